@@ -1,0 +1,59 @@
+"""tapejit: a tracing JIT over an eager engine, with PyTorch's names and meanings.
+
+    import tapejit as tj
+
+This file is the public namespace and nothing else; the code lives in `eager/`, `tracer/` and `codegen/`.
+"""
+
+from __future__ import annotations
+
+import math as _math
+import warnings as _warnings
+from typing import TYPE_CHECKING, Any
+
+from .eager import autograd, devices, dtypes
+from .eager import op as _op
+from .eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from .eager.devices import device, get_default_device, set_default_device
+from .eager.dtypes import (
+    bfloat16,
+    dtype,
+    finfo,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote_types,
+    set_default_dtype,
+    uint8,
+)
+from .eager.ops.convert import from_dlpack, from_numpy
+from .eager.ops.create import as_tensor, full, ones, tensor, zeros
+from .eager.ops.pointwise import ALIASES as _aliases
+from .eager.ops.pointwise import result_type
+from .eager.tensor import Size, Tensor
+
+__version__ = "0.1.0"
+
+bool = dtypes.bool_
+half, float, double, short, int, long = (dtypes.ALIASES[n] for n in ("half", "float", "double", "short", "int", "long"))
+inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
+
+# NumPy warns about overflow and 0/0 where PyTorch is silent. Only warnings raised by this package's own code are hushed.
+_warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"tapejit\.")
+
+if TYPE_CHECKING:  # the op table's functions
+
+    def __getattr__(name: str) -> Any: ...
+
+
+for _record in _op.OPS.values():
+    if "" in _record.namespaces:
+        globals()[_record.name if _record.function is None else _record.function.__name__] = _record.function
+for _name, _function in _aliases.items():
+    globals()[_name] = _function

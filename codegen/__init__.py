@@ -1,0 +1,1 @@
+"""From recorded graphs to fused kernels. Not built yet."""

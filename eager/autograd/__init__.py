@@ -1,0 +1,98 @@
+"""`tapejit.autograd`: backward passes, gradients of chosen tensors, custom functions and tools to check them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import tape
+from ..grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from ..tensor import Tensor
+
+__all__ = ["backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
+
+
+def _sequence(value: Any) -> tuple[Any, ...]:
+    return (value,) if isinstance(value, Tensor) or value is None else tuple(value)
+
+
+def _seeds(roots: tuple[Tensor, ...], given: Any) -> list[Tensor]:
+    """The gradient to begin with for each root: the one given, or 1 for a scalar."""
+    gradients = _sequence(given) if given is not None else (None,) * len(roots)
+    if len(gradients) != len(roots):
+        raise RuntimeError(f"got {len(roots)} tensors and {len(gradients)} gradients")
+    seeds = []
+    for root, g in zip(roots, gradients, strict=True):
+        if not root.requires_grad:
+            raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
+        if g is None:
+            if root.numel() != 1:
+                raise RuntimeError(
+                    f"grad can be implicitly created only for scalar outputs, but this one has shape {list(root.shape)}; "
+                    "reduce it first, for example with .sum(), or pass gradient="
+                )
+            g = root.new_ones(root.shape)
+        elif not isinstance(g, Tensor):
+            raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+        if g.shape != root.shape:
+            raise RuntimeError(
+                f"Mismatch in shape: grad_output has a shape of {list(g.shape)} and output has a shape of {list(root.shape)}."
+            )
+        seeds.append(g.to(root.dtype))
+    return seeds
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of `tensors` to `.grad` of the leaves they depend on (or only of `inputs`)."""
+    roots = _sequence(tensors)
+    keep = create_graph if retain_graph is None else retain_graph
+    wanted = None if inputs is None else _sequence(inputs)
+    if wanted is not None and not wanted:
+        raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    tape.backward(roots, _seeds(roots, grad_tensors), keep, create_graph, wanted)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of `outputs` with respect to `inputs`, leaving every `.grad` as it is."""
+    roots, wanted = _sequence(outputs), _sequence(inputs)
+    keep = create_graph if retain_graph is None else retain_graph
+    for w in wanted:
+        if not w.requires_grad:
+            raise RuntimeError("One of the differentiated Tensors does not require grad")
+    found = tape.backward(roots, _seeds(roots, grad_outputs), keep, create_graph, wanted, accumulate=False)
+    if materialize_grads:
+        return tuple(w.new_zeros(w.shape) if g is None else g for g, w in zip(found, wanted, strict=True))
+    if not allow_unused and any(g is None for g in found):
+        raise RuntimeError(
+            "One of the differentiated Tensors appears to not have been used in the graph. "
+            "Set allow_unused=True if this is the desired behavior."
+        )
+    return tuple(found)
+
+
+def _backward(
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Sequence[Tensor] | None = None,
+) -> None:
+    """Add this tensor's gradients to `.grad` of the leaves it depends on."""
+    backward(self, gradient, retain_graph, create_graph, inputs)
+
+
+Tensor.backward = _backward

@@ -1,0 +1,504 @@
+"""The op table and the one interception point.
+
+An `Op` is one record: how it runs, its gradient, its meaning for the compiler and the inputs that generate its tests.
+Every tensor operation, in forward, backward and optimizer alike, is a call of `apply(op, inputs, attrs)`. Inputs are
+tensors and Python numbers; attributes are everything static (dims, shapes, flags). `out=` writes the result into a
+tensor that exists: all in-place ops are that.
+
+Gradients name what they need. In
+
+    primitive("mul", "pointwise", ufunc="multiply", grad={"a": lambda g, b: g * b, "b": lambda g, a: g * a})
+
+the parameter names after `g` are what a node saves: an input by its name, `out` (the output), `x_shape` (only the shape
+of input x), `inputs`/`shapes`/`outs` (all of them), `needs` (which inputs want a gradient), or an attribute. A single
+function instead of a dict returns the gradients of all inputs at once; `gs` instead of `g` for ops with several outputs.
+Gradients are written with public ops, so they can be recorded and differentiated again.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import devices, dtypes
+from .inplace import check_target, record, refresh
+from .samples import Sample
+from .tape import Node, Pick, edge_of, local, restore, save, save_output
+from .tensor import Tensor, versions_of, wrap
+
+KINDS = ("pointwise", "reduce", "movement", "contraction", "index", "scan", "random", "create", "opaque", "composite")
+NO_ATTRS: dict[str, Any] = {}
+
+
+class Op:
+    """One operation: see the module's text. Made by `primitive`, `kernel` and `composite`."""
+
+    __slots__ = (
+        "body",
+        "expand",
+        "function",
+        "grad",
+        "infer",
+        "inplace",
+        "input_names",
+        "kind",
+        "method",
+        "name",
+        "namespaces",
+        "numpy_function",
+        "rules",
+        "run",
+        "samples",
+        "ufunc",
+        "upcast",
+        "view",
+    )
+
+    def __init__(self, name: str, kind: str) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"op {name}: kind {kind!r} is none of {KINDS}")
+        self.name = name
+        self.kind = kind
+        self.run: Callable[..., Any] | None = None  # run(xp, *arrays, **attrs), one body for numpy and cupy
+        self.ufunc: str | None = None  # or the name of a ufunc that is all of it
+        self.numpy_function: Any = None
+        self.infer: Callable[..., Any] | None = None
+        self.grad: Any = None
+        self.rules: Rules = Rules(self)
+        self.body: Callable[..., Any] | None = None  # pointwise and reduce: the scalar expression, over a builder
+        self.expand: Callable[..., Any] | None = None  # a composite's meaning in other ops
+        self.input_names: tuple[str, ...] | None = None  # None: any number of inputs
+        self.view = False  # the result shares the first input's memory
+        self.upcast = False  # float16 and bfloat16 are computed in float32 and rounded once
+        # the public side
+        self.function: Callable[..., Any] | None = None
+        self.namespaces: tuple[str, ...] = ()
+        self.method = False
+        self.inplace = False
+        self.samples: tuple[Sample, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}: {self.kind}>"
+
+
+PRIMITIVES: dict[str, Op] = {}  # ops that `apply` runs: primitives and composites with a kernel of their own
+OPS: dict[str, Op] = {}  # the table: every public function
+
+
+# ---- making ops
+
+
+def primitive(
+    name: str,
+    kind: str,
+    run: Callable[..., Any] | None = None,
+    *,
+    ufunc: str | None = None,
+    grad: Any = None,
+    body: Callable[..., Any] | None = None,
+    infer: Callable[..., Any] | None = None,
+    expand: Callable[..., Any] | None = None,
+    view: bool = False,
+    upcast: bool | None = None,
+) -> Op:
+    """Register an op that `apply` runs. `expand` makes it a composite with a kernel: the compiler looks through it, and
+    where it has no `grad` it is differentiated through it."""
+    if name in PRIMITIVES:
+        raise ValueError(f"op {name!r} is registered twice")
+    op = Op(name, kind)
+    op.run, op.ufunc, op.grad, op.body, op.infer, op.expand, op.view = run, ufunc, grad, body, infer, expand, view
+    op.upcast = kind in ("pointwise", "reduce", "contraction", "composite", "scan") if upcast is None else upcast
+    if ufunc is not None:
+        op.numpy_function = getattr(np, ufunc)
+        op.input_names = ("x",) if op.numpy_function.nin == 1 else ("a", "b")
+    else:
+        op.input_names = _input_names(run)
+    if kind == "pointwise" and body is None:
+        op.body = lambda b, *xs: getattr(b, name)(*xs)
+    op.rules.compile()
+    PRIMITIVES[name] = op
+    return op
+
+
+def _input_names(run: Any) -> tuple[str, ...] | None:
+    """The inputs are `run`'s positional parameters after xp; `*arrays` means any number."""
+    parameters = list(inspect.signature(run).parameters.values())[1:]
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+
+
+def public(
+    *namespaces: str,
+    name: str | None = None,
+    samples: Sequence[Sample] = (),
+    method: bool | None = None,
+    inplace: bool = False,
+    op: Op | None = None,
+) -> Callable[[Any], Any]:
+    """Put a function into the public namespaces ("" is `tapejit` itself, "nn.functional", "linalg", ...) and the table.
+
+    `method` attaches it to Tensor (the default for ""); `inplace` attaches `name_` too. Without `op` it is a composite.
+    """
+
+    def register(function: Any) -> Any:
+        key = name or function.__name__
+        spaces = namespaces or ("",)
+        table_key = key if "" in spaces or "nn.functional" in spaces else f"{spaces[0]}.{key}"
+        if table_key in OPS:
+            raise ValueError(f"public op {table_key!r} is registered twice")
+        record = op or PRIMITIVES.get(key)
+        if record is None or record.function is not None:
+            record = Op(key, "composite")
+            record.expand = function
+        record.function, record.namespaces, record.samples = function, spaces, tuple(samples)
+        record.method = ("" in spaces) if method is None else method
+        record.inplace = inplace
+        OPS[table_key] = record
+        if record.method and not hasattr(Tensor, key):
+            setattr(Tensor, key, function)
+        if inplace:
+            setattr(Tensor, key + "_", inplace_version(function, key))
+        return function
+
+    return register
+
+
+def inplace_version(function: Any, name: str) -> Any:
+    """`x.name_(...)` from `name(x, ...)`: the same value, written into x."""
+    if "out" in inspect.signature(function).parameters:
+
+        def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            return function(self, *args, out=InPlace(self), **kwargs)  # type: ignore[no-any-return]
+    else:
+
+        def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            return write(self, function(self, *args, **kwargs), name + "_")
+
+    method.__name__ = name + "_"
+    method.__doc__ = f"`{name}`, written into this tensor."
+    return method
+
+
+class InPlace:
+    """Marks `out=` as an in-place op on its own first input, which autograd records, unlike PyTorch's `out=`."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+# ---- gradients
+
+
+class Rules:
+    """An op's gradient functions with what each one needs, worked out from its parameter names."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.joint: tuple[Any, list[str]] | None = None
+        self.single: list[tuple[Any, list[str]] | None] = []
+        self.plans: dict[int, tuple[tuple[str, int], ...]] = {}
+
+    def compile(self) -> None:
+        grad = self.op.grad
+        if grad is None:
+            return
+        if callable(grad):
+            self.joint = (grad, list(inspect.signature(grad).parameters)[1:])
+            return
+        unknown = set(grad) - set(self.op.input_names or ())
+        if unknown:
+            raise ValueError(f"op {self.op.name}: gradients for {unknown}, but the inputs are {self.op.input_names}")
+        for name in self.op.input_names or ():
+            rule = grad.get(name)
+            self.single.append(None if rule is None else (rule, list(inspect.signature(rule).parameters)[1:]))
+
+    def plan(self, wants: int) -> tuple[tuple[str, int], ...]:
+        """What to save when the inputs in the bit mask `wants` need a gradient: (name, input index or -1)."""
+        found = self.plans.get(wants)
+        if found is None:
+            if self.joint is not None:
+                names = list(self.joint[1])
+            else:
+                names = [n for i, rule in enumerate(self.single) if rule is not None and wants >> i & 1 for n in rule[1]]
+            inputs = {n: i for i, n in enumerate(self.op.input_names or ())}
+            special = ("out", "outs", "inputs", "shapes")
+            items = []
+            for n in dict.fromkeys(names):
+                if n in inputs:
+                    items.append((n, inputs[n]))
+                elif n.endswith("_shape") and n[:-6] in inputs:
+                    items.append((n, inputs[n[:-6]]))
+                elif n in special:
+                    items.append((n, -1))
+            found = self.plans[wants] = tuple(items)
+        return found
+
+    def collect(self, wants: int, inputs: tuple[Any, ...], outputs: list[Tensor], target: Tensor | None) -> dict[str, Any]:
+        """The values a node saves. Inputs that are about to be overwritten by an in-place op (`target`) are copied."""
+        saved: dict[str, Any] = {}
+        keep = save if target is None else lambda x: save(_untouched(x, target))
+        for name, index in self.plan(wants):
+            if name == "out":
+                saved[name] = save_output(outputs[0])
+            elif name == "outs":
+                saved[name] = tuple(save_output(t) for t in outputs)
+            elif name == "inputs":
+                saved[name] = tuple(keep(x) for x in inputs)
+            elif name == "shapes":
+                saved[name] = tuple(x._array.shape if isinstance(x, Tensor) else () for x in inputs)
+            elif name.endswith("_shape"):
+                saved[name] = inputs[index]._array.shape
+            else:
+                saved[name] = keep(inputs[index])
+        return saved
+
+    def gradients(self, node: Node, g: Any) -> Sequence[Tensor | None]:
+        if self.joint is not None:
+            rule, names = self.joint
+            return rule(g, *[self._value(node, n) for n in names])  # type: ignore[no-any-return]
+        found: list[Tensor | None] = []
+        for edge, pair in zip(node.edges, self.single, strict=True):
+            if edge is None or pair is None:
+                found.append(None)
+            else:
+                rule, names = pair
+                found.append(rule(g, *[self._value(node, n) for n in names]))
+        return found
+
+    def _value(self, node: Node, name: str) -> Any:
+        if name in node.saved:
+            return restore(node, name, name in ("out", "outs"))
+        if name == "needs":
+            return tuple(e is not None for e in node.edges)
+        return node.attrs[name]
+
+
+def _untouched(x: Any, target: Tensor) -> Any:
+    if isinstance(x, Tensor) and x._versions is not None and x._versions is target._versions:
+        copy = wrap(x._array.copy())
+        copy._requires_grad, copy._node = x._requires_grad, x._node
+        return copy
+    return x
+
+
+# ---- the interception point
+
+
+def apply(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any] = NO_ATTRS, out: Tensor | None = None) -> Any:
+    """Run an op. Every tensor operation comes through here, so whoever sets the thread's handler sees them all."""
+    state = local.state
+    if state.handler is not None:
+        return state.handler(op, inputs, attrs, out)
+    return execute(op, inputs, attrs, out)
+
+
+def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any] = NO_ATTRS, out: Tensor | None = None) -> Any:
+    """The eager handler: run the kernel now and put a node on the tape if an input wants a gradient."""
+    state = local.state
+    arrays: list[Any] = []
+    wants, bit, foreign, half = 0, 1, False, False
+    for x in inputs:
+        if isinstance(x, Tensor):
+            if x._base is not None and x._rebased != x._base._rebased:
+                refresh(x, x._base)
+            array = x._array
+            arrays.append(array)
+            if x._requires_grad:
+                wants |= bit
+            if type(array) is not np.ndarray:
+                foreign = True
+            if array.dtype.itemsize == 2 and array.dtype in dtypes.HALF:
+                half = True
+        else:
+            arrays.append(x)
+        bit <<= 1
+    tracked = wants if state.grad and (op.grad is not None or op.expand is not None) else 0
+    if tracked and op.grad is None:
+        value = op.expand(*inputs, **attrs)  # type: ignore[misc]
+        return value if out is None else write(out, value, op.name)
+    if out is not None:
+        check_target(out, bool(tracked), state.grad, op.name)
+        keeps_history = state.grad and out._requires_grad
+        if not tracked and not keeps_history and not (half and op.upcast) and op.ufunc is not None:
+            _into(op, arrays, foreign, out, inputs)
+            return out
+    xp: Any = np if not foreign else common_module(op, inputs)
+    try:
+        if half and op.upcast:
+            result = run_in_float32(op, xp, arrays, attrs)
+        elif op.ufunc is not None:
+            result = op.numpy_function(*arrays) if not foreign else getattr(xp, op.ufunc)(*arrays)
+        else:
+            result = op.run(xp, *arrays, **attrs)  # type: ignore[misc]
+    except (ValueError, OverflowError) as error:
+        raise explained(op, inputs, error) from error
+    if type(result) is tuple:
+        outputs = [wrap(_as_array(xp, r)) for r in result]
+    else:
+        outputs = [wrap(result if type(result) is np.ndarray else _as_array(xp, result))]
+    if op.view:
+        link_views(op, inputs[0], attrs, outputs, type(result) is tuple, state.grad)
+    if tracked:
+        tape(op, tracked, inputs, attrs, outputs, out, type(result) is tuple)
+    if out is not None:
+        record(out, outputs[0], op.name)
+        return out
+    return tuple(outputs) if type(result) is tuple else outputs[0]
+
+
+def _as_array(xp: Any, value: Any) -> Any:
+    return value if isinstance(value, xp.ndarray) else xp.asarray(value)
+
+
+def _into(op: Op, arrays: list[Any], foreign: bool, out: Tensor, inputs: tuple[Any, ...]) -> None:
+    """A ufunc straight into `out`, with no temporary."""
+    xp = np if not foreign else common_module(op, (*inputs, out))
+    function = op.numpy_function if not foreign else getattr(xp, op.ufunc or "")
+    try:
+        function(*arrays, out=out._array, casting="same_kind")
+    except (ValueError, OverflowError, TypeError) as error:
+        raise explained(op, inputs, error, out) from error
+    versions_of(out)[0] += 1
+
+
+def run_in_float32(op: Op, xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> Any:
+    """Half precision: compute in float32 and round once, as hardware and PyTorch do."""
+    half = next(a.dtype for a in arrays if hasattr(a, "dtype") and a.dtype in dtypes.HALF)
+    arrays = [a.astype(np.float32) if hasattr(a, "dtype") and a.dtype in dtypes.HALF else a for a in arrays]
+    if op.ufunc is not None:
+        result = getattr(xp, op.ufunc)(*arrays)
+    else:
+        result = op.run(xp, *arrays, **attrs)  # type: ignore[misc]
+    if type(result) is tuple:
+        return tuple(r.astype(half) if r.dtype == np.float32 else r for r in result)
+    return result.astype(half) if result.dtype == np.float32 else result
+
+
+def tape(
+    op: Op,
+    wants: int,
+    inputs: tuple[Any, ...],
+    attrs: dict[str, Any],
+    outputs: list[Tensor],
+    target: Tensor | None,
+    several: bool,
+) -> None:
+    """Put an op that has run on the tape."""
+    edges = tuple([edge_of(x) if isinstance(x, Tensor) else None for x in inputs])
+    saved = op.rules.collect(wants, inputs, outputs, target)
+    node = Node(op, edges, saved, attrs)
+    state = local.state
+    if state.anomaly is not None:
+        node.where = state.anomaly.here()
+    if several:
+        node.outputs = len(outputs)
+        for i, t in enumerate(outputs):
+            if t._array.dtype.kind in "fV" or t._array.dtype in dtypes.HALF:
+                t._requires_grad = True
+                t._node = Pick(node, i)
+        return
+    t = outputs[0]
+    t._requires_grad = True
+    t._node = node
+    if op.kind == "pointwise":
+        shape = t._array.shape
+        for x in inputs:
+            if isinstance(x, Tensor) and x._array.shape != shape:
+                node.broadcast = tuple([y._array.shape if isinstance(y, Tensor) else () for y in inputs])
+                break
+
+
+def link_views(op: Op, x: Tensor, attrs: dict[str, Any], outputs: list[Tensor], several: bool, grad: bool) -> None:
+    """Tell views whose memory they show."""
+    base = x if x._base is None else x._base
+    box = versions_of(x)
+    for i, t in enumerate(outputs):
+        t._base = base
+        t._chain = (*x._chain, (op, attrs, i if several else None))
+        t._versions = box
+        t._rebased = base._rebased
+        t._made_without_grad = not grad or x._made_without_grad
+
+
+def write(target: Tensor, value: Tensor, name: str, convert: bool = False) -> Tensor:
+    """Store a computed value in a tensor, on the tape; broadcast to it, and with `convert` in any dtype."""
+    if value._array.shape != target._array.shape:
+        if np.broadcast_shapes(value._array.shape, target._array.shape) != target._array.shape:
+            raise RuntimeError(
+                f"{name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(value.shape)}"
+            )
+        value = value.expand(target._array.shape)
+    if value._array.dtype != target._array.dtype:
+        if not convert and not dtypes.can_cast(value.dtype, target.dtype):
+            raise RuntimeError(
+                f"{name}: result type {value.dtype.legacy} can't be cast to the desired output type {target.dtype.legacy}"
+            )
+        value = value.to(target.dtype)
+    return apply(STORE, (value,), NO_ATTRS, target)  # type: ignore[no-any-return]
+
+
+STORE = primitive("store", "movement", lambda xp, x: x, grad={"x": lambda g: g})
+
+# ---- errors
+
+
+def common_module(op: Op, inputs: tuple[Any, ...]) -> Any:
+    """The array module of all inputs, or an error that names two devices."""
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    first = tensors[0].device
+    for t in tensors[1:]:
+        if t.device != first:
+            raise RuntimeError(
+                f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
+                f"{first} and {t.device}! Move one of them with .to(device)."
+            )
+    return devices.module_for(first)
+
+
+def explained(op: Op, inputs: tuple[Any, ...], error: Exception, out: Tensor | None = None) -> Exception:
+    """An array library's complaint as PyTorch's error, with the op's name and what it was given."""
+    shapes = [x._array.shape for x in inputs if isinstance(x, Tensor)]
+    if out is not None:
+        try:
+            shape: Any = np.broadcast_shapes(*shapes)
+        except ValueError:
+            shape = None
+        if shape is not None and shape != out._array.shape:
+            return RuntimeError(
+                f"{op.name}_: output with shape {list(out.shape)} doesn't match the broadcast shape {list(shape)}"
+            )
+    if out is not None and isinstance(error, TypeError):
+        source = dtypes.from_numpy(np.result_type(*[x._array if isinstance(x, Tensor) else x for x in inputs]))
+        return RuntimeError(f"{op.name}_: result type {source.legacy} can't be cast to the desired output type {out.dtype.legacy}")
+    if op.kind == "pointwise":
+        clash = broadcast_clash(shapes)
+        if clash is not None:
+            return RuntimeError(f"{op.name}: {clash}")
+    given = ", ".join(describe(x) for x in inputs)
+    return RuntimeError(f"{op.name}({given}): {error}")
+
+
+def broadcast_clash(shapes: list[tuple[int, ...]]) -> str | None:
+    """PyTorch's sentence for two shapes that do not broadcast; None if they do."""
+    for i, a in enumerate(shapes):
+        for b in shapes[i + 1 :]:
+            ndim = max(len(a), len(b))
+            wide_a, wide_b = (1,) * (ndim - len(a)) + a, (1,) * (ndim - len(b)) + b
+            for d in reversed(range(ndim)):
+                if wide_a[d] != wide_b[d] and 1 not in (wide_a[d], wide_b[d]):
+                    return (
+                        f"The size of tensor a ({wide_a[d]}) must match the size of tensor b ({wide_b[d]}) at non-singleton "
+                        f"dimension {d}: the shapes {list(a)} and {list(b)} do not broadcast"
+                    )
+    return None
+
+
+def describe(x: Any) -> str:
+    """A value in an error message: `float32[3, 4]`, or the number itself."""
+    return f"{x.dtype.name}{list(x.shape)}" if isinstance(x, Tensor) else repr(x)

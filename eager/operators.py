@@ -1,0 +1,79 @@
+"""Python's operators on tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .ops import contraction, pointwise, shape
+from .tensor import Tensor
+
+
+def _operator(function: Any, reflected: bool = False) -> Any:
+    """An operator that lets Python try the other operand's type when it cannot take it."""
+
+    def forward(self: Tensor, other: Any) -> Any:
+        if isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
+            return function(self, other)
+        return NotImplemented
+
+    def backward(self: Tensor, other: Any) -> Any:
+        if isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
+            return function(other, self)
+        return NotImplemented
+
+    return backward if reflected else forward
+
+
+def _augmented(name: str) -> Any:
+    def method(self: Tensor, other: Any) -> Any:
+        return getattr(self, name)(other)
+
+    return method
+
+
+_BINARY = {
+    "add": pointwise.add,
+    "sub": pointwise.sub,
+    "mul": pointwise.mul,
+    "truediv": pointwise.true_divide,
+    "floordiv": pointwise.floor_divide,
+    "mod": pointwise.remainder,
+    "pow": pointwise.pow,
+    "and": pointwise.bitwise_and,
+    "or": pointwise.bitwise_or,
+    "xor": pointwise.bitwise_xor,
+    "lshift": pointwise.bitwise_left_shift,
+    "rshift": pointwise.bitwise_right_shift,
+    "matmul": contraction.matmul,
+}
+_COMPARE = {f"__{name}__": getattr(pointwise, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+_INPLACE = {
+    "add": "add_", "sub": "sub_", "mul": "mul_", "truediv": "div_", "floordiv": "floor_divide_", "mod": "remainder_",
+    "pow": "pow_", "and": "bitwise_and_", "or": "bitwise_or_", "xor": "bitwise_xor_",
+    "lshift": "bitwise_left_shift_", "rshift": "bitwise_right_shift_",
+}  # fmt: skip
+
+
+def attach() -> None:
+    for name, function in _BINARY.items():
+        setattr(Tensor, f"__{name}__", _operator(function))
+        setattr(Tensor, f"__r{name}__", _operator(function, reflected=True))
+    for name, function in _COMPARE.items():
+        setattr(Tensor, name, _operator(function))
+    for name, method in _INPLACE.items():
+        setattr(Tensor, f"__i{name}__", _augmented(method))
+    Tensor.__neg__ = pointwise.neg
+    Tensor.__pos__ = pointwise.positive
+    Tensor.__abs__ = pointwise.abs
+    Tensor.__invert__ = pointwise.bitwise_not
+    Tensor.mT = property(lambda self: shape.transpose(self, -2, -1))
+    for alias, function in pointwise.ALIASES.items():
+        setattr(Tensor, alias, function)
+        inplace = getattr(Tensor, function.__name__ + "_", None)
+        if inplace is not None:
+            setattr(Tensor, alias + "_", inplace)
+
+
+attach()

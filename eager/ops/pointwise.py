@@ -1,0 +1,761 @@
+"""Pointwise ops: arithmetic, comparison, unary maths, selection.
+
+`unary` and `binary` make the op, the public function, the method, the in-place method and the tests' samples from one
+line each. Public functions promote dtypes first, so a kernel always sees one dtype (and weak Python numbers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import devices, dtypes, special
+from ..op import InPlace, Op, apply, primitive, public
+from ..samples import A, B, I, Sample, sample
+from ..tensor import Tensor, wrap
+
+Number = bool | int | float
+
+# ---- promotion
+
+
+def is_number(x: Any) -> bool:
+    return isinstance(x, (int, float, np.number, np.bool_)) and not isinstance(x, Tensor)
+
+
+def result_type(*values: Any) -> dtypes.dtype:
+    """The dtype of an op over tensors and Python numbers: full tensors decide, then 0-dim ones, then numbers."""
+    dims: dtypes.dtype | None = None
+    zero: dtypes.dtype | None = None
+    number: dtypes.dtype | None = None
+    for v in values:
+        if isinstance(v, Tensor):
+            d = v.dtype
+            if v._array.ndim:
+                dims = d if dims is None else dtypes.promote_types(dims, d)
+            else:
+                zero = d if zero is None else dtypes.promote_types(zero, d)
+        else:
+            d = dtypes.of_number(v)
+            number = d if number is None else dtypes.promote_types(number, d)
+    found = dtypes.combine(dims, dtypes.combine(zero, number))
+    assert found is not None
+    return found
+
+
+CAST = primitive(
+    "cast",
+    "pointwise",
+    lambda xp, x, *, dtype, source: x.astype(dtype.numpy),
+    grad={"x": lambda g, source: cast(g, source)},
+    body=lambda b, x, dtype: b.cast(x, dtype),
+    upcast=False,
+)
+
+
+def cast(x: Tensor, dtype: dtypes.dtype) -> Tensor:
+    """The tensor in another dtype; itself if it has it already."""
+    if x._array.dtype == dtype.numpy:
+        return x
+    if x._requires_grad and not dtype.is_floating_point:
+        x = x.detach()
+    return apply(CAST, (x,), {"dtype": dtype, "source": x.dtype})  # type: ignore[no-any-return]
+
+
+def operand(x: Any, name: str) -> Any:
+    """A tensor or a plain Python number; arrays become tensors; anything else is a TypeError."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, (bool, int, float)):
+        return x
+    if isinstance(x, np.generic):
+        return x.item()
+    if isinstance(x, np.ndarray):
+        return wrap(np.asarray(x))
+    raise TypeError(f"{name}(): expected a Tensor or a number, got {type(x).__name__}")
+
+
+def promoted(name: str, *values: Any, at_least: int = dtypes.BOOL) -> tuple[Any, ...]:
+    """The operands in their common dtype, at least of a category; numbers stay numbers of that category."""
+    values = tuple(operand(v, name) for v in values)
+    common = result_type(*values)
+    if common.category < at_least:
+        common = dtypes.get_default_dtype() if at_least == dtypes.FLOAT else dtypes.int64
+    return tuple(cast(v, common) if isinstance(v, Tensor) else as_category(v, common) for v in values)
+
+
+def as_category(value: Number, dtype: dtypes.dtype) -> Number:
+    if dtype.category == dtypes.FLOAT:
+        return float(value)
+    return int(value) if dtype.category == dtypes.INTEGER else bool(value)
+
+
+def put(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Tensor:
+    """Apply, honouring `out=`: a marked in-place target is recorded, PyTorch's `out=` must not need gradients."""
+    if out is None:
+        return apply(op, inputs, attrs)  # type: ignore[no-any-return]
+    if isinstance(out, InPlace):
+        return apply(op, inputs, attrs, out.tensor)  # type: ignore[no-any-return]
+    from ..tape import local
+
+    if local.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
+        raise RuntimeError(
+            f"{op.name}(): functions with out=... arguments don't support automatic differentiation, "
+            "but one of the arguments requires grad."
+        )
+    return apply(op, inputs, attrs, out)  # type: ignore[no-any-return]
+
+
+# ---- makers
+
+FLOATING, SAME, TO_BOOL = "floating", "same", "bool"
+
+
+def unary(
+    name: str,
+    grad: Callable[..., Tensor] | None,
+    *,
+    ufunc: str | None = None,
+    run: Callable[..., Any] | None = None,
+    result: str = FLOATING,
+    lo: float = -2.0,
+    hi: float = 2.0,
+    expand: Callable[..., Any] | None = None,
+    namespaces: tuple[str, ...] = ("",),
+    doc: str = "",
+) -> Callable[..., Tensor]:
+    """A pointwise op of one tensor. `floating` results turn integers into the default float first."""
+    rules = None if grad is None else {"x": grad}
+    op = primitive(name, "pointwise", run, ufunc=ufunc, grad=rules, expand=expand)
+
+    def function(input: Tensor, *, out: Any = None) -> Tensor:
+        if not isinstance(input, Tensor):
+            raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+        if result is FLOATING and input._array.dtype.kind in "biu":
+            input = cast(input, dtypes.get_default_dtype())
+        return put(op, (input,), {}, out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc or f"`{name}` of each element."
+    cases = [sample(A(2, 3, lo=lo, hi=hi), grad=grad is not None), sample(A(lo=lo, hi=hi), grad=grad is not None)]
+    return public(*namespaces, samples=cases, inplace=result is not TO_BOOL, op=op)(function)  # type: ignore[no-any-return]
+
+
+def binary(
+    name: str,
+    grad: dict[str, Callable[..., Tensor]] | None,
+    *,
+    ufunc: str | None = None,
+    run: Callable[..., Any] | None = None,
+    at_least: int = dtypes.BOOL,
+    samples: list[Sample] | None = None,
+    expand: Callable[..., Any] | None = None,
+    inplace: bool = True,
+    doc: str = "",
+) -> Callable[..., Tensor]:
+    """A pointwise op of two operands, tensors or numbers, promoted and broadcast."""
+    op = primitive(name, "pointwise", run, ufunc=ufunc, grad=grad, expand=expand)
+
+    def function(input: Any, other: Any, *, out: Any = None) -> Tensor:
+        if not (
+            isinstance(input, Tensor)
+            and isinstance(other, Tensor)
+            and input._array.dtype is other._array.dtype
+            and (at_least == dtypes.BOOL or input.dtype.category >= at_least)
+        ):
+            input, other = promoted(name, input, other, at_least=at_least)
+            if not isinstance(input, Tensor) and not isinstance(other, Tensor):
+                raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+        return put(op, (input, other), {}, out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc or f"`{name}` of two tensors, or a tensor and a number, element by element."
+    cases = samples or [sample(A(2, 3), A(2, 3)), sample(A(2, 3), A(3)), sample(A(2, 1), A(3)), sample(A(3), 1.5)]
+    if grad is None:
+        cases = [sample(*c.args, grad=False, **c.kwargs) for c in cases]
+    return public(samples=cases, inplace=inplace, op=op)(function)  # type: ignore[no-any-return]
+
+
+# ---- arithmetic
+
+_smooth = [sample(A(2, 3), A(2, 3)), sample(A(2, 3), A(3)), sample(A(2, 1), A(3)), sample(A(3), 1.5), sample(A(2), 3)]
+_divisor = [sample(A(2, 3), A(2, 3, lo=0.5)), sample(A(2, 3), A(3, lo=0.5)), sample(A(3), 2.5), sample(A(2), -3)]
+
+ADD = primitive("add", "pointwise", ufunc="add", grad={"a": lambda g: g, "b": lambda g: g})
+SUB = primitive("sub", "pointwise", ufunc="subtract", grad={"a": lambda g: g, "b": lambda g: -g})
+NEG = primitive("neg", "pointwise", ufunc="negative", grad={"x": lambda g: -g})
+
+
+def _additive(op: Op, name: str) -> Callable[..., Tensor]:
+    def function(input: Any, other: Any, *, alpha: Number = 1, out: Any = None) -> Tensor:
+        if isinstance(input, Tensor) and isinstance(other, Tensor) and input._array.dtype is other._array.dtype:
+            pass
+        else:
+            input, other = promoted(name, input, other)
+        if op is SUB and any(isinstance(x, (bool, Tensor)) and _is_bool(x) for x in (input, other)):
+            raise RuntimeError(
+                "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
+                "use the `~` or `logical_not()` operator instead."
+            )
+        if alpha != 1:
+            if isinstance(alpha, float) and isinstance(input, Tensor) and not input.dtype.is_floating_point:
+                raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+            other = other * alpha
+        return put(op, (input, other), {}, out)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"input {'+' if op is ADD else '-'} alpha * other."
+    return public(samples=[*_smooth, sample(A(2, 3), A(3), alpha=0.5)], inplace=True, op=op)(function)  # type: ignore[no-any-return]
+
+
+def _is_bool(x: Any) -> bool:
+    return isinstance(x, bool) or (isinstance(x, Tensor) and x._array.dtype.kind == "b")
+
+
+add = _additive(ADD, "add")
+sub = _additive(SUB, "sub")
+
+
+@public(samples=[sample(A(2, 3)), sample(A())], inplace=True, op=NEG)
+def neg(input: Tensor, *, out: Any = None) -> Tensor:
+    """-input."""
+    if _is_bool(input):
+        raise RuntimeError("Negation, the `-` operator, on a bool tensor is not supported. Use `~` or logical_not() instead.")
+    return put(NEG, (input,), {}, out)
+
+
+mul = binary("mul", {"a": lambda g, b: g * b, "b": lambda g, a: g * a}, ufunc="multiply", samples=_smooth)
+true_divide = binary(
+    "true_divide",
+    {"a": lambda g, b: g / b, "b": lambda g, b, out: -g * out / b},
+    ufunc="true_divide",
+    at_least=dtypes.FLOAT,
+    samples=_divisor,
+)
+MUL = mul
+floor_divide = binary("floor_divide", None, run=lambda xp, a, b: floor_division(xp, a, b), samples=_divisor)
+remainder = binary(
+    "remainder",
+    {"a": lambda g: g, "b": lambda g, a, b: -g * floor_divide(a.detach(), b.detach() if isinstance(b, Tensor) else b)},
+    run=lambda xp, a, b: checked(xp, xp.remainder, a, b),
+    samples=_divisor,
+    doc="The remainder with the sign of the divisor, as Python's %.",
+)
+fmod = binary(
+    "fmod",
+    {"a": lambda g: g, "b": lambda g, a, b: -g * trunc(a.detach() / b)},
+    run=lambda xp, a, b: checked(xp, xp.fmod, a, b),
+    samples=_divisor,
+    doc="The remainder with the sign of the dividend, as C's fmod.",
+)
+
+
+def checked(xp: Any, function: Any, a: Any, b: Any) -> Any:
+    """Integer division, with PyTorch's error for a zero divisor."""
+    kind = (a if hasattr(a, "dtype") else b).dtype.kind
+    if kind in "biu" and bool(xp.any(xp.asarray(b) == 0)):
+        raise RuntimeError("ZeroDivisionError")
+    return function(a, b)
+
+
+def floor_division(xp: Any, a: Any, b: Any) -> Any:
+    kind = (a if hasattr(a, "dtype") else b).dtype.kind
+    if kind in "biu":
+        return checked(xp, xp.floor_divide, a, b)
+    return xp.floor(xp.true_divide(a, b))
+
+
+@public(samples=[*_divisor, sample(A(3), A(3, lo=0.5), rounding_mode="floor", grad=False)], inplace=True)
+def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Any = None) -> Tensor:
+    """input / other; `rounding_mode` "floor" or "trunc" rounds the quotient."""
+    if rounding_mode is None:
+        return true_divide(input, other, out=out)
+    if rounding_mode not in ("floor", "trunc"):
+        raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
+    if rounding_mode == "floor":
+        return floor_divide(input, other, out=out)
+    quotient = trunc(true_divide(input, other))
+    value = cast(quotient, result_type(operand(input, "div"), operand(other, "div")))
+    return value if out is None else out_or_inplace(value, out, "div")
+
+
+def out_or_inplace(value: Tensor, out: Any, name: str) -> Tensor:
+    from ..op import write
+
+    return write(out.tensor if isinstance(out, InPlace) else out, value, name)
+
+
+def _pow_base(g: Tensor, a: Any, b: Any) -> Tensor:
+    slope = b * a ** (b - 1)
+    return g * (where(b == 0, slope.new_zeros(()), slope) if isinstance(b, Tensor) else slope)
+
+
+POW = primitive(
+    "pow",
+    "pointwise",
+    lambda xp, a, b: power(xp, a, b),
+    grad={
+        "a": lambda g, a, b: g.new_zeros(()).expand(g.shape) if _is_zero(b) else _pow_base(g, a, b),
+        "b": lambda g, a, out: g * xlogy(out, a),
+    },
+)
+
+
+def _is_zero(b: Any) -> bool:
+    return not isinstance(b, Tensor) and b == 0
+
+
+def power(xp: Any, a: Any, b: Any) -> Any:
+    if isinstance(b, (int, float)) and not isinstance(b, bool):
+        if b == 2:
+            return xp.multiply(a, a)
+        if b == 0.5 and a.dtype.kind == "f":
+            return xp.sqrt(a)
+        if b == 3:
+            return xp.multiply(xp.multiply(a, a), a)
+        if b == -1 and a.dtype.kind == "f":
+            return xp.true_divide(1, a)
+    if (a if hasattr(a, "dtype") else b).dtype.kind in "iu" and bool(xp.any(xp.asarray(b) < 0)):
+        if isinstance(b, int):
+            raise RuntimeError("Integers to negative integer powers are not allowed.")
+        negative = xp.asarray(b) < 0  # PyTorch rounds a ** -n towards zero
+        return xp.where(negative, xp.where(xp.abs(a) == 1, a ** (xp.abs(b) % 2 + 2 * (b % 2 == 0)), 0), xp.power(a, xp.abs(b)))
+    return xp.power(a, b)
+
+
+@public(
+    samples=[
+        sample(A(2, 3, lo=0.5), 2),
+        sample(A(2, 3), 3),
+        sample(A(2, 3, lo=0.5), -1.5),
+        sample(A(2, 3, lo=0.5), A(3)),
+        sample(2.5, A(3)),
+        sample(A(3), 0),
+    ],
+    inplace=True,
+    op=POW,
+)
+def pow(input: Any, exponent: Any, *, out: Any = None) -> Tensor:
+    """input ** exponent."""
+    input, exponent = operand(input, "pow"), operand(exponent, "pow")
+    common = result_type(input, exponent)
+    if isinstance(input, Tensor):
+        input = cast(input, common)
+    if isinstance(exponent, Tensor):
+        exponent = cast(exponent, common)
+    if not isinstance(input, Tensor):
+        input = as_category(input, common)
+    return put(POW, (input, exponent), {}, out)
+
+
+# ---- unary maths
+
+exp = unary("exp", lambda g, out: g * out, ufunc="exp")
+exp2 = unary("exp2", lambda g, out: g * out * math.log(2), ufunc="exp2", expand=lambda x: exp(x * math.log(2)))
+expm1 = unary("expm1", lambda g, out: g * (out + 1), ufunc="expm1")
+log = unary("log", lambda g, x: g / x, ufunc="log", lo=0.1)
+log1p = unary("log1p", lambda g, x: g / (x + 1), ufunc="log1p", lo=-0.8)
+log2 = unary("log2", lambda g, x: g / (x * math.log(2)), ufunc="log2", lo=0.1)
+log10 = unary("log10", lambda g, x: g / (x * math.log(10)), ufunc="log10", lo=0.1)
+sqrt = unary("sqrt", lambda g, out: g / (2 * out), ufunc="sqrt", lo=0.1)
+rsqrt = unary("rsqrt", lambda g, out: -0.5 * g * out**3, run=lambda xp, x: 1 / xp.sqrt(x), lo=0.1)
+reciprocal = unary("reciprocal", lambda g, out: -g * out * out, run=lambda xp, x: xp.true_divide(1, x), lo=0.5)
+square = unary("square", lambda g, x: 2 * g * x, run=lambda xp, x: xp.multiply(x, x), result=SAME)
+sin = unary("sin", lambda g, x: g * cos(x), ufunc="sin")
+cos = unary("cos", lambda g, x: -g * sin(x), ufunc="cos")
+tan = unary("tan", lambda g, out: g * (1 + out * out), ufunc="tan", lo=-1, hi=1)
+asin = unary("asin", lambda g, x: g * rsqrt(1 - x * x), ufunc="arcsin", lo=-0.9, hi=0.9)
+acos = unary("acos", lambda g, x: -g * rsqrt(1 - x * x), ufunc="arccos", lo=-0.9, hi=0.9)
+atan = unary("atan", lambda g, x: g / (1 + x * x), ufunc="arctan")
+sinh = unary("sinh", lambda g, x: g * cosh(x), ufunc="sinh")
+cosh = unary("cosh", lambda g, x: g * sinh(x), ufunc="cosh")
+tanh = unary("tanh", lambda g, out: g * (1 - out * out), ufunc="tanh")
+asinh = unary("asinh", lambda g, x: g * rsqrt(x * x + 1), ufunc="arcsinh")
+acosh = unary("acosh", lambda g, x: g * rsqrt(x * x - 1), ufunc="arccosh", lo=1.2, hi=4.0)
+atanh = unary("atanh", lambda g, x: g / (1 - x * x), ufunc="arctanh", lo=-0.9, hi=0.9)
+sigmoid = unary("sigmoid", lambda g, out: g * out * (1 - out), run=lambda xp, x: special.sigmoid(xp, x))
+erf = unary("erf", lambda g, x: g * (2 / math.sqrt(math.pi)) * exp(-x * x), run=lambda xp, x: special.erf(xp, x))
+erfc = unary("erfc", lambda g, x: g * (-2 / math.sqrt(math.pi)) * exp(-x * x), run=lambda xp, x: special.erfc(xp, x))
+erfinv = unary(
+    "erfinv",
+    lambda g, out: g * (math.sqrt(math.pi) / 2) * exp(out * out),
+    run=lambda xp, x: special.erfinv(xp, x),
+    lo=-0.9,
+    hi=0.9,
+)
+lgamma = unary("lgamma", lambda g, x: g * digamma(x), run=lambda xp, x: special.lgamma(xp, x), lo=0.2, hi=4.0)
+digamma = unary("digamma", lambda g, x: g * polygamma(1, x), run=lambda xp, x: special.digamma(xp, x), lo=0.2, hi=4.0)
+POLYGAMMA = primitive(
+    "polygamma",
+    "pointwise",
+    lambda xp, x, *, n: special.polygamma(xp, n, x),
+    grad={"x": lambda g, x, n: g * polygamma(n + 1, x)},
+)
+
+
+@public(samples=[sample(1, A(3, lo=0.3, hi=4.0)), sample(2, A(3, lo=0.3, hi=4.0))], method=False, op=POLYGAMMA)
+def polygamma(n: int, input: Tensor) -> Tensor:
+    """The n-th derivative of digamma."""
+    if n < 0:
+        raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}")
+    return digamma(input) if n == 0 else apply(POLYGAMMA, (promoted("polygamma", input, at_least=dtypes.FLOAT)[0],), {"n": n})
+
+
+abs = unary("abs", lambda g, x: g * sign(x), ufunc="absolute", result=SAME, lo=0.1)
+sign = unary("sign", lambda g: g * 0, ufunc="sign", result=SAME, lo=0.1)
+floor = unary("floor", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9)
+ceil = unary("ceil", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9)
+trunc = unary("trunc", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9)
+isnan = unary("isnan", None, run=lambda xp, x: xp.isnan(x), result=TO_BOOL)
+isinf = unary("isinf", None, run=lambda xp, x: xp.isinf(x), result=TO_BOOL)
+isfinite = unary("isfinite", None, run=lambda xp, x: xp.isfinite(x), result=TO_BOOL)
+signbit = unary("signbit", None, run=lambda xp, x: xp.signbit(x) if x.dtype.kind == "f" else x < 0, result=TO_BOOL)
+logical_not = unary("logical_not", None, ufunc="logical_not", result=TO_BOOL)
+
+
+def whole(xp: Any, function: Any, x: Any) -> Any:
+    """A rounding function that leaves integers alone."""
+    return x.copy() if x.dtype.kind in "biu" else function(x)
+
+
+ROUND = primitive(
+    "round",
+    "pointwise",
+    lambda xp, x, *, decimals: x.copy() if x.dtype.kind in "biu" else xp.around(x, decimals),
+    grad={"x": lambda g: g * 0},
+)
+
+
+@public(samples=[sample(A(2, 3, lo=0.1, hi=0.4)), sample(A(2, 3), decimals=1, grad=False)], inplace=True, op=ROUND)
+def round(input: Tensor, *, decimals: int = 0, out: Any = None) -> Tensor:
+    """The nearest integer (half to even), or the nearest number with `decimals` digits after the point."""
+    return put(ROUND, (input,), {"decimals": decimals}, out)
+
+
+@public(samples=[sample(A(2, 3, lo=0.1, hi=0.9))], inplace=True)
+def frac(input: Tensor) -> Tensor:
+    """The part after the point, with the sign of the input."""
+    return input - trunc(input)
+
+
+@public(samples=[sample(A(2, 3)), sample(A(3), nan=1.0, posinf=2.0, neginf=-2.0)], inplace=True)
+def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """Replace NaN and the infinities; by default by 0 and the largest and smallest finite numbers."""
+    if not input.dtype.is_floating_point:
+        return input.clone()
+    limits = dtypes.finfo(input.dtype)
+    found = where(isnan(input), nan, input)
+    found = where(found == math.inf, limits.max if posinf is None else posinf, found)
+    return where(found == -math.inf, limits.min if neginf is None else neginf, found)
+
+
+@public(samples=[sample(A(2, 3))], inplace=True)
+def sgn(input: Tensor) -> Tensor:
+    """The sign; for real tensors the same as `sign`."""
+    return sign(input)
+
+
+@public(samples=[sample(A(2, 3, lo=0.1, hi=0.9)), sample(A(3, lo=0.1, hi=0.9), eps=0.2)], inplace=True)
+def logit(input: Tensor, eps: float | None = None) -> Tensor:
+    """log(x / (1 - x)), with x clamped to [eps, 1 - eps] first if eps is given."""
+    x = input if eps is None else clamp(input, eps, 1 - eps)
+    return log(x / (1 - x))
+
+
+@public(samples=[sample(A(2, 3, lo=-1.0)), sample(A(3))], inplace=True)
+def sinc(input: Tensor) -> Tensor:
+    """sin(pi x) / (pi x), and 1 at 0."""
+    x = input * math.pi
+    nonzero = where(x == 0, 1.0, x)
+    return where(x == 0, 1.0, sin(nonzero) / nonzero)
+
+
+@public(samples=[sample(A(2, 3))], inplace=True)
+def deg2rad(input: Tensor) -> Tensor:
+    """Degrees to radians."""
+    return input * (math.pi / 180)
+
+
+@public(samples=[sample(A(2, 3))], inplace=True)
+def rad2deg(input: Tensor) -> Tensor:
+    """Radians to degrees."""
+    return input * (180 / math.pi)
+
+
+@public(samples=[sample(A(2, 3))])
+def positive(input: Tensor) -> Tensor:
+    """The input itself."""
+    return input
+
+
+# ---- two operands
+
+_apart = [sample(A(2, 3, lo=-2, hi=-0.1), A(2, 3, lo=0.1)), sample(A(3, lo=0.1), A(2, 3, lo=-2, hi=-0.1))]
+_half_ties = {
+    "a": lambda g, a, b, out: g * (cast(a == out, g.dtype) - 0.5 * cast(a == b, g.dtype)),
+    "b": lambda g, a, b, out: g * (cast(b == out, g.dtype) - 0.5 * cast(a == b, g.dtype)),
+}
+maximum = binary("maximum", _half_ties, ufunc="maximum", samples=_apart, inplace=False)
+minimum = binary("minimum", _half_ties, ufunc="minimum", samples=_apart, inplace=False)
+fmax = binary("fmax", _half_ties, ufunc="fmax", samples=_apart, inplace=False)
+fmin = binary("fmin", _half_ties, ufunc="fmin", samples=_apart, inplace=False)
+atan2 = binary(
+    "atan2",
+    {"a": lambda g, a, b: g * b / (a * a + b * b), "b": lambda g, a, b: -g * a / (a * a + b * b)},
+    ufunc="arctan2",
+    at_least=dtypes.FLOAT,
+    samples=[sample(A(2, 3, lo=0.2), A(2, 3)), sample(A(2, 1, lo=0.2), A(3))],
+)
+hypot = binary(
+    "hypot",
+    {"a": lambda g, a, out: g * a / out, "b": lambda g, b, out: g * b / out},
+    ufunc="hypot",
+    at_least=dtypes.FLOAT,
+    samples=[sample(A(2, 3, lo=0.2), A(2, 3)), sample(A(2, 1, lo=0.2), A(3))],
+)
+copysign = binary(
+    "copysign",
+    {"a": lambda g, a, out: g * sign(a) * sign(out), "b": lambda g: g * 0},
+    ufunc="copysign",
+    at_least=dtypes.FLOAT,
+    samples=[sample(A(2, 3, lo=0.2), A(2, 3, lo=0.2)), sample(A(3, lo=0.2), -1.0)],
+)
+logaddexp = binary(
+    "logaddexp",
+    {"a": lambda g, a, out: g * exp(a - out), "b": lambda g, b, out: g * exp(b - out)},
+    ufunc="logaddexp",
+    at_least=dtypes.FLOAT,
+    samples=[sample(A(2, 3), A(2, 3)), sample(A(2, 1), A(3))],
+    inplace=False,
+)
+logaddexp2 = binary(
+    "logaddexp2",
+    {"a": lambda g, a, out: g * exp2(a - out), "b": lambda g, b, out: g * exp2(b - out)},
+    ufunc="logaddexp2",
+    at_least=dtypes.FLOAT,
+    samples=[sample(A(2, 3), A(2, 3)), sample(A(2, 1), A(3))],
+    inplace=False,
+)
+xlogy = binary(
+    "xlogy",
+    {"a": lambda g, a, b: g * log_where(a, b), "b": lambda g, a, b: g * a / b},
+    run=lambda xp, a, b: xp.where((xp.asarray(a) == 0) & ~xp.isnan(b), xp.zeros((), _float_of(a, b)), a * xp.log(b)),
+    at_least=dtypes.FLOAT,
+    samples=[sample(A(2, 3, lo=0.2), A(2, 3, lo=0.2)), sample(A(2, 1, lo=0.2), A(3, lo=0.2)), sample(2.0, A(3, lo=0.2))],
+)
+
+
+def _float_of(a: Any, b: Any) -> Any:
+    return a.dtype if hasattr(a, "dtype") else b.dtype
+
+
+def log_where(a: Any, b: Any) -> Tensor:
+    """log(b), but 0 where a is 0 and b is not above 0: the slope of xlogy there."""
+    b = b if isinstance(b, Tensor) else a.new_full((), b)
+    outside = (a == 0) & (b <= 0)
+    return where(outside, 0.0, log(where(outside, 1.0, b)))
+
+
+def _comparison(name: str, ufunc: str) -> Callable[..., Tensor]:
+    cases = [sample(A(2, 3), A(2, 3)), sample(I(2, 3), I(3)), sample(I(4), 2), sample(A(3), 0.5)]
+    return binary(name, None, ufunc=ufunc, samples=cases, inplace=False)
+
+
+eq = _comparison("eq", "equal")
+ne = _comparison("ne", "not_equal")
+lt = _comparison("lt", "less")
+le = _comparison("le", "less_equal")
+gt = _comparison("gt", "greater")
+ge = _comparison("ge", "greater_equal")
+
+_logic = [sample(B(2, 3), B(2, 3)), sample(I(2, 3, hi=2), I(3, hi=2)), sample(B(3), True)]
+logical_and = binary("logical_and", None, ufunc="logical_and", samples=_logic, inplace=False)
+logical_or = binary("logical_or", None, ufunc="logical_or", samples=_logic, inplace=False)
+logical_xor = binary("logical_xor", None, ufunc="logical_xor", samples=_logic, inplace=False)
+
+
+def _bitwise(name: str, ufunc: str, shift: bool = False) -> Callable[..., Tensor]:
+    cases = [sample(I(2, 3), I(2, 3)), sample(I(3), 1)] + ([] if shift else [sample(B(2, 3), B(3))])
+    inner = binary(name, None, run=lambda xp, a, b: bits(xp, name, ufunc, a, b), samples=cases)
+    return inner
+
+
+def bits(xp: Any, name: str, ufunc: str, a: Any, b: Any) -> Any:
+    kind = (a if hasattr(a, "dtype") else b).dtype.kind
+    if kind not in "biu":
+        raise RuntimeError(f'"{name}" not implemented for floating-point tensors; cast to an integer or bool dtype first')
+    return getattr(xp, ufunc)(a, b)
+
+
+bitwise_and = _bitwise("bitwise_and", "bitwise_and")
+bitwise_or = _bitwise("bitwise_or", "bitwise_or")
+bitwise_xor = _bitwise("bitwise_xor", "bitwise_xor")
+bitwise_left_shift = _bitwise("bitwise_left_shift", "left_shift", shift=True)
+bitwise_right_shift = _bitwise("bitwise_right_shift", "right_shift", shift=True)
+BITWISE_NOT = primitive("bitwise_not", "pointwise", ufunc="invert")
+
+
+@public(samples=[sample(I(3), grad=False), sample(B(3), grad=False)], inplace=True, op=BITWISE_NOT)
+def bitwise_not(input: Tensor, *, out: Any = None) -> Tensor:
+    """~input, for integers and booleans."""
+    if input.dtype.is_floating_point:
+        raise RuntimeError(f"bitwise_not: expected an integer or bool tensor, got {input.dtype}")
+    return put(BITWISE_NOT, (input,), {}, out)
+
+
+# ---- selection
+
+WHERE = primitive(
+    "where",
+    "pointwise",
+    lambda xp, condition, a, b: xp.where(condition, *same_type(xp, a, b)),
+    grad={
+        "a": lambda g, condition: where(condition, g, 0),
+        "b": lambda g, condition: where(condition, 0, g),
+    },
+    upcast=False,
+)
+
+
+def same_type(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
+    """Numbers as 0-dim arrays of the other operand's type."""
+    if not hasattr(a, "dtype"):
+        a = xp.asarray(a, b.dtype)
+    if not hasattr(b, "dtype"):
+        b = xp.asarray(b, a.dtype)
+    return a, b
+
+
+@public(samples=[sample(B(2, 3), A(2, 3), A(3)), sample(B(3), A(2, 1), 0.5), sample(B(2, 3), 1.0, A(3))], method=False)
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """Elements of `input` where the condition holds, else of `other`. With the condition alone: the indices of its True."""
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    if not isinstance(condition, Tensor) or condition._array.dtype.kind not in "bu":
+        kind = condition.dtype if isinstance(condition, Tensor) else type(condition).__name__
+        raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {kind}")
+    if condition._array.dtype.kind == "u":
+        condition = condition != 0
+    a, b = promoted("where", input, other)
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        a = condition.new_full((), a, dtype=result_type(a, b))
+    return apply(WHERE, (condition, a, b))
+
+
+def _where_method(self: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """Elements of self where the condition holds, else of `other`."""
+    return where(condition, self, other)  # type: ignore[no-any-return]
+
+
+Tensor.where = _where_method
+
+CLAMP = primitive(
+    "clamp",
+    "pointwise",
+    lambda xp, x, *, low, high: xp.clip(x, low, high),
+    grad={"x": lambda g, x, low, high: where(inside(x, low, high), g, 0)},
+    body=lambda b, x, low, high: b.clamp(x, low, high),
+)
+
+
+def inside(x: Tensor, low: Any, high: Any) -> Tensor:
+    if low is None:
+        return x <= high
+    return x >= low if high is None else (x >= low) & (x <= high)
+
+
+@public(
+    samples=[
+        sample(A(2, 3), -0.7, 0.8),
+        sample(A(2, 3), min=0.1),
+        sample(A(2, 3), max=0.1),
+        sample(A(2, 3), A(3, lo=-1, hi=-0.5), A(2, 3, lo=0.5)),
+    ],
+    inplace=True,
+)
+def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -> Tensor:
+    """Limit the elements to [min, max], numbers or tensors."""
+    if min is None and max is None:
+        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        found = input if min is None else maximum(input, min)
+        found = found if max is None else minimum(found, max)
+        return found if out is None else out_or_inplace(found, out, "clamp")
+    bounds = [b for b in (min, max) if b is not None]
+    input = cast(input, result_type(input, *bounds))
+    return put(CLAMP, (input,), {"low": min, "high": max}, out)
+
+
+@public(samples=[sample(A(2, 3), 0.1)], inplace=True)
+def clamp_min(input: Tensor, min: Any) -> Tensor:
+    """Limit from below."""
+    return clamp(input, min=min)
+
+
+@public(samples=[sample(A(2, 3), 0.1)], inplace=True)
+def clamp_max(input: Tensor, max: Any) -> Tensor:
+    """Limit from above."""
+    return clamp(input, max=max)
+
+
+@public(samples=[sample(A(2, 3), A(3), 0.3), sample(A(2, 3), A(2, 3), A(2, 3, lo=0, hi=1))], inplace=True)
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """input + weight * (end - input)."""
+    return input + weight * (end - input)
+
+
+@public(samples=[sample(A(2, 3), A(2, 3), A(3), value=0.5)], inplace=True)
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
+    """input + value * tensor1 * tensor2."""
+    product = tensor1 * tensor2
+    return input + (product if value == 1 else product * value)
+
+
+@public(samples=[sample(A(2, 3), A(2, 3), A(3, lo=0.5), value=0.5)], inplace=True)
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
+    """input + value * tensor1 / tensor2."""
+    quotient = tensor1 / tensor2
+    return input + (quotient if value == 1 else quotient * value)
+
+
+@public(samples=[sample(A(2, 3), A(3), grad=False), sample(A(2, 3), A(3), equal_nan=True, grad=False)])
+def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+    """Whether |input - other| <= atol + rtol * |other|."""
+    close = (input == other) | ((input - other).abs() <= atol + rtol * other.abs()) & isfinite(input - other)
+    return close | (isnan(input) & isnan(other)) if equal_nan else close
+
+
+@public(samples=[sample(A(2, 3), A(3), grad=False)])
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Whether all elements are close."""
+    return bool(isclose(input, other, rtol, atol, equal_nan).all())
+
+
+@public(samples=[sample(A(2, 3), A(2, 3), grad=False)])
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether both have the same shape and the same elements."""
+    return input.shape == other.shape and bool((input == other).all())
+
+
+@public(samples=[sample(A(2, 3, lo=-1, hi=-0.1), A(3)), sample(A(2, 3, lo=0.1), A(3))], inplace=True)
+def heaviside(input: Tensor, values: Tensor) -> Tensor:
+    """0 below zero, 1 above, `values` at zero."""
+    return where(input == 0, values, cast(input > 0, input.dtype))
+
+
+@public(samples=[sample(A(2, 3), A(3)), sample(A(3), 0.5)])
+def rsub(input: Tensor, other: Any, *, alpha: Number = 1) -> Tensor:
+    """other - alpha * input."""
+    return sub(other, input, alpha=alpha)
+
+
+# ---- other names of the same functions
+
+ALIASES = {
+    "absolute": abs, "arccos": acos, "arccosh": acosh, "arcsin": asin, "arcsinh": asinh, "arctan": atan,
+    "arctan2": atan2, "arctanh": atanh, "clip": clamp, "divide": div, "fix": trunc, "greater": gt,
+    "greater_equal": ge, "less": lt, "less_equal": le, "multiply": mul, "negative": neg, "not_equal": ne, "subtract": sub,
+}  # fmt: skip

@@ -1,0 +1,443 @@
+"""The dynamic tape: nodes made by `apply`, and the engine that walks them backwards.
+
+A node remembers the op, where its inputs came from (`edges`) and what its gradient rule asked for by name (`saved`).
+It never refers to its own output, so a tape is freed by reference counting alone. Nodes are numbered as they are made;
+every consumer has a higher number than its producers, so walking reachable nodes from the highest number down visits
+each node after all gradients that flow into it are summed. No recursion, so depth does not matter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .tensor import Tensor, versions_of, wrap
+
+if TYPE_CHECKING:
+    from .op import Op
+
+
+class State:
+    """What a thread's ops are subject to."""
+
+    __slots__ = ("anomaly", "grad", "handler", "inference")
+
+    def __init__(self) -> None:
+        self.handler: Callable[..., Any] | None = None  # None: eager. The tracer puts its recorder or replayer here.
+        self.grad = True
+        self.inference = False
+        self.anomaly: Any = None  # under detect_anomaly: what notes the user's lines and checks gradients
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.state = State()
+
+
+local = _Local()
+_numbers = itertools.count()
+
+FREED: dict[str, Any] = {"freed": True}  # what `saved` becomes once a backward pass has used it up
+
+
+class Node:
+    """One op on the tape."""
+
+    __slots__ = (
+        "__weakref__",
+        "attrs",
+        "broadcast",
+        "edges",
+        "hooks",
+        "number",
+        "op",
+        "outputs",
+        "retained",
+        "saved",
+        "where",
+    )
+
+    def __init__(self, op: Op, edges: tuple[Any, ...], saved: dict[str, Any], attrs: dict[str, Any]) -> None:
+        self.op = op
+        self.edges = edges
+        self.saved = saved
+        self.attrs = attrs
+        self.number = next(_numbers)
+        self.broadcast: tuple[Any, ...] | None = None  # input shapes, when pointwise inputs were broadcast
+        self.outputs = 1
+        self.hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
+        self.retained: weakref.ref[Tensor] | None = None
+        self.where: str | None = None  # the user's stack, under detect_anomaly
+
+    output_nr = 0
+
+    def name(self) -> str:
+        return "".join(part.capitalize() for part in self.op.name.strip("_").split("_")) + "Backward0"
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        return tuple(
+            (None, 0) if e is None else (AccumulateGrad(e), 0) if isinstance(e, Tensor) else (e.owner(), e.output_nr)
+            for e in self.edges
+        )
+
+    def owner(self) -> Node:
+        return self
+
+    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call `hook(grad)` with the gradient that reaches this node; what it returns replaces the gradient."""
+        if self.hooks is None:
+            self.hooks = {}
+        return RemovableHandle.add(self.hooks, hook)
+
+    register_prehook = register_hook
+
+    def gradients(self, g: Any) -> Sequence[Tensor | None]:
+        """The gradient for each edge, given the gradient of the output (a list of them for several outputs)."""
+        return self.op.rules.gradients(self, g)
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+
+class Pick(Node):
+    """One output of an op with several: passes its gradient on to the op's node, at its own place in a list."""
+
+    __slots__ = ("output_nr",)
+
+    def __init__(self, owner: Node, output_nr: int) -> None:
+        super().__init__(owner.op, (owner,), {}, {})
+        self.output_nr = output_nr
+
+    def owner(self) -> Node:
+        return self.edges[0]  # type: ignore[no-any-return]
+
+
+class AccumulateGrad:
+    """What `next_functions` shows for a leaf."""
+
+    def __init__(self, variable: Tensor) -> None:
+        self.variable = variable
+        self.next_functions = ()
+
+    def name(self) -> str:
+        return "AccumulateGrad"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AccumulateGrad) and other.variable is self.variable
+
+    def __hash__(self) -> int:
+        return id(self.variable)
+
+    def __repr__(self) -> str:
+        return "<AccumulateGrad>"
+
+
+class RemovableHandle:
+    """Returned by `register_hook`; `remove()` takes the hook away again."""
+
+    _ids = itertools.count()
+
+    def __init__(self, hooks: dict[int, Any], key: int) -> None:
+        self._hooks, self.id = hooks, key
+
+    @classmethod
+    def add(cls, hooks: dict[int, Any], hook: Any) -> RemovableHandle:
+        key = next(cls._ids)
+        hooks[key] = hook
+        return cls(hooks, key)
+
+    def remove(self) -> None:
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+# ---- saved values
+
+
+def save(x: Any) -> Any:
+    """What a node keeps of an input: an alias that shares memory and version and has the history of this moment.
+
+    Not the tensor itself: an in-place op may later give that a history that leads back to this node, a cycle.
+    """
+    if not isinstance(x, Tensor):
+        return x
+    alias = save_output(x)
+    if x._requires_grad:
+        alias._requires_grad = True
+        alias._node = x._node
+        if x._node is None:
+            alias._leaf = x
+    return alias
+
+
+def save_output(x: Tensor) -> Tensor:
+    """What a node keeps of its own output: no history, that is put back when it is read."""
+    alias = wrap(x._array)
+    alias._versions = box = versions_of(x)
+    alias._saved_at = box[0]
+    return alias
+
+
+def restore(node: Node, name: str, is_output: bool = False, index: int = 0) -> Any:
+    """A saved value, checked to be unchanged since it was saved, with its history if gradients are being recorded."""
+    return _restore(node, node.saved[name], is_output, index)
+
+
+def _restore(node: Node, value: Any, is_output: bool, index: int) -> Any:
+    if type(value) is tuple:
+        return tuple(_restore(node, v, is_output, i) for i, v in enumerate(value))
+    if not isinstance(value, Tensor):
+        return value
+    versions = value._versions
+    if versions is not None and versions[0] != value._saved_at:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{value.dtype}, shape {list(value.shape)}], saved by {node.name()}, is at version {versions[0]}; expected version "
+            f"{value._saved_at} instead. Hint: clone() the tensor before changing it, or use the out-of-place op; "
+            "tapejit.autograd.set_detect_anomaly(True) shows the line that saved it." + (f"\n{node.where}" if node.where else "")
+        )
+    if not local.state.grad:
+        return value
+    if value._leaf is not None:
+        return value._leaf
+    if is_output:
+        value = wrap(value._array)
+        value._requires_grad = True
+        value._node = node if node.outputs == 1 else Pick(node, index)
+    return value
+
+
+# ---- the engine
+
+
+def backward(
+    roots: Sequence[Tensor],
+    seeds: Sequence[Tensor],
+    retain_graph: bool,
+    create_graph: bool,
+    wanted: Sequence[Tensor] | None = None,
+    accumulate: bool = True,
+) -> list[Tensor | None]:
+    """Walk the tape from `roots` down. Leaves get `.grad`; with `wanted`, only those, or their gradients are returned."""
+    state = local.state
+    was_grad, state.grad = state.grad, create_graph
+    try:
+        return _walk(roots, seeds, retain_graph, create_graph, wanted, accumulate)
+    finally:
+        state.grad = was_grad
+
+
+def edge_of(t: Tensor) -> Any:
+    """Where a tensor's gradient goes: its node, itself if it is a leaf that wants one, or nowhere."""
+    if not t._requires_grad:
+        return None
+    if t._base is not None:
+        from .inplace import current_node
+
+        return current_node(t) or t
+    return t._node or t
+
+
+def _reachable(edges: list[Any]) -> list[Node]:
+    """The nodes below `edges`, consumers before producers."""
+    seen: set[Node] = set()
+    stack = [e for e in edges if isinstance(e, Node)]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend([e for e in node.edges if isinstance(e, Node) and e not in seen])
+    return sorted(seen, key=_number)
+
+
+def _number(node: Node) -> int:
+    return node.number
+
+
+def _leading_to(order: list[Node], targets: set[Any]) -> set[Any]:
+    """Of `order` (producers first), what has a path to `targets`."""
+    useful = set(targets)
+    for node in order:
+        if any(e in useful for e in node.edges):
+            useful.add(node)
+    return useful
+
+
+def _walk(
+    roots: Sequence[Tensor],
+    seeds: Sequence[Tensor],
+    retain_graph: bool,
+    create_graph: bool,
+    wanted: Sequence[Tensor] | None,
+    accumulate: bool,
+) -> list[Tensor | None]:
+    state = local.state
+    grads = Gradients(create_graph)
+    starts = [edge_of(r) for r in roots]
+    order = _reachable(starts)
+    targets = None if wanted is None else [edge_of(w) for w in wanted]
+    useful = None if targets is None else _leading_to(order, set(targets))
+    captured: dict[Any, Tensor] = {}
+    target_set = set(targets or ())
+
+    def deliver(edge: Any, g: Tensor, fresh: bool) -> None:
+        if useful is not None and edge not in useful:
+            return
+        if not isinstance(edge, Tensor):
+            grads.add(edge, g)
+        elif accumulate:
+            accumulate_into(edge, g, create_graph, fresh)
+        else:
+            g = run_hooks(edge._hooks, g)
+            captured[edge] = g if edge not in captured else captured[edge] + g
+
+    for edge, seed in zip(starts, seeds, strict=True):
+        deliver(edge, seed, False)
+    del seeds
+    while order:
+        node = order.pop()
+        g = grads.take(node)
+        if g is None:
+            continue
+        g = run_hooks(node.hooks, g)
+        retain(node, g)
+        if node in target_set:
+            captured[node] = g
+            if useful is not None and not any(e in useful for e in node.edges):
+                continue
+        if isinstance(node, Pick):
+            grads.put(node.edges[0], node.output_nr, g)
+            continue
+        if node.saved is FREED:
+            raise RuntimeError(
+                f"Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+                f"been freed), at {node.name()}. Saved intermediate values of the graph are freed when you call .backward() or "
+                "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time."
+            )
+        results = list(node.gradients(g))
+        shared = None if create_graph else {id(t._array) for t in _tensors((g, node.saved))}
+        if not retain_graph and node.saved:
+            node.saved = FREED
+        if state.anomaly:
+            state.anomaly.check(node, results)
+        del g
+        for i, edge in enumerate(node.edges):
+            result, results[i] = results[i], None
+            if edge is None or result is None:
+                continue
+            if node.broadcast is not None:
+                result = sum_to(result, node.broadcast[i])
+            fresh = shared is not None and _owns_memory(result) and id(result._array) not in shared
+            if fresh and len(results) > 1:
+                shared.add(id(result._array))
+            deliver(edge, result, fresh)
+            del result
+    if targets is None:
+        return []
+    if accumulate:
+        for w, target in zip(wanted or (), targets, strict=True):
+            if isinstance(target, Node) and target in captured:
+                accumulate_into(w, captured[target], create_graph, fresh=False)
+        return []
+    return [captured.get(t) for t in targets]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """The tensors in a gradient, or in what a node saved."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return []
+    return [t for v in value for t in _tensors(v)]
+
+
+def _owns_memory(t: Tensor) -> bool:
+    array = t._array
+    return bool(array.flags.owndata and array.flags.c_contiguous) and t._node is None and t._base is None
+
+
+class Gradients:
+    """Gradients on their way: one per node, summed as they arrive; in place once the sum is our own buffer."""
+
+    def __init__(self, create_graph: bool) -> None:
+        self.create_graph = create_graph
+        self.arrived: dict[Node, Any] = {}
+        self.own: set[Node] = set()
+
+    def add(self, node: Node, g: Tensor) -> None:
+        before = self.arrived.get(node)
+        if before is None:
+            self.arrived[node] = g
+        elif self.create_graph or node not in self.own:
+            self.arrived[node] = before + g
+            self.own.add(node)
+        else:
+            before.add_(g)
+
+    def put(self, node: Node, output_nr: int, g: Tensor) -> None:
+        self.arrived.setdefault(node, [None] * node.outputs)[output_nr] = g
+
+    def take(self, node: Node) -> Any:
+        self.own.discard(node)
+        return self.arrived.pop(node, None)
+
+
+def run_hooks(hooks: dict[int, Callable[[Tensor], Tensor | None]] | None, g: Tensor) -> Tensor:
+    if hooks:
+        for hook in tuple(hooks.values()):
+            replaced = hook(g)
+            if replaced is not None:
+                if not isinstance(replaced, Tensor):
+                    raise TypeError(f"expected a hook to return None or a Tensor, got {type(replaced).__name__}")
+                g = replaced
+    return g
+
+
+def retain(node: Node, g: Tensor) -> None:
+    """Give a tensor that asked by `retain_grad()` its gradient."""
+    tensor = None if node.retained is None else node.retained()
+    if tensor is not None:
+        tensor._grad = g if tensor._grad is None else tensor._grad + g
+
+
+def accumulate_into(leaf: Tensor, g: Tensor, create_graph: bool, fresh: bool) -> None:
+    """Add `g` to `leaf.grad`. The first one becomes the buffer (itself if `fresh`: nothing else refers to its memory),
+    and later ones are added to it in place."""
+    if leaf._hooks and leaf._node is None:
+        g, fresh = run_hooks(leaf._hooks, g), False
+    if g._array.shape != leaf._array.shape or g._array.dtype != leaf._array.dtype:
+        raise RuntimeError(
+            f"the gradient of a leaf of shape {list(leaf.shape)} and {leaf.dtype} has shape {list(g.shape)} and {g.dtype}"
+        )
+    if leaf._grad is None:
+        leaf._grad = g if create_graph or fresh else g.detach().clone()
+    elif create_graph:
+        leaf._grad = leaf._grad + g
+    else:
+        leaf._grad.add_(g)
+    if leaf._after_accumulate:
+        for hook in tuple(leaf._after_accumulate.values()):
+            hook(leaf)
+
+
+def sum_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Undo broadcasting: the sum of `g` over the dimensions that `shape` was stretched along."""
+    have = g._array.shape
+    if have == shape:
+        return g
+    extra = len(have) - len(shape)
+    dims = list(range(extra))
+    dims += [i + extra for i, n in enumerate(shape) if n == 1 and have[i + extra] != 1]
+    g = g.sum(dim=dims, keepdim=True) if dims else g
+    return g.reshape(shape) if extra else g

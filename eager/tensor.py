@@ -1,0 +1,305 @@
+"""The tensor: an array, its place on the tape and its memory's version. Ops are attached from `eager/ops`.
+
+An instance stores only what differs from the class-level defaults below, which keeps the making of one cheap. What a
+view is a view of (`_base`) and how it was made (`_chain`) is kept so that an in-place write through a view, or under
+one, can be put on the tape: see `inplace.py`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import devices, dtypes
+
+if TYPE_CHECKING:
+    from .tape import Node
+
+
+class Size(tuple[int, ...]):
+    """A shape: a tuple of ints that also knows `numel()`."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        count = 1
+        for n in self:
+            count *= n
+        return count
+
+    def __repr__(self) -> str:
+        return f"tapejit.Size({list(self)})"
+
+    def __getitem__(self, index: Any) -> Any:
+        found = tuple.__getitem__(self, index)
+        return Size(found) if isinstance(index, slice) else found
+
+    def __add__(self, other: Any) -> Size:  # type: ignore[override]  # a Size plus a tuple stays a Size, as in PyTorch
+        return Size(tuple.__add__(self, tuple(other)))
+
+
+class Tensor:
+    """A multi-dimensional array that records what is done to it. `Tensor([1, 2])` is float32; `Tensor(2, 3)` is empty."""
+
+    _array: Any
+    _requires_grad: bool = False
+    _grad: Tensor | None = None
+    _node: Node | None = None  # what made it, when that is on the tape
+    _base: Tensor | None = None  # the tensor whose memory this one views
+    _chain: tuple[Any, ...] = ()  # the view ops that lead from _base to here
+    _rebased: int = 0  # on a base: how often in-place writes changed its history; on a view: the count it has seen
+    _versions: list[int] | None = None  # [number of in-place writes], shared by all tensors on the same memory
+    _saved_at: int = 0  # on a saved alias: the version it was saved at
+    _leaf: Tensor | None = None  # on a saved alias of a leaf: the leaf
+    _hooks: dict[int, Any] | None = None
+    _after_accumulate: dict[int, Any] | None = None
+    _made_without_grad: bool = False  # a view made under no_grad
+
+    __array_priority__ = 1000  # numpy_array * tensor is ours
+
+    if TYPE_CHECKING:  # methods are attached from the op table
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        return object.__new__(cls)
+
+    def __init__(self, *data: Any, device: Any = None) -> None:
+        where = devices.as_device(device)
+        with devices.on(where):
+            self._array = devices.module_for(where).asarray(legacy_array(data, np.dtype(np.float32)))
+
+    # ---- metadata
+
+    @property
+    def shape(self) -> Size:
+        return Size(self._array.shape)
+
+    @property
+    def dtype(self) -> dtypes.dtype:
+        return dtypes._FROM_NUMPY[self._array.dtype]
+
+    @property
+    def device(self) -> devices.device:
+        return devices.device_of(self._array)
+
+    @property
+    def ndim(self) -> int:
+        return int(self._array.ndim)
+
+    @property
+    def itemsize(self) -> int:
+        return int(self._array.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self._array.nbytes)
+
+    @property
+    def is_cuda(self) -> bool:
+        return type(self._array) is not np.ndarray
+
+    is_sparse = is_quantized = is_xpu = is_mps = is_meta = False
+    layout = "strided"
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or its length along `dim`."""
+        if dim is None:
+            return self.shape
+        return self._array.shape[wrap_dim(dim, self._array.ndim)]
+
+    def dim(self) -> int:
+        return int(self._array.ndim)
+
+    ndimension = dim
+
+    def numel(self) -> int:
+        return int(self._array.size)
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        return int(self._array.itemsize)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps in elements, not bytes."""
+        strides = tuple(s // self._array.itemsize for s in self._array.strides)
+        return strides if dim is None else strides[wrap_dim(dim, self._array.ndim)]
+
+    def storage_offset(self) -> int:
+        """How many elements this view begins after its base."""
+        if self._base is None:
+            return 0
+        return int(data_pointer(self._array) - data_pointer(self._base._array)) // self._array.itemsize
+
+    def data_ptr(self) -> int:
+        return data_pointer(self._array)
+
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        return bool(self._array.flags.c_contiguous)
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        return False
+
+    def is_signed(self) -> bool:
+        return self.dtype.is_signed
+
+    def __len__(self) -> int:
+        if self._array.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return int(self._array.shape[0])
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    # ---- the tape
+
+    @property
+    def grad_fn(self) -> Node | None:
+        from .inplace import current_node
+
+        return current_node(self)
+
+    @property
+    def is_leaf(self) -> bool:
+        return self._node is None
+
+    @property
+    def requires_grad(self) -> bool:
+        if self._base is not None:
+            self.grad_fn  # noqa: B018 -- a view of a rewritten base learns of it here
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Ask for gradients of this leaf (or stop asking)."""
+        if self._node is not None:
+            if requires_grad:
+                return self
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables. If you want to use a computed variable in a "
+                "subgraph that doesn't require differentiation use var_no_grad = var.detach()."
+            )
+        if requires_grad and not self.dtype.is_floating_point:
+            raise RuntimeError(f"only Tensors of floating point dtype can require gradients, this one is {self.dtype}")
+        self._requires_grad = bool(requires_grad)
+        return self
+
+    @property
+    def grad(self) -> Tensor | None:
+        if self._grad is None and self._node is not None and self._node.retained is None:
+            warnings.warn(
+                "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
+                "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
+                "Tensor, use .retain_grad() on the non-leaf Tensor.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
+            if value is self:
+                raise RuntimeError("can't assign Variable as its own grad")
+            if value._array.shape != self._array.shape:
+                raise RuntimeError(
+                    f"assigned grad has data of a different size: expected {list(self.shape)}, got {list(value.shape)}"
+                )
+            if value._array.dtype != self._array.dtype or value.device != self.device:
+                raise RuntimeError(
+                    f"assigned grad has data of a different type: expected {self.dtype} on {self.device}, "
+                    f"got {value.dtype} on {value.device}"
+                )
+        self._grad = value
+
+    @property
+    def output_nr(self) -> int:
+        return self._node.output_nr if self._node is not None else 0
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._versions is None else self._versions[0]
+
+    def _is_view(self) -> bool:
+        return self._base is not None
+
+
+def wrap(array: Any) -> Tensor:
+    """A tensor over an array, with no history."""
+    t = object.__new__(Tensor)
+    t._array = array
+    return t
+
+
+def versions_of(t: Tensor) -> list[int]:
+    """The version counter of a tensor's memory, made when first asked for."""
+    box = t._versions
+    if box is None:
+        box = t._versions = [0]
+    return box
+
+
+def data_pointer(array: Any) -> int:
+    if type(array) is np.ndarray:
+        return int(array.ctypes.data)
+    return int(array.data.ptr)
+
+
+def wrap_dim(dim: int, ndim: int) -> int:
+    """A dimension counted from the front; negative ones count from the back. A 0-dim tensor may be asked for 0 and -1."""
+    n = ndim or 1
+    if dim.__class__ is not int:
+        dim = as_index(dim, "a dimension")
+    if not -n <= dim < n:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-n}, {n - 1}], but got {dim})")
+    return dim + n if dim < 0 else dim
+
+
+def wrap_dims(dim: Any, ndim: int) -> tuple[int, ...]:
+    """Several dimensions at once, each named once; None or () means all of them."""
+    if dim is None:
+        return tuple(range(ndim))
+    if isinstance(dim, int):
+        return (wrap_dim(dim, ndim),) if ndim else (wrap_dim(dim, 0),)[:0]
+    dims = tuple(wrap_dim(d, ndim) for d in dim)
+    if len(set(dims)) != len(dims):
+        repeated = next(d for d in dims if dims.count(d) > 1)
+        raise RuntimeError(f"dim {repeated} appears multiple times in the list of dims")
+    return dims if dims and ndim else tuple(range(ndim))
+
+
+def as_index(value: Any, what: str) -> int:
+    """An int from an int, a NumPy integer or a 0-dim integer tensor."""
+    try:
+        return int(value.__index__())
+    except (AttributeError, TypeError):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}") from None
+
+
+def legacy_array(data: tuple[Any, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """What `FloatTensor(...)` and its family hold: sizes make an uninitialised array, a sequence gives the values."""
+    if not data:
+        return np.empty(0, dtype)
+    if isinstance(data[0], Size) and len(data) == 1:
+        return np.empty(data[0], dtype)
+    if all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in data):
+        return np.empty(tuple(int(n) for n in data), dtype)
+    if len(data) > 1:
+        raise TypeError(f"new(): expected sizes or one sequence of values, got {len(data)} arguments")
+    value = data[0]
+    if isinstance(value, Tensor):
+        return np.array(devices.to_numpy(value._array), dtype)
+    if isinstance(value, (float, bool)):
+        raise TypeError(f"new(): data must be a sequence (got {type(value).__name__})")
+    return np.array(value, dtype)

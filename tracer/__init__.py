@@ -1,0 +1,1 @@
+"""`@compile`: record, replay, fall back. Not built yet."""
