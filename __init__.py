@@ -52,8 +52,5 @@ if TYPE_CHECKING:  # the op table's functions
     def __getattr__(name: str) -> Any: ...
 
 
-for _record in _op.OPS.values():
-    if "" in _record.namespaces:
-        globals()[_record.name if _record.function is None else _record.function.__name__] = _record.function
-for _name, _function in _aliases.items():
-    globals()[_name] = _function
+globals().update(_op.exported(""))
+globals().update(_aliases)

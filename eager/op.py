@@ -502,3 +502,8 @@ def broadcast_clash(shapes: list[tuple[int, ...]]) -> str | None:
 def describe(x: Any) -> str:
     """A value in an error message: `float32[3, 4]`, or the number itself."""
     return f"{x.dtype.name}{list(x.shape)}" if isinstance(x, Tensor) else repr(x)
+
+
+def exported(space: str) -> dict[str, Any]:
+    """The public functions of a namespace, by name."""
+    return {record.name: record.function for record in OPS.values() if space in record.namespaces}
