@@ -8,10 +8,11 @@ This file is the public namespace and nothing else; the code lives in `eager/`, 
 from __future__ import annotations
 
 import math as _math
+import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
-from .eager import autograd, devices, dtypes
+from .eager import autograd, devices, dtypes, nn
 from .eager import op as _op
 from .eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from .eager.devices import device, get_default_device, set_default_device
@@ -54,3 +55,12 @@ if TYPE_CHECKING:  # the op table's functions
 
 globals().update(_op.exported(""))
 globals().update(_aliases)
+
+
+def _submodules(**modules: Any) -> None:
+    """Let `import tapejit.nn` find modules that live under `eager/`; `nn__functional` stands for `nn.functional`."""
+    for name, module in modules.items():
+        _sys.modules[f"{__name__}.{name.replace('__', '.')}"] = module
+
+
+_submodules(nn=nn, nn__functional=nn.functional)
