@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import dtypes
-from .tape import Node, edge_of, local
+from .tape import Node, edge_of, local, save_output
 from .tensor import Tensor, versions_of
 
 
@@ -77,8 +77,7 @@ def take_history(target: Tensor, value: Tensor) -> None:
         return
     from .ops.movement import VIEW_SCATTER
 
-    attrs = {"chain": target._chain}
-    node = Node(VIEW_SCATTER, (edge_of(base), edge_of(value)), {}, attrs)
+    node = Node(VIEW_SCATTER, (edge_of(base), edge_of(value)), {"chain": target._chain})
     base._node, base._requires_grad = node, True
     base._rebased += 1
     target._requires_grad = True
@@ -88,10 +87,8 @@ def _reuse_output(target: Tensor, value: Tensor) -> None:
     """A node that saved its output refers to the target's memory instead, so that in place saves memory."""
     node = value._node
     saved = None if node is None else node.saved.get("out")
-    if saved is not None and saved._array is value._array:
-        saved._array = target._array
-        saved._versions = box = versions_of(target)
-        saved._saved_at = box[0]
+    if node is not None and saved is not None and saved[0] is value._array:
+        node.saved["out"] = save_output(target)
 
 
 def current_node(t: Tensor) -> Node | None:

@@ -26,7 +26,7 @@ import numpy as np
 from . import devices, dtypes
 from .inplace import check_target, record, refresh
 from .samples import Sample
-from .tape import Node, Pick, edge_of, local, restore, save, save_output
+from .tape import Node, Pick, State, edge_of, local, restore, save, save_output
 from .tensor import Tensor, versions_of, wrap
 
 KINDS = ("pointwise", "reduce", "movement", "contraction", "index", "scan", "random", "create", "opaque", "composite")
@@ -202,7 +202,8 @@ class Rules:
         self.op = op
         self.joint: tuple[Any, list[str]] | None = None
         self.single: list[tuple[Any, list[str]] | None] = []
-        self.plans: dict[int, tuple[tuple[str, int], ...]] = {}
+        self.plans: dict[int, tuple[tuple[str, Callable[..., Any], Any], ...]] = {}
+        self.saves_tensors = False
 
     def compile(self) -> None:
         grad = self.op.grad
@@ -210,79 +211,89 @@ class Rules:
             return
         if callable(grad):
             self.joint = (grad, list(inspect.signature(grad).parameters)[1:])
-            return
-        unknown = set(grad) - set(self.op.input_names or ())
-        if unknown:
-            raise ValueError(f"op {self.op.name}: gradients for {unknown}, but the inputs are {self.op.input_names}")
-        for name in self.op.input_names or ():
-            rule = grad.get(name)
-            self.single.append(None if rule is None else (rule, list(inspect.signature(rule).parameters)[1:]))
+            names = self.joint[1]
+        else:
+            unknown = set(grad) - set(self.op.input_names or ())
+            if unknown:
+                raise ValueError(f"op {self.op.name}: gradients for {unknown}, but the inputs are {self.op.input_names}")
+            for name in self.op.input_names or ():
+                rule = grad.get(name)
+                self.single.append(None if rule is None else (rule, list(inspect.signature(rule).parameters)[1:]))
+            names = [n for rule in self.single if rule is not None for n in rule[1]]
+        keepers = {"out", "outs", "inputs", *(self.op.input_names or ())}
+        self.saves_tensors = any(n in keepers for n in names)
 
-    def plan(self, wants: int) -> tuple[tuple[str, int], ...]:
-        """What to save when the inputs in the bit mask `wants` need a gradient: (name, input index or -1)."""
+    def plan(self, wants: int) -> tuple[tuple[str, Callable[..., Any], Any], ...]:
+        """How to collect what is saved when the inputs in the bit mask `wants` need a gradient: (name, getter, its argument)."""
         found = self.plans.get(wants)
         if found is None:
             if self.joint is not None:
                 names = list(self.joint[1])
             else:
                 names = [n for i, rule in enumerate(self.single) if rule is not None and wants >> i & 1 for n in rule[1]]
-            inputs = {n: i for i, n in enumerate(self.op.input_names or ())}
-            special = ("out", "outs", "inputs", "shapes")
-            items = []
-            for n in dict.fromkeys(names):
-                if n in inputs:
-                    items.append((n, inputs[n]))
-                elif n.endswith("_shape") and n[:-6] in inputs:
-                    items.append((n, inputs[n[:-6]]))
-                elif n in special:
-                    items.append((n, -1))
-            found = self.plans[wants] = tuple(items)
+            indices = {n: i for i, n in enumerate(self.op.input_names or ())}
+            found = self.plans[wants] = tuple((n, *_getter(n, indices, wants)) for n in dict.fromkeys(names))
         return found
 
-    def collect(self, wants: int, inputs: tuple[Any, ...], outputs: list[Tensor], target: Tensor | None) -> dict[str, Any]:
-        """The values a node saves. Inputs that are about to be overwritten by an in-place op (`target`) are copied."""
-        saved: dict[str, Any] = {}
-        keep = save if target is None else lambda x: save(_untouched(x, target))
-        for name, index in self.plan(wants):
-            if name == "out":
-                saved[name] = save_output(outputs[0])
-            elif name == "outs":
-                saved[name] = tuple(save_output(t) for t in outputs)
-            elif name == "inputs":
-                saved[name] = tuple(keep(x) for x in inputs)
-            elif name == "shapes":
-                saved[name] = tuple(x._array.shape if isinstance(x, Tensor) else () for x in inputs)
-            elif name.endswith("_shape"):
-                saved[name] = inputs[index]._array.shape
-            else:
-                saved[name] = keep(inputs[index])
-        return saved
+    def collect(
+        self, wants: int, inputs: tuple[Any, ...], attrs: dict[str, Any], outputs: list[Tensor], target: Tensor | None
+    ) -> dict[str, Any]:
+        """What a node saves. Inputs that are about to be overwritten by an in-place op (`target`) are copied first."""
+        if target is not None:
+            inputs = tuple([_untouched(x, target) for x in inputs])
+        return {name: get(key, inputs, attrs, outputs) for name, get, key in self.plan(wants)}
 
     def gradients(self, node: Node, g: Any) -> Sequence[Tensor | None]:
+        saved = node.saved
         if self.joint is not None:
             rule, names = self.joint
-            return rule(g, *[self._value(node, n) for n in names])  # type: ignore[no-any-return]
+            return rule(g, *[_restored(node, n, saved[n]) for n in names])  # type: ignore[no-any-return]
         found: list[Tensor | None] = []
         for edge, pair in zip(node.edges, self.single, strict=True):
             if edge is None or pair is None:
                 found.append(None)
             else:
                 rule, names = pair
-                found.append(rule(g, *[self._value(node, n) for n in names]))
+                found.append(rule(g, *[_restored(node, n, saved[n]) for n in names]))
         return found
 
-    def _value(self, node: Node, name: str) -> Any:
-        if name in node.saved:
-            return restore(node, name, name in ("out", "outs"))
-        if name == "needs":
-            return tuple(e is not None for e in node.edges)
-        return node.attrs[name]
+
+def _restored(node: Node, name: str, value: Any) -> Any:
+    if name == "outs":
+        return tuple(restore(node, v, i) for i, v in enumerate(value))
+    if name == "inputs":
+        return tuple(restore(node, v) for v in value)
+    return restore(node, value, 0 if name == "out" else None)
+
+
+def _getter(name: str, indices: dict[str, int], wants: int) -> tuple[Callable[..., Any], Any]:
+    """How one name of a gradient rule is collected when its op is put on the tape."""
+    if name in indices:
+        return (lambda i, inputs, attrs, outputs: save(inputs[i])), indices[name]
+    if name == "out":
+        return (lambda key, inputs, attrs, outputs: save_output(outputs[0])), None
+    if name == "outs":
+        return (lambda key, inputs, attrs, outputs: tuple([save_output(t) for t in outputs])), None
+    if name == "inputs":
+        return (lambda key, inputs, attrs, outputs: tuple([save(x) for x in inputs])), None
+    if name == "shapes":
+        return (lambda key, inputs, attrs, outputs: tuple([shape_of(x) for x in inputs])), None
+    if name == "needs":
+        return (lambda mask, inputs, attrs, outputs: tuple([bool(mask >> i & 1) for i in range(len(inputs))])), wants
+    if name.endswith("_shape") and name[:-6] in indices:
+        return (lambda i, inputs, attrs, outputs: shape_of(inputs[i])), indices[name[:-6]]
+    return (lambda key, inputs, attrs, outputs: attrs[key]), name
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """A tensor's shape as a plain tuple; () for a number."""
+    return x._array.shape if isinstance(x, Tensor) else ()
 
 
 def _untouched(x: Any, target: Tensor) -> Any:
-    if isinstance(x, Tensor) and x._versions is not None and x._versions is target._versions:
+    if isinstance(x, Tensor) and (x is target or (x._versions is not None and x._versions is target._versions)):
         copy = wrap(x._array.copy())
-        copy._requires_grad, copy._node = x._requires_grad, x._node
+        copy._requires_grad, copy._node = x._requires_grad, edge_of(x)
         return copy
     return x
 
@@ -295,89 +306,81 @@ def apply(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any] = NO_ATTRS, out
     state = local.state
     if state.handler is not None:
         return state.handler(op, inputs, attrs, out)
-    return execute(op, inputs, attrs, out)
+    return execute(op, inputs, attrs, out, state)
 
 
-def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any] = NO_ATTRS, out: Tensor | None = None) -> Any:
+def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None, state: State) -> Any:
     """The eager handler: run the kernel now and put a node on the tape if an input wants a gradient."""
-    state = local.state
     arrays: list[Any] = []
-    wants, bit, foreign, half = 0, 1, False, False
+    wants, bit, special = 0, 1, False
     for x in inputs:
         if isinstance(x, Tensor):
-            if x._base is not None and x._rebased != x._base._rebased:
-                refresh(x, x._base)
+            base = x._base
+            if base is not None and x._rebased != base._rebased:
+                refresh(x, base)
             array = x._array
             arrays.append(array)
             if x._requires_grad:
                 wants |= bit
-            if type(array) is not np.ndarray:
-                foreign = True
-            if array.dtype.itemsize == 2 and array.dtype in dtypes.HALF:
-                half = True
+            if type(array) is not np.ndarray or array.itemsize == 2:
+                special = True
         else:
             arrays.append(x)
         bit <<= 1
-    tracked = wants if state.grad and (op.grad is not None or op.expand is not None) else 0
+    tracked = wants if wants and state.grad and (op.grad is not None or op.expand is not None) else 0
     if tracked and op.grad is None:
         value = op.expand(*inputs, **attrs)  # type: ignore[misc]
         return value if out is None else write(out, value, op.name)
     if out is not None:
         check_target(out, bool(tracked), state.grad, op.name)
         keeps_history = state.grad and out._requires_grad
-        if not tracked and not keeps_history and not (half and op.upcast) and op.ufunc is not None:
-            _into(op, arrays, foreign, out, inputs)
-            return out
-    xp: Any = np if not foreign else common_module(op, inputs)
+        if not tracked and not keeps_history and not special and op.ufunc is not None:
+            return _into(op, arrays, out, inputs)
     try:
-        if half and op.upcast:
-            result = run_in_float32(op, xp, arrays, attrs)
-        elif op.ufunc is not None:
-            result = op.numpy_function(*arrays) if not foreign else getattr(xp, op.ufunc)(*arrays)
+        if special:
+            result, xp = run_special(op, inputs, arrays, attrs)
         else:
-            result = op.run(xp, *arrays, **attrs)  # type: ignore[misc]
+            result, xp = (op.numpy_function(*arrays) if op.ufunc is not None else op.run(np, *arrays, **attrs)), np  # type: ignore[misc]
     except (ValueError, OverflowError) as error:
         raise explained(op, inputs, error) from error
-    if type(result) is tuple:
-        outputs = [wrap(_as_array(xp, r)) for r in result]
-    else:
-        outputs = [wrap(result if type(result) is np.ndarray else _as_array(xp, result))]
+    several = type(result) is tuple
+    outputs = [wrap(_as_array(xp, r)) for r in result] if several else [wrap(_as_array(xp, result))]
     if op.view:
-        link_views(op, inputs[0], attrs, outputs, type(result) is tuple, state.grad)
+        link_views(op, inputs[0], attrs, outputs, several, state.grad)
     if tracked:
-        tape(op, tracked, inputs, attrs, outputs, out, type(result) is tuple)
+        tape(op, tracked, inputs, attrs, outputs, out, several, state)
     if out is not None:
         record(out, outputs[0], op.name)
         return out
-    return tuple(outputs) if type(result) is tuple else outputs[0]
+    return tuple(outputs) if several else outputs[0]
 
 
 def _as_array(xp: Any, value: Any) -> Any:
-    return value if isinstance(value, xp.ndarray) else xp.asarray(value)
+    return value if type(value) is np.ndarray or isinstance(value, xp.ndarray) else xp.asarray(value)
 
 
-def _into(op: Op, arrays: list[Any], foreign: bool, out: Tensor, inputs: tuple[Any, ...]) -> None:
+def _into(op: Op, arrays: list[Any], out: Tensor, inputs: tuple[Any, ...]) -> Tensor:
     """A ufunc straight into `out`, with no temporary."""
-    xp = np if not foreign else common_module(op, (*inputs, out))
-    function = op.numpy_function if not foreign else getattr(xp, op.ufunc or "")
     try:
-        function(*arrays, out=out._array, casting="same_kind")
+        op.numpy_function(*arrays, out=out._array, casting="same_kind")
     except (ValueError, OverflowError, TypeError) as error:
         raise explained(op, inputs, error, out) from error
     versions_of(out)[0] += 1
+    return out
 
 
-def run_in_float32(op: Op, xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> Any:
-    """Half precision: compute in float32 and round once, as hardware and PyTorch do."""
-    half = next(a.dtype for a in arrays if hasattr(a, "dtype") and a.dtype in dtypes.HALF)
-    arrays = [a.astype(np.float32) if hasattr(a, "dtype") and a.dtype in dtypes.HALF else a for a in arrays]
-    if op.ufunc is not None:
-        result = getattr(xp, op.ufunc)(*arrays)
-    else:
-        result = op.run(xp, *arrays, **attrs)  # type: ignore[misc]
+def run_special(op: Op, inputs: tuple[Any, ...], arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, Any]:
+    """Run on another device, or on half precision: computed in float32 and rounded once, as hardware and PyTorch do."""
+    xp = common_module(op, inputs)
+    half = next((a.dtype for a in arrays if hasattr(a, "dtype") and a.dtype in dtypes.HALF), None) if op.upcast else None
+    if half is not None:
+        arrays = [a.astype(np.float32) if hasattr(a, "dtype") and a.dtype in dtypes.HALF else a for a in arrays]
+    result = getattr(xp, op.ufunc)(*arrays) if op.ufunc is not None else op.run(xp, *arrays, **attrs)  # type: ignore[misc]
+    if half is None:
+        return result, xp
     if type(result) is tuple:
-        return tuple(r.astype(half) if r.dtype == np.float32 else r for r in result)
-    return result.astype(half) if result.dtype == np.float32 else result
+        return tuple(r.astype(half) if r.dtype == np.float32 else r for r in result), xp
+    return (result.astype(half) if result.dtype == np.float32 else result), xp
 
 
 def tape(
@@ -388,18 +391,17 @@ def tape(
     outputs: list[Tensor],
     target: Tensor | None,
     several: bool,
+    state: State,
 ) -> None:
     """Put an op that has run on the tape."""
-    edges = tuple([edge_of(x) if isinstance(x, Tensor) else None for x in inputs])
-    saved = op.rules.collect(wants, inputs, outputs, target)
-    node = Node(op, edges, saved, attrs)
-    state = local.state
+    edges = tuple([edge_of(x) if isinstance(x, Tensor) and x._requires_grad else None for x in inputs])
+    node = Node(op, edges, op.rules.collect(wants, inputs, attrs, outputs, target))
     if state.anomaly is not None:
         node.where = state.anomaly.here()
     if several:
         node.outputs = len(outputs)
         for i, t in enumerate(outputs):
-            if t._array.dtype.kind in "fV" or t._array.dtype in dtypes.HALF:
+            if t.dtype.is_floating_point:
                 t._requires_grad = True
                 t._node = Pick(node, i)
         return
@@ -410,7 +412,7 @@ def tape(
         shape = t._array.shape
         for x in inputs:
             if isinstance(x, Tensor) and x._array.shape != shape:
-                node.broadcast = tuple([y._array.shape if isinstance(y, Tensor) else () for y in inputs])
+                node.broadcast = tuple([shape_of(y) for y in inputs])
                 break
 
 

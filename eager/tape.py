@@ -14,7 +14,9 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .tensor import Tensor, versions_of, wrap
+import numpy as np
+
+from .tensor import Tensor, wrap
 
 if TYPE_CHECKING:
     from .op import Op
@@ -46,33 +48,18 @@ FREED: dict[str, Any] = {"freed": True}  # what `saved` becomes once a backward 
 class Node:
     """One op on the tape."""
 
-    __slots__ = (
-        "__weakref__",
-        "attrs",
-        "broadcast",
-        "edges",
-        "hooks",
-        "number",
-        "op",
-        "outputs",
-        "retained",
-        "saved",
-        "where",
-    )
-
-    def __init__(self, op: Op, edges: tuple[Any, ...], saved: dict[str, Any], attrs: dict[str, Any]) -> None:
-        self.op = op
-        self.edges = edges
-        self.saved = saved
-        self.attrs = attrs
-        self.number = next(_numbers)
-        self.broadcast: tuple[Any, ...] | None = None  # input shapes, when pointwise inputs were broadcast
-        self.outputs = 1
-        self.hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
-        self.retained: weakref.ref[Tensor] | None = None
-        self.where: str | None = None  # the user's stack, under detect_anomaly
-
     output_nr = 0
+    outputs = 1
+    broadcast: tuple[Any, ...] | None = None  # input shapes, when pointwise inputs were broadcast
+    hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
+    retained: weakref.ref[Tensor] | None = None
+    where: str | None = None  # the user's stack, under detect_anomaly
+
+    def __init__(self, op: Op, edges: tuple[Any, ...], saved: dict[str, Any]) -> None:
+        self.op = op
+        self.edges = edges  # for each input: the node that made it, the leaf itself, or None
+        self.saved = saved
+        self.number = next(_numbers)
 
     def name(self) -> str:
         return "".join(part.capitalize() for part in self.op.name.strip("_").split("_")) + "Backward0"
@@ -99,6 +86,10 @@ class Node:
         """The gradient for each edge, given the gradient of the output (a list of them for several outputs)."""
         return self.op.rules.gradients(self, g)
 
+    def keeps_tensors(self) -> bool:
+        """Whether a backward pass frees something here, after which there can be no second one."""
+        return bool(self.saved) and self.op.rules.saves_tensors
+
     def __repr__(self) -> str:
         return f"<{self.name()}>"
 
@@ -106,10 +97,8 @@ class Node:
 class Pick(Node):
     """One output of an op with several: passes its gradient on to the op's node, at its own place in a list."""
 
-    __slots__ = ("output_nr",)
-
     def __init__(self, owner: Node, output_nr: int) -> None:
-        super().__init__(owner.op, (owner,), {}, {})
+        super().__init__(owner.op, (owner,), {})
         self.output_nr = output_nr
 
     def owner(self) -> Node:
@@ -163,57 +152,63 @@ class RemovableHandle:
 # ---- saved values
 
 
-def save(x: Any) -> Any:
-    """What a node keeps of an input: an alias that shares memory and version and has the history of this moment.
+class Saved(tuple[Any, list[int], int, Any]):
+    """A tensor as a node keeps it: (array, version counter, version when saved, where its gradient goes).
 
     Not the tensor itself: an in-place op may later give that a history that leads back to this node, a cycle.
     """
+
+    __slots__ = ()
+
+
+def save(x: Any) -> Any:
+    """What a node keeps of an input."""
     if not isinstance(x, Tensor):
         return x
-    alias = save_output(x)
-    if x._requires_grad:
-        alias._requires_grad = True
-        alias._node = x._node
-        if x._node is None:
-            alias._leaf = x
-    return alias
+    versions = x._versions
+    if versions is None:
+        versions = x._versions = [0]
+    return Saved((x._array, versions, versions[0], edge_of(x) if x._requires_grad else None))
 
 
-def save_output(x: Tensor) -> Tensor:
+def save_output(x: Tensor) -> Saved:
     """What a node keeps of its own output: no history, that is put back when it is read."""
-    alias = wrap(x._array)
-    alias._versions = box = versions_of(x)
-    alias._saved_at = box[0]
-    return alias
+    versions = x._versions
+    if versions is None:
+        versions = x._versions = [0]
+    return Saved((x._array, versions, versions[0], None))
 
 
-def restore(node: Node, name: str, is_output: bool = False, index: int = 0) -> Any:
-    """A saved value, checked to be unchanged since it was saved, with its history if gradients are being recorded."""
-    return _restore(node, node.saved[name], is_output, index)
+def restore(node: Node, value: Any, output_nr: int | None = None) -> Any:
+    """A saved value again, checked to be unchanged since, with its history if gradients are being recorded.
 
-
-def _restore(node: Node, value: Any, is_output: bool, index: int) -> Any:
-    if type(value) is tuple:
-        return tuple(_restore(node, v, is_output, i) for i, v in enumerate(value))
-    if not isinstance(value, Tensor):
+    `output_nr` says which output of `node` it is, if it is one.
+    """
+    if type(value) is not Saved:
         return value
-    versions = value._versions
-    if versions is not None and versions[0] != value._saved_at:
-        raise RuntimeError(
-            "one of the variables needed for gradient computation has been modified by an inplace operation: "
-            f"[{value.dtype}, shape {list(value.shape)}], saved by {node.name()}, is at version {versions[0]}; expected version "
-            f"{value._saved_at} instead. Hint: clone() the tensor before changing it, or use the out-of-place op; "
-            "tapejit.autograd.set_detect_anomaly(True) shows the line that saved it." + (f"\n{node.where}" if node.where else "")
-        )
+    array, versions, version, origin = value
+    if versions[0] != version:
+        raise overwritten(node, value)
     if not local.state.grad:
-        return value
-    if value._leaf is not None:
-        return value._leaf
-    if is_output:
-        value = wrap(value._array)
-        value._requires_grad = True
-        value._node = node if node.outputs == 1 else Pick(node, index)
-    return value
+        return wrap(array)
+    if isinstance(origin, Tensor):
+        return origin
+    tensor = wrap(array)
+    if output_nr is not None:
+        origin = node if node.outputs == 1 else Pick(node, output_nr)
+    if origin is not None:
+        tensor._node, tensor._requires_grad, tensor._versions = origin, True, versions
+    return tensor
+
+
+def overwritten(node: Node, value: Saved) -> RuntimeError:
+    array, versions, version, _ = value
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{array.dtype}, shape {list(array.shape)}], saved by {node.name()}, is at version {versions[0]}; expected version "
+        f"{version} instead. Hint: clone() the tensor before changing it, or use the out-of-place op; "
+        "tapejit.autograd.set_detect_anomaly(True) shows the line that saved it." + (f"\n{node.where}" if node.where else "")
+    )
 
 
 # ---- the engine
@@ -302,45 +297,45 @@ def _walk(
 
     for edge, seed in zip(starts, seeds, strict=True):
         deliver(edge, seed, False)
-    del seeds
     while order:
         node = order.pop()
         g = grads.take(node)
         if g is None:
             continue
-        g = run_hooks(node.hooks, g)
-        retain(node, g)
+        if node.hooks is not None:
+            g = run_hooks(node.hooks, g)
+        if node.retained is not None:
+            retain(node, g)
         if node in target_set:
             captured[node] = g
             if useful is not None and not any(e in useful for e in node.edges):
                 continue
-        if isinstance(node, Pick):
+        if type(node) is Pick:
             grads.put(node.edges[0], node.output_nr, g)
             continue
-        if node.saved is FREED:
+        saved = node.saved
+        if saved is FREED:
             raise RuntimeError(
                 f"Trying to backward through the graph a second time (or directly access saved tensors after they have already "
                 f"been freed), at {node.name()}. Saved intermediate values of the graph are freed when you call .backward() or "
                 "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time."
             )
         results = list(node.gradients(g))
-        shared = None if create_graph else {id(t._array) for t in _tensors((g, node.saved))}
-        if not retain_graph and node.saved:
+        if not retain_graph and node.keeps_tensors():
             node.saved = FREED
-        if state.anomaly:
+        if state.anomaly is not None:
             state.anomaly.check(node, results)
-        del g
         for i, edge in enumerate(node.edges):
             result, results[i] = results[i], None
             if edge is None or result is None:
                 continue
             if node.broadcast is not None:
                 result = sum_to(result, node.broadcast[i])
-            fresh = shared is not None and _owns_memory(result) and id(result._array) not in shared
-            if fresh and len(results) > 1:
-                shared.add(id(result._array))
-            deliver(edge, result, fresh)
+            # A leaf may keep the first gradient as its buffer if nothing else refers to that memory.
+            first = type(edge) is not Node and isinstance(edge, Tensor) and edge._grad is None
+            deliver(edge, result, first and is_fresh(result, g, saved, results))
             del result
+        del g, saved
     if targets is None:
         return []
     if accumulate:
@@ -351,20 +346,25 @@ def _walk(
     return [captured.get(t) for t in targets]
 
 
-def _tensors(value: Any) -> list[Tensor]:
-    """The tensors in a gradient, or in what a node saved."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        return []
-    return [t for v in value for t in _tensors(v)]
+def is_fresh(result: Tensor, g: Any, saved: dict[str, Any], others: list[Tensor | None]) -> bool:
+    """Whether a gradient's memory is referred to by nothing else: no view, no saved value, not `g`, no other result."""
+    array = result._array
+    if not (array.flags.owndata and array.flags.c_contiguous) or result._node is not None or not saved.get("own", True):
+        return False
+    incoming = g if isinstance(g, list) else [g]
+    if any(t is not None and t._array is array for t in (*incoming, *others)):
+        return False
+    return not any(value[0] is array for value in _all_saved(saved.values()))
 
 
-def _owns_memory(t: Tensor) -> bool:
-    array = t._array
-    return bool(array.flags.owndata and array.flags.c_contiguous) and t._node is None and t._base is None
+def _all_saved(values: Any) -> list[Saved]:
+    found: list[Saved] = []
+    for value in values:
+        if type(value) is Saved:
+            found.append(value)
+        elif type(value) is tuple:
+            found += _all_saved(value)
+    return found
 
 
 class Gradients:
@@ -383,7 +383,7 @@ class Gradients:
             self.arrived[node] = before + g
             self.own.add(node)
         else:
-            before.add_(g)
+            add_into(before, g)
 
     def put(self, node: Node, output_nr: int, g: Tensor) -> None:
         self.arrived.setdefault(node, [None] * node.outputs)[output_nr] = g
@@ -425,10 +425,21 @@ def accumulate_into(leaf: Tensor, g: Tensor, create_graph: bool, fresh: bool) ->
     elif create_graph:
         leaf._grad = leaf._grad + g
     else:
-        leaf._grad.add_(g)
+        add_into(leaf._grad, g)
     if leaf._after_accumulate:
         for hook in tuple(leaf._after_accumulate.values()):
             hook(leaf)
+
+
+def add_into(total: Tensor, g: Tensor) -> None:
+    """total += g, straight into its memory when no handler is watching."""
+    array = total._array
+    if local.state.handler is not None or type(array) is not np.ndarray or array.itemsize == 2:
+        total.add_(g)
+        return
+    np.add(array, g._array, out=array)
+    if total._versions is not None:
+        total._versions[0] += 1
 
 
 def sum_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:

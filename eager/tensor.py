@@ -51,8 +51,6 @@ class Tensor:
     _chain: tuple[Any, ...] = ()  # the view ops that lead from _base to here
     _rebased: int = 0  # on a base: how often in-place writes changed its history; on a view: the count it has seen
     _versions: list[int] | None = None  # [number of in-place writes], shared by all tensors on the same memory
-    _saved_at: int = 0  # on a saved alias: the version it was saved at
-    _leaf: Tensor | None = None  # on a saved alias of a leaf: the leaf
     _hooks: dict[int, Any] | None = None
     _after_accumulate: dict[int, Any] | None = None
     _made_without_grad: bool = False  # a view made under no_grad
