@@ -10,7 +10,8 @@ Gradients name what they need. In
     primitive("mul", "pointwise", ufunc="multiply", grad={"a": lambda g, b: g * b, "b": lambda g, a: g * a})
 
 the parameter names after `g` are what a node saves: an input by its name, `out` (the output), `x_shape` (only the shape
-of input x), `inputs`/`shapes`/`outs` (all of them), `needs` (which inputs want a gradient), or an attribute. A single
+of input x), `inputs`/`shapes`/`outs` (all of them), the name of a `*rest` parameter (all inputs it takes), `needs` (which
+inputs want a gradient), or an attribute. A single
 function instead of a dict returns the gradients of all inputs at once; `gs` instead of `g` for ops with several outputs.
 Gradients are written with public ops, so they can be recorded and differentiated again.
 """
@@ -131,6 +132,16 @@ def _input_names(run: Any) -> tuple[str, ...] | None:
     return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
+def _named_inputs(op: Op) -> tuple[dict[str, int], str | None]:
+    """Where each named input stands, and the name of the `*rest` of them, if there is one."""
+    if op.run is None:
+        return {n: i for i, n in enumerate(op.input_names or ())}, None
+    parameters = list(inspect.signature(op.run).parameters.values())[1:]
+    inputs = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    rest = next((p.name for p in inputs if p.kind is p.VAR_POSITIONAL), None)
+    return {p.name: i for i, p in enumerate(inputs)}, rest
+
+
 def public(
     *namespaces: str,
     name: str | None = None,
@@ -204,6 +215,7 @@ class Rules:
         self.single: list[tuple[Any, list[str]] | None] = []
         self.plans: dict[int, tuple[tuple[str, Callable[..., Any], Any], ...]] = {}
         self.saves_tensors = False
+        self.rest: str | None = None  # the name of the inputs that `run` takes as `*rest`
 
     def compile(self) -> None:
         grad = self.op.grad
@@ -220,7 +232,8 @@ class Rules:
                 rule = grad.get(name)
                 self.single.append(None if rule is None else (rule, list(inspect.signature(rule).parameters)[1:]))
             names = [n for rule in self.single if rule is not None for n in rule[1]]
-        keepers = {"out", "outs", "inputs", *(self.op.input_names or ())}
+        indices, self.rest = _named_inputs(self.op)
+        keepers = {"out", "outs", "inputs", *indices}
         self.saves_tensors = any(n in keepers for n in names)
 
     def plan(self, wants: int) -> tuple[tuple[str, Callable[..., Any], Any], ...]:
@@ -231,8 +244,8 @@ class Rules:
                 names = list(self.joint[1])
             else:
                 names = [n for i, rule in enumerate(self.single) if rule is not None and wants >> i & 1 for n in rule[1]]
-            indices = {n: i for i, n in enumerate(self.op.input_names or ())}
-            found = self.plans[wants] = tuple((n, *_getter(n, indices, wants)) for n in dict.fromkeys(names))
+            indices, _ = _named_inputs(self.op)
+            found = self.plans[wants] = tuple((n, *_getter(n, indices, self.rest, wants)) for n in dict.fromkeys(names))
         return found
 
     def collect(
@@ -261,13 +274,15 @@ class Rules:
 def _restored(node: Node, name: str, value: Any) -> Any:
     if name == "outs":
         return tuple(restore(node, v, i) for i, v in enumerate(value))
-    if name == "inputs":
+    if type(value) is tuple and name in ("inputs", node.op.rules.rest):
         return tuple(restore(node, v) for v in value)
     return restore(node, value, 0 if name == "out" else None)
 
 
-def _getter(name: str, indices: dict[str, int], wants: int) -> tuple[Callable[..., Any], Any]:
+def _getter(name: str, indices: dict[str, int], rest: str | None, wants: int) -> tuple[Callable[..., Any], Any]:
     """How one name of a gradient rule is collected when its op is put on the tape."""
+    if name == rest:
+        return (lambda i, inputs, attrs, outputs: tuple([save(x) for x in inputs[i:]])), indices[name]
     if name in indices:
         return (lambda i, inputs, attrs, outputs: save(inputs[i])), indices[name]
     if name == "out":
