@@ -1,0 +1,426 @@
+"""Indexing: `x[...]`, `x[...] = v`, and the ops that pick and put elements by integer indices or masks.
+
+Basic indices (ints, slices, None, Ellipsis) are one `slice` view. Integer tensors and masks are the primitive `index`,
+whose gradient `index_sum` adds up what was picked; `index_put` overwrites. Where a dimension is named, `gather`,
+`scatter` and `scatter_sum` do the same with one index for each element.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..op import apply, primitive, write
+from ..tape import sum_to
+from ..tensor import Tensor, as_index, wrap
+from .convert import transfer
+from .movement import SLICE
+from .pointwise import cast, where
+
+ALL = slice(None)
+
+# ---- picking by index tensors, the primitives
+
+
+def place_of(indices: tuple[Any, ...], dims: tuple[int, ...]) -> tuple[Any, ...]:
+    """NumPy's index: the arrays at their dims, all else whole."""
+    place: list[Any] = [ALL] * (dims[-1] + 1)
+    for d, index in zip(dims, indices, strict=True):
+        place[d] = index
+    return tuple(place)
+
+
+def check_bounds(xp: Any, shape: tuple[int, ...], indices: tuple[Any, ...], dims: tuple[int, ...]) -> None:
+    """PyTorch's IndexError for an index outside of its dimension; negative ones count from the end."""
+    for d, index in zip(dims, indices, strict=True):
+        n = shape[d]
+        if index.size and (int(index.min()) < -n or int(index.max()) >= n):
+            wrong = index[(index < -n) | (index >= n)].reshape(-1)[0]
+            raise IndexError(f"index {int(wrong)} is out of bounds for dimension {d} with size {n}")
+
+
+def run_index(xp: Any, x: Any, *indices: Any, dims: tuple[int, ...]) -> Any:
+    if xp is not np:  # NumPy looks itself
+        check_bounds(xp, x.shape, indices, dims)
+    try:
+        return x.take(indices[0], dims[0]) if len(dims) == 1 else x[place_of(indices, dims)]
+    except IndexError:
+        check_bounds(xp, x.shape, indices, dims)
+        raise
+
+
+def add_at(xp: Any, full: Any, values: Any, indices: tuple[Any, ...], dims: tuple[int, ...]) -> None:
+    """full[indices] += values, where an index that occurs twice counts twice."""
+    xp.add.at(full, place_of(indices, dims), values)
+
+
+def run_index_sum(xp: Any, g: Any, *indices: Any, dims: tuple[int, ...], shape: tuple[int, ...]) -> Any:
+    full = xp.zeros(shape, g.dtype)
+    add_at(xp, full, g, indices, dims)
+    return full
+
+
+def run_index_put(xp: Any, x: Any, values: Any, *indices: Any, dims: tuple[int, ...]) -> Any:
+    if xp is not np:
+        check_bounds(xp, x.shape, indices, dims)
+    full = x.copy(order="C")
+    try:
+        full[place_of(indices, dims)] = values
+    except IndexError:
+        check_bounds(xp, x.shape, indices, dims)
+        raise
+    return full
+
+
+def index_gradient(g: Tensor, x_shape: Any, indices: Any, dims: tuple[int, ...]) -> tuple[Tensor | None, ...]:
+    return (apply(INDEX_SUM, (g, *indices), {"dims": dims, "shape": x_shape}), *[None] * len(indices))
+
+
+def index_sum_gradient(g: Tensor, indices: Any, dims: tuple[int, ...]) -> tuple[Tensor | None, ...]:
+    return (apply(INDEX, (g, *indices), {"dims": dims}), *[None] * len(indices))
+
+
+def index_put_gradient(
+    g: Tensor, values_shape: Any, indices: Any, needs: Any, dims: tuple[int, ...]
+) -> tuple[Tensor | None, ...]:
+    kept = apply(INDEX_PUT, (g, g.new_zeros(()), *indices), {"dims": dims}) if needs[0] else None
+    put = sum_to(apply(INDEX, (g, *indices), {"dims": dims}), values_shape) if needs[1] else None
+    return (kept, put, *[None] * len(indices))
+
+
+INDEX = primitive("index", "index", run_index, grad=index_gradient)
+INDEX_SUM = primitive("index_sum", "index", run_index_sum, grad=index_sum_gradient, upcast=True)
+INDEX_PUT = primitive("index_put", "index", run_index_put, grad=index_put_gradient)
+NONZERO = primitive("nonzero", "index", lambda xp, x: xp.nonzero(x))
+
+# ---- reading an index
+
+
+def too_many(input: Tensor) -> IndexError:
+    if input._array.ndim == 0:
+        return IndexError(
+            "invalid index of a 0-dim tensor. Use `tensor.item()` in Python to convert a 0-dim tensor to a number, or x[()]"
+        )
+    return IndexError(f"too many indices for tensor of dimension {input._array.ndim}")
+
+
+def out_of_range(index: int, dim: int, size: int) -> IndexError:
+    return IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
+
+
+def plain_slice(s: slice) -> slice:
+    """A slice of plain ints, with a positive step."""
+    parts = []
+    for n in (s.start, s.stop, s.step):
+        if n is not None and n.__class__ is not int:
+            if not hasattr(n, "__index__"):
+                raise TypeError("slice indices must be integers or None or have an __index__ method")
+            n = as_index(n, "a slice index")
+        parts.append(n)
+    if parts[2] is not None and parts[2] <= 0:
+        raise ValueError("slice step cannot be zero" if parts[2] == 0 else "step must be greater than zero")
+    return slice(*parts)
+
+
+def is_legacy_tuple(index: Any) -> bool:
+    """PyTorch still reads a short list that holds more than numbers as a tuple, and warns."""
+    if not isinstance(index, list) or len(index) >= 32:
+        return False
+    return any(i is None or i is ... or isinstance(i, (slice, Tensor, list, tuple, np.ndarray)) for i in index)
+
+
+def items_of(index: Any) -> tuple[Any, ...]:
+    if isinstance(index, tuple):
+        return index
+    if is_legacy_tuple(index):
+        warnings.warn(
+            "Using a non-tuple sequence for multidimensional indexing is deprecated; use x[tuple(seq)] instead of x[seq], "
+            "or x[tapejit.tensor(seq)] for an index tensor",
+            stacklevel=4,
+        )
+        return tuple(index)
+    return (index,)
+
+
+def index_tensor(item: Any, input: Tensor) -> Tensor:
+    """An index given as a tensor, an array or a sequence: an integer or bool tensor on the input's device."""
+    if not isinstance(item, Tensor):
+        if not isinstance(item, (np.ndarray, list, tuple, range)):
+            if isinstance(item, str) or not hasattr(item, "__len__"):
+                raise IndexError(
+                    "only integers, slices (`:`), ellipsis (`...`), None and long or bool tensors are valid indices "
+                    f"(got {type(item).__name__})"
+                )
+            item = list(item)
+        item = wrap(as_integers(item))
+    dtype = item._array.dtype
+    if dtype.kind == "u" and dtype.itemsize == 1:
+        warnings.warn("indexing with dtype uint8 is now deprecated, please use a dtype bool instead.", stacklevel=5)
+        item = item != 0
+    elif dtype.kind != "b" and not (dtype.kind == "i" and dtype.itemsize >= 4):
+        raise IndexError(f"tensors used as indices must be long, int, byte or bool tensors (got {item.dtype})")
+    return transfer(item, input.device)
+
+
+def as_integers(values: Any) -> Any:
+    """Sequences of ints or bools, also of 0-dim tensors, as an array."""
+    if isinstance(values, np.ndarray):
+        return values
+    array = np.array([as_index(v, "an index") if isinstance(v, Tensor) else v for v in values])
+    if array.dtype.kind == "O":
+        raise IndexError(f"an index given as a sequence must hold integers or bools of one shape, got {values!r:.100}")
+    return array.astype(np.int64) if array.dtype.kind != "b" or not array.size else array
+
+
+class Parts:
+    """An index taken apart: what is basic, as one NumPy index, and the tensors that then index the view it gives."""
+
+    __slots__ = ("dims", "mask", "place", "tensors")
+
+    def __init__(self, input: Tensor, index: Any) -> None:
+        shape = input._array.shape
+        items = [self.item(i, input) for i in items_of(index)]
+        self.place: list[Any] = []
+        self.dims: list[int] = []
+        self.tensors: list[Tensor] = []
+        self.mask: Tensor | None = None  # the mask, if one mask is all that picks
+        used = sum(self.consumed(i) for i in items)
+        if used > len(shape):
+            raise too_many(input)
+        source = out = 0
+        filled = False
+        for item in items:
+            if item is ...:
+                count = 0 if filled else len(shape) - used
+                filled = True
+                self.place += [ALL] * count
+                source, out = source + count, out + count
+            elif item is None:
+                self.place.append(None)
+                out += 1
+            elif item.__class__ is int:
+                n = shape[source]
+                if not -n <= item < n:
+                    raise out_of_range(item, source, n)
+                self.place.append(item + n if item < 0 else item)
+                source += 1
+            elif item.__class__ is slice:
+                self.place.append(item)
+                source, out = source + 1, out + 1
+            elif item.__class__ is bool:
+                self.place.append(None)
+                self.take(out, wrap(np.zeros(int(item), np.int64)), input)
+                out += 1
+            elif item._array.dtype.kind == "b":
+                self.check_mask(item, shape, source)
+                self.mask = item if not self.tensors else None
+                for k, found in enumerate(apply(NONZERO, (item,))):
+                    self.take(out + k, found, input)
+                count = item._array.ndim
+                self.place += [ALL] * count
+                source, out = source + count, out + count
+            else:
+                self.place.append(ALL)
+                self.take(out, item, input)
+                source, out = source + 1, out + 1
+        if self.mask is not None and len(self.tensors) != self.mask._array.ndim:
+            self.mask = None
+
+    def item(self, item: Any, input: Tensor) -> Any:
+        """One item as an int, a slice, None, Ellipsis, a bool or an index tensor of at least one dim."""
+        kind = item.__class__
+        if item is None or item is ... or kind is int or kind is bool:
+            return item
+        if kind is slice:
+            return plain_slice(item)
+        if isinstance(item, np.bool_):
+            return bool(item)
+        if isinstance(item, (int, np.integer)):
+            return int(item)
+        found = index_tensor(item, input)
+        if found._array.ndim:
+            return found
+        return bool(found.item()) if found._array.dtype.kind == "b" else int(found.item())
+
+    def consumed(self, item: Any) -> int:
+        """How many of the tensor's dims an item stands for."""
+        if item is None or item is ... or item.__class__ is bool:
+            return 0
+        return item._array.ndim if isinstance(item, Tensor) and item._array.dtype.kind == "b" else 1
+
+    def check_mask(self, mask: Tensor, shape: tuple[int, ...], source: int) -> None:
+        for k, n in enumerate(mask._array.shape):
+            if shape[source + k] != n:
+                raise IndexError(
+                    f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape of the indexed tensor "
+                    f"{list(shape)} at index {source + k}"
+                )
+
+    def take(self, dim: int, tensor: Tensor, input: Tensor) -> None:
+        self.dims.append(dim)
+        self.tensors.append(transfer(tensor, input.device))
+
+    def check_broadcast(self) -> None:
+        try:
+            np.broadcast_shapes(*[t._array.shape for t in self.tensors])
+        except ValueError:
+            shapes = ", ".join(str(list(t.shape)) for t in self.tensors)
+            raise IndexError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}") from None
+
+    def view(self, input: Tensor) -> Tensor:
+        """The view the basic part gives; the input itself if that is all of it and tensors follow."""
+        if self.tensors and all(p == ALL for p in self.place):
+            return input
+        return apply(SLICE, (input,), {"index": kept_array(self.place)})  # type: ignore[no-any-return]
+
+
+def kept_array(place: list[Any]) -> tuple[Any, ...]:
+    """With nothing but ints NumPy would hand out a copied scalar; an Ellipsis keeps it an array on the same memory."""
+    return tuple(place) if any(p.__class__ is slice for p in place) else (*place, ...)
+
+
+def plain_place(shape: tuple[int, ...], index: Any) -> tuple[Any, ...] | None:
+    """The quick way for ints and slices of ints, the most usual indices; None for all others."""
+    items = index if index.__class__ is tuple else (index,)
+    if len(items) > len(shape):
+        return None
+    place: list[Any] = []
+    sliced = False
+    for item, n in zip(items, shape, strict=False):
+        kind = item.__class__
+        if kind is int:
+            if item < 0:
+                item += n
+            if not 0 <= item < n:
+                return None
+        elif kind is slice:
+            for part in (item.start, item.stop):
+                if part is not None and part.__class__ is not int:
+                    return None
+            if item.step is not None and (item.step.__class__ is not int or item.step < 1):
+                return None
+            sliced = True
+        else:
+            return None
+        place.append(item)
+    if not sliced:
+        place.append(...)
+    return tuple(place)
+
+
+# ---- x[...]
+
+
+def getitem(self: Tensor, index: Any) -> Tensor:
+    place = plain_place(self._array.shape, index)
+    if place is not None:
+        return apply(SLICE, (self,), {"index": place})  # type: ignore[no-any-return]
+    parts = Parts(self, index)
+    view = parts.view(self)
+    if not parts.tensors:
+        return view
+    parts.check_broadcast()
+    return apply(INDEX, (view, *parts.tensors), {"dims": tuple(parts.dims)})  # type: ignore[no-any-return]
+
+
+def setitem(self: Tensor, index: Any, value: Any) -> None:
+    value = assigned(self, value)
+    place = plain_place(self._array.shape, index)
+    if place is not None:
+        store(apply(SLICE, (self,), {"index": place}), value)
+        return
+    parts = Parts(self, index)
+    view = parts.view(self)
+    if not parts.tensors:
+        store(view, value)
+        return
+    parts.check_broadcast()
+    if parts.mask is not None and value._array.ndim == 0:
+        write(view, masked(view, parts.mask, parts.dims[0], value), "index_put_")
+        return
+    write(view, put(view, parts.tensors, tuple(parts.dims), value), "index_put_")
+
+
+def assigned(self: Tensor, value: Any) -> Tensor:
+    """What is assigned, as a tensor; numbers take the dtype of where they go."""
+    if isinstance(value, Tensor):
+        return transfer(value, self.device)
+    if isinstance(value, (bool, int, float, np.number, np.bool_)):
+        return self.new_full((), value)  # type: ignore[no-any-return]
+    raise TypeError(
+        f"can't assign a {type(value).__name__} to a tapejit.{self.dtype.legacy}Tensor; make it a tensor first with tapejit.tensor(...)"
+    )
+
+
+def fitted(value: Tensor, ndim: int) -> Tensor:
+    """Leading dims of length 1 that the target does not have do not count."""
+    extra = value._array.ndim - ndim
+    if extra > 0 and all(n == 1 for n in value._array.shape[:extra]):
+        return value.reshape(value._array.shape[extra:])  # type: ignore[no-any-return]
+    return value
+
+
+def store(view: Tensor, value: Tensor) -> None:
+    value = fitted(value, view._array.ndim)
+    if value._array.shape != view._array.shape:
+        value = value.expand(view._array.shape)
+    write(view, value, "copy_", convert=True)
+
+
+def masked(view: Tensor, mask: Tensor, dim: int, value: Tensor) -> Tensor:
+    """The view with a number where the mask, which stands at `dim`, holds: no shape depends on the mask's values."""
+    rest = view._array.ndim - dim - mask._array.ndim
+    wide = mask.reshape((*mask._array.shape, *(1,) * rest))
+    return where(wide, cast(value, view.dtype), view)  # type: ignore[no-any-return]
+
+
+def put(view: Tensor, tensors: list[Tensor], dims: tuple[int, ...], value: Tensor) -> Tensor:
+    if value._array.dtype != view._array.dtype:
+        raise RuntimeError(
+            f"Index put requires the source and destination dtypes match, got {view.dtype.legacy} for the destination and "
+            f"{value.dtype.legacy} for the source."
+        )
+    found = picked_shape(view, tensors, dims)
+    value = fitted(value, len(found))
+    if not broadcasts_to(value._array.shape, found):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape {list(found)}"
+        )
+    return apply(INDEX_PUT, (view, value, *tensors), {"dims": dims})  # type: ignore[no-any-return]
+
+
+def picked_shape(view: Tensor, tensors: list[Tensor], dims: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of `view` indexed by tensors at `dims`: they stand where the first stood if adjacent, else in front."""
+    shape = view._array.shape
+    picked = np.broadcast_shapes(*[t._array.shape for t in tensors])
+    rest = tuple(n for d, n in enumerate(shape) if d not in dims)
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
+    return (*rest[:at], *picked, *rest[at:])
+
+
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
+
+
+def iterate(self: Tensor) -> Iterator[Tensor]:
+    if self._array.ndim == 0:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(self.unbind(0))
+
+
+def contains(self: Tensor, element: Any) -> bool:
+    if not isinstance(element, (Tensor, bool, int, float, np.number)):
+        raise RuntimeError(f"Tensor.__contains__ only supports Tensor or scalar, but you passed in a {type(element)}.")
+    return bool((self == element).any().item())
+
+
+Tensor.__getitem__ = getitem  # type: ignore[attr-defined]
+Tensor.__setitem__ = setitem  # type: ignore[attr-defined]
+Tensor.__iter__ = iterate  # type: ignore[attr-defined]
+Tensor.__contains__ = contains  # type: ignore[attr-defined]
