@@ -12,7 +12,7 @@ import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
-from .eager import autograd, devices, dtypes, nn
+from .eager import autograd, devices, dtypes, nn, random
 from .eager import op as _op
 from .eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
 from .eager.devices import device, get_default_device, set_default_device
@@ -37,6 +37,19 @@ from .eager.ops.convert import from_dlpack, from_numpy
 from .eager.ops.create import as_tensor, full, ones, tensor, zeros
 from .eager.ops.pointwise import ALIASES as _aliases
 from .eager.ops.pointwise import result_type
+from .eager.ops.random import (
+    bernoulli,
+    multinomial,
+    normal,
+    rand,
+    rand_like,
+    randint,
+    randint_like,
+    randn,
+    randn_like,
+    randperm,
+)
+from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.tensor import Size, Tensor
 
 __version__ = "0.1.0"
@@ -63,4 +76,4 @@ def _submodules(**modules: Any) -> None:
         _sys.modules[f"{__name__}.{name.replace('__', '.')}"] = module
 
 
-_submodules(nn=nn, nn__functional=nn.functional)
+_submodules(nn=nn, nn__functional=nn.functional, random=random)

@@ -23,25 +23,36 @@ def filled(xp: Any, shape: tuple[int, ...], value: Any, dtype: dtypes.dtype, whe
 
 
 def make(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
-    if any(n < 0 for n in shape):
-        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    found = apply(FULL, (), {"shape": shape, "value": value, "dtype": kind, "device": devices.as_device(device)})
+    found = apply(FULL, (), {"shape": check_sizes(shape), "value": value, "dtype": kind, "device": devices.as_device(device)})
     return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
 
 
-def given(size: tuple[Any, ...], keyword: Any) -> tuple[int, ...]:
-    return sizes(size if keyword is None else (keyword,))
+IGNORED = {"layout", "pin_memory", "memory_format", "names"}  # arguments of PyTorch's factories that mean nothing here
+
+
+def given(size: tuple[Any, ...], keywords: dict[str, Any], name: str) -> tuple[int, ...]:
+    """The shape a factory was asked for, `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))`, and no unknown keywords."""
+    unknown = keywords.keys() - IGNORED - {"size"}
+    if unknown:
+        raise TypeError(f"{name}() got an unexpected keyword argument '{min(unknown)}'")
+    return sizes((keywords["size"],) if "size" in keywords else size)
+
+
+def check_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    return shape
 
 
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of zeros."""
-    return make(given(size, kw.get("size")), 0, dtype, device, requires_grad)
+    return make(given(size, kw, "zeros"), 0, dtype, device, requires_grad)
 
 
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of ones."""
-    return make(given(size, kw.get("size")), 1, dtype, device, requires_grad)
+    return make(given(size, kw, "ones"), 1, dtype, device, requires_grad)
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -64,6 +75,11 @@ def new_zeros(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, r
 def new_ones(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A tensor of ones of this tensor's dtype and device."""
     return new_full(self, sizes(size), 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def new_empty(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of this tensor's dtype and device whose values are not to be relied on."""
+    return new_full(self, sizes(size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
 def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Tensor:
@@ -122,4 +138,4 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return tensor(data, dtype=dtype, device=device)
 
 
-Tensor.new_full, Tensor.new_zeros, Tensor.new_ones = new_full, new_zeros, new_ones
+Tensor.new_full, Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty = new_full, new_zeros, new_ones, new_empty
