@@ -9,10 +9,10 @@ Gradients name what they need. In
 
     primitive("mul", "pointwise", ufunc="multiply", grad={"a": lambda g, b: g * b, "b": lambda g, a: g * a})
 
-the parameter names after `g` are what a node saves: an input by its name, `out` (the output), `x_shape` (only the shape
-of input x), `inputs`/`shapes`/`outs` (all of them), the name of a `*rest` parameter (all inputs it takes), `needs` (which
-inputs want a gradient), or an attribute. A single
-function instead of a dict returns the gradients of all inputs at once; `gs` instead of `g` for ops with several outputs.
+the parameter names after `g` are what a node saves: an input by its name, `out` (the output; `out1` is the second of
+several), `x_shape` (only the shape of input x), `inputs`/`shapes`/`outs` (all of them), the name of a `*rest` parameter
+(all inputs it takes), `needs` (which inputs want a gradient), or an attribute. A single function instead of a dict
+returns the gradients of all inputs at once; `gs` instead of `g` for ops with several outputs.
 Gradients are written with public ops, so they can be recorded and differentiated again.
 """
 
@@ -206,46 +206,58 @@ class InPlace:
 # ---- gradients
 
 
+# What a gradient rule's parameter name stands for.
+INPUT, OUTPUT, INPUTS, OUTPUTS, SHAPE, SHAPES, NEEDS, ATTRIBUTE = range(8)
+_SPECIAL = {"out": OUTPUT, "outs": OUTPUTS, "inputs": INPUTS, "shapes": SHAPES, "needs": NEEDS}
+
+
 class Rules:
     """An op's gradient functions with what each one needs, worked out from its parameter names."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
-        self.joint: tuple[Any, list[str]] | None = None
-        self.single: list[tuple[Any, list[str]] | None] = []
-        self.plans: dict[int, tuple[tuple[str, Callable[..., Any], Any], ...]] = {}
+        self.joint: tuple[Any, list[tuple[str, int, int]]] | None = None
+        self.single: list[tuple[Any, list[tuple[str, int, int]]] | None] = []
+        self.plans: dict[int, tuple[tuple[str, int, int], ...]] = {}
         self.saves_tensors = False
-        self.rest: str | None = None  # the name of the inputs that `run` takes as `*rest`
 
     def compile(self) -> None:
-        grad = self.op.grad
+        grad, inputs = self.op.grad, self.op.input_names or ()
         if grad is None:
             return
         if callable(grad):
-            self.joint = (grad, list(inspect.signature(grad).parameters)[1:])
-            names = self.joint[1]
+            self.joint = (grad, self._needs(grad))
         else:
-            unknown = set(grad) - set(self.op.input_names or ())
+            unknown = set(grad) - set(inputs)
             if unknown:
-                raise ValueError(f"op {self.op.name}: gradients for {unknown}, but the inputs are {self.op.input_names}")
-            for name in self.op.input_names or ():
-                rule = grad.get(name)
-                self.single.append(None if rule is None else (rule, list(inspect.signature(rule).parameters)[1:]))
-            names = [n for rule in self.single if rule is not None for n in rule[1]]
-        indices, self.rest = _named_inputs(self.op)
-        keepers = {"out", "outs", "inputs", *indices}
-        self.saves_tensors = any(n in keepers for n in names)
+                raise ValueError(f"op {self.op.name}: gradients for {unknown}, but the inputs are {inputs}")
+            self.single = [None if grad.get(n) is None else (grad[n], self._needs(grad[n])) for n in inputs]
+        rules = self.single if self.joint is None else [self.joint]
+        self.saves_tensors = any(kind in (INPUT, OUTPUT, INPUTS, OUTPUTS) for rule in rules if rule for _, kind, _ in rule[1])
 
-    def plan(self, wants: int) -> tuple[tuple[str, Callable[..., Any], Any], ...]:
-        """How to collect what is saved when the inputs in the bit mask `wants` need a gradient: (name, getter, its argument)."""
+    def _needs(self, rule: Any) -> list[tuple[str, int, int]]:
+        """(name, what it stands for, which input or output) for each parameter after the gradient."""
+        index, rest = _named_inputs(self.op)
+        found = []
+        for name in list(inspect.signature(rule).parameters)[1:]:
+            if name == rest:
+                found.append((name, INPUTS, index[name]))
+            elif name in index:
+                found.append((name, INPUT, index[name]))
+            elif name.endswith("_shape") and name[:-6] in index:
+                found.append((name, SHAPE, index[name[:-6]]))
+            elif name[:3] == "out" and name[3:].isdigit():
+                found.append((name, OUTPUT, int(name[3:])))
+            else:
+                found.append((name, _SPECIAL.get(name, ATTRIBUTE), 0))
+        return found
+
+    def plan(self, wants: int) -> tuple[tuple[str, int, int], ...]:
+        """What to save when the inputs in the bit mask `wants` need a gradient."""
         found = self.plans.get(wants)
         if found is None:
-            if self.joint is not None:
-                names = list(self.joint[1])
-            else:
-                names = [n for i, rule in enumerate(self.single) if rule is not None and wants >> i & 1 for n in rule[1]]
-            indices, _ = _named_inputs(self.op)
-            found = self.plans[wants] = tuple((n, *_getter(n, indices, self.rest, wants)) for n in dict.fromkeys(names))
+            rules = [self.joint] if self.joint else [r for i, r in enumerate(self.single) if wants >> i & 1]
+            found = self.plans[wants] = tuple(dict.fromkeys(need for rule in rules if rule for need in rule[1]))
         return found
 
     def collect(
@@ -254,50 +266,57 @@ class Rules:
         """What a node saves. Inputs that are about to be overwritten by an in-place op (`target`) are copied first."""
         if target is not None:
             inputs = tuple([_untouched(x, target) for x in inputs])
-        return {name: get(key, inputs, attrs, outputs) for name, get, key in self.plan(wants)}
+        saved: dict[str, Any] = {}
+        for name, kind, i in self.plan(wants):
+            if kind == INPUT:
+                saved[name] = save(inputs[i])
+            elif kind == OUTPUT:
+                saved[name] = save_output(outputs[i])
+            elif kind == ATTRIBUTE:
+                saved[name] = attrs[name]
+            elif kind == SHAPE:
+                saved[name] = shape_of(inputs[i])
+            elif kind == INPUTS:
+                saved[name] = tuple([save(x) for x in inputs[i:]])
+            elif kind == OUTPUTS:
+                saved[name] = tuple([save_output(t) for t in outputs])
+            elif kind == SHAPES:
+                saved[name] = tuple([shape_of(x) for x in inputs])
+            else:
+                saved[name] = tuple([bool(wants >> i & 1) for i in range(len(inputs))])
+        return saved
 
     def gradients(self, node: Node, g: Any) -> Sequence[Tensor | None]:
-        saved = node.saved
+        recording = local.state.grad
         if self.joint is not None:
-            rule, names = self.joint
-            return rule(g, *[_restored(node, n, saved[n]) for n in names])  # type: ignore[no-any-return]
+            rule, needs = self.joint
+            return rule(g, *[_value(node, need, recording) for need in needs])  # type: ignore[no-any-return]
         found: list[Tensor | None] = []
-        for edge, pair in zip(node.edges, self.single, strict=True):
+        for edge, pair in zip(node.edges, self.single):  # noqa: B905 -- one rule an input by construction; strict costs
             if edge is None or pair is None:
                 found.append(None)
+                continue
+            rule, needs = pair
+            if len(needs) == 1:
+                found.append(rule(g, _value(node, needs[0], recording)))
             else:
-                rule, names = pair
-                found.append(rule(g, *[_restored(node, n, saved[n]) for n in names]))
+                found.append(rule(g, *[_value(node, need, recording) for need in needs]))
         return found
 
 
-def _restored(node: Node, name: str, value: Any) -> Any:
-    if name == "outs":
-        return tuple(restore(node, v, i) for i, v in enumerate(value))
-    if type(value) is tuple and name in ("inputs", node.op.rules.rest):
-        return tuple(restore(node, v) for v in value)
-    return restore(node, value, 0 if name == "out" else None)
-
-
-def _getter(name: str, indices: dict[str, int], rest: str | None, wants: int) -> tuple[Callable[..., Any], Any]:
-    """How one name of a gradient rule is collected when its op is put on the tape."""
-    if name == rest:
-        return (lambda i, inputs, attrs, outputs: tuple([save(x) for x in inputs[i:]])), indices[name]
-    if name in indices:
-        return (lambda i, inputs, attrs, outputs: save(inputs[i])), indices[name]
-    if name == "out":
-        return (lambda key, inputs, attrs, outputs: save_output(outputs[0])), None
-    if name == "outs":
-        return (lambda key, inputs, attrs, outputs: tuple([save_output(t) for t in outputs])), None
-    if name == "inputs":
-        return (lambda key, inputs, attrs, outputs: tuple([save(x) for x in inputs])), None
-    if name == "shapes":
-        return (lambda key, inputs, attrs, outputs: tuple([shape_of(x) for x in inputs])), None
-    if name == "needs":
-        return (lambda mask, inputs, attrs, outputs: tuple([bool(mask >> i & 1) for i in range(len(inputs))])), wants
-    if name.endswith("_shape") and name[:-6] in indices:
-        return (lambda i, inputs, attrs, outputs: shape_of(inputs[i])), indices[name[:-6]]
-    return (lambda key, inputs, attrs, outputs: attrs[key]), name
+def _value(node: Node, need: tuple[str, int, int], recording: bool) -> Any:
+    """What a gradient rule asked for by name."""
+    name, kind, i = need
+    value = node.saved[name]
+    if kind <= OUTPUT:
+        if recording or type(value) is not tuple or value[1][0] != value[2]:
+            return restore(node, value, i if kind == OUTPUT else None)
+        return wrap(value[0])
+    if kind == INPUTS:
+        return tuple([restore(node, v) for v in value])
+    if kind == OUTPUTS:
+        return tuple([restore(node, v, i) for i, v in enumerate(value)])
+    return value
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
@@ -321,6 +340,11 @@ def apply(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any] = NO_ATTRS, out
     state = local.state
     if state.handler is not None:
         return state.handler(op, inputs, attrs, out)
+    if not state.grad and out is None and op.numpy_function is not None:
+        # The engine's own sums and products: a ufunc with nothing to record.
+        result = op.numpy_function(*[x._array if isinstance(x, Tensor) else x for x in inputs])
+        if type(result) is np.ndarray:
+            return wrap(result)
     return execute(op, inputs, attrs, out, state)
 
 
@@ -359,7 +383,10 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
     except (ValueError, OverflowError) as error:
         raise explained(op, inputs, error) from error
     several = type(result) is tuple
-    outputs = [wrap(_as_array(xp, r)) for r in result] if several else [wrap(_as_array(xp, result))]
+    if several:
+        outputs = [wrap(_as_array(xp, r)) for r in result]
+    else:
+        outputs = [wrap(result if type(result) is np.ndarray else _as_array(xp, result))]
     if op.view:
         link_views(op, inputs[0], attrs, outputs, several, state.grad)
     if tracked:
@@ -371,7 +398,8 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
 
 
 def _as_array(xp: Any, value: Any) -> Any:
-    return value if type(value) is np.ndarray or isinstance(value, xp.ndarray) else xp.asarray(value)
+    """A kernel's result as an array. One that is an array stays where the kernel put it: `transfer` and factories choose."""
+    return xp.asarray(value) if isinstance(value, (np.generic, bool, int, float)) else value
 
 
 def _into(op: Op, arrays: list[Any], out: Tensor, inputs: tuple[Any, ...]) -> Tensor:
@@ -408,27 +436,32 @@ def tape(
     several: bool,
     state: State,
 ) -> None:
-    """Put an op that has run on the tape."""
-    edges = tuple([edge_of(x) if isinstance(x, Tensor) and x._requires_grad else None for x in inputs])
-    node = Node(op, edges, op.rules.collect(wants, inputs, attrs, outputs, target))
+    """Put an op that has run on the tape. Views among the inputs are up to date."""
+    shape = outputs[0]._array.shape if op.kind == "pointwise" else None
+    edges: list[Any] = []
+    broadcast = False
+    for x in inputs:
+        if isinstance(x, Tensor):
+            edges.append((x._node or x) if x._requires_grad else None)
+            if shape is not None and x._array.shape != shape:
+                broadcast = True
+        else:
+            edges.append(None)
+    node = Node(op, tuple(edges), op.rules.collect(wants, inputs, attrs, outputs, target))
+    if broadcast:
+        node.broadcast = tuple([shape_of(x) for x in inputs])
     if state.anomaly is not None:
         node.where = state.anomaly.here()
-    if several:
-        node.outputs = len(outputs)
-        for i, t in enumerate(outputs):
-            if t.dtype.is_floating_point:
-                t._requires_grad = True
-                t._node = Pick(node, i)
+    if not several:
+        t = outputs[0]
+        t._requires_grad = True
+        t._node = node
         return
-    t = outputs[0]
-    t._requires_grad = True
-    t._node = node
-    if op.kind == "pointwise":
-        shape = t._array.shape
-        for x in inputs:
-            if isinstance(x, Tensor) and x._array.shape != shape:
-                node.broadcast = tuple([shape_of(y) for y in inputs])
-                break
+    node.outputs = len(outputs)
+    for i, t in enumerate(outputs):
+        if t.dtype.is_floating_point:
+            t._requires_grad = True
+            t._node = Pick(node, i)
 
 
 def link_views(op: Op, x: Tensor, attrs: dict[str, Any], outputs: list[Tensor], several: bool, grad: bool) -> None:

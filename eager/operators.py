@@ -6,19 +6,34 @@ from typing import Any
 
 import numpy as np
 
+from .op import PRIMITIVES, Op, apply
 from .ops import contraction, pointwise, shape
 from .tensor import Tensor
 
 
-def _operator(function: Any, reflected: bool = False) -> Any:
-    """An operator that lets Python try the other operand's type when it cannot take it."""
+def _operator(function: Any, op: Op | None = None, reflected: bool = False) -> Any:
+    """An operator that lets Python try the other operand's type when it cannot take it.
+
+    Given the op, two tensors of one floating dtype go straight to it: the promotion of `function` would change nothing.
+    """
 
     def forward(self: Tensor, other: Any) -> Any:
-        if isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
+        if isinstance(other, Tensor):
+            array = self._array
+            if op is not None and array.dtype is other._array.dtype and array.dtype.kind == "f":
+                return apply(op, (self, other))
+            return function(self, other)
+        if isinstance(other, (int, float)):
+            if op is not None and self._array.dtype.kind == "f":
+                return apply(op, (self, float(other)))
+            return function(self, other)
+        if isinstance(other, (np.ndarray, np.generic)):
             return function(self, other)
         return NotImplemented
 
     def backward(self: Tensor, other: Any) -> Any:
+        if isinstance(other, (int, float)) and op is not None and self._array.dtype.kind == "f":
+            return apply(op, (float(other), self))
         if isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
             return function(other, self)
         return NotImplemented
@@ -48,6 +63,7 @@ _BINARY = {
     "rshift": pointwise.bitwise_right_shift,
     "matmul": contraction.matmul,
 }
+_DIRECT = ("add", "sub", "mul", "truediv")  # hot, and with nothing to check for floats
 _COMPARE = {f"__{name}__": getattr(pointwise, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _INPLACE = {
     "add": "add_", "sub": "sub_", "mul": "mul_", "truediv": "div_", "floordiv": "floor_divide_", "mod": "remainder_",
@@ -58,8 +74,9 @@ _INPLACE = {
 
 def attach() -> None:
     for name, function in _BINARY.items():
-        setattr(Tensor, f"__{name}__", _operator(function))
-        setattr(Tensor, f"__r{name}__", _operator(function, reflected=True))
+        op = PRIMITIVES[function.__name__] if name in _DIRECT else None
+        setattr(Tensor, f"__{name}__", _operator(function, op))
+        setattr(Tensor, f"__r{name}__", _operator(function, op, reflected=True))
     for name, function in _COMPARE.items():
         setattr(Tensor, name, _operator(function))
     for name, method in _INPLACE.items():

@@ -61,6 +61,11 @@ class Node:
         self.saved = saved
         self.number = next(_numbers)
 
+    @property
+    def keeps_tensors(self) -> bool:
+        """Whether a backward pass frees something here, after which there can be no second one."""
+        return self.op.rules.saves_tensors
+
     def name(self) -> str:
         return "".join(part.capitalize() for part in self.op.name.strip("_").split("_")) + "Backward0"
 
@@ -86,9 +91,6 @@ class Node:
         """The gradient for each edge, given the gradient of the output (a list of them for several outputs)."""
         return self.op.rules.gradients(self, g)
 
-    def keeps_tensors(self) -> bool:
-        """Whether a backward pass frees something here, after which there can be no second one."""
-        return bool(self.saved) and self.op.rules.saves_tensors
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
@@ -152,23 +154,19 @@ class RemovableHandle:
 # ---- saved values
 
 
-class Saved(tuple[Any, list[int], int, Any]):
-    """A tensor as a node keeps it: (array, version counter, version when saved, where its gradient goes).
-
-    Not the tensor itself: an in-place op may later give that a history that leads back to this node, a cycle.
-    """
-
-    __slots__ = ()
+# A tensor as a node keeps it: (array, version counter, version when saved, where its gradient goes). Not the tensor itself:
+# an in-place op may later give that a history that leads back to this node, a cycle.
+Saved = tuple[Any, list[int], int, Any]
 
 
 def save(x: Any) -> Any:
-    """What a node keeps of an input."""
+    """What a node keeps of an input: a number or None as it is."""
     if not isinstance(x, Tensor):
         return x
     versions = x._versions
     if versions is None:
         versions = x._versions = [0]
-    return Saved((x._array, versions, versions[0], edge_of(x) if x._requires_grad else None))
+    return (x._array, versions, versions[0], edge_of(x) if x._requires_grad else None)
 
 
 def save_output(x: Tensor) -> Saved:
@@ -176,7 +174,7 @@ def save_output(x: Tensor) -> Saved:
     versions = x._versions
     if versions is None:
         versions = x._versions = [0]
-    return Saved((x._array, versions, versions[0], None))
+    return (x._array, versions, versions[0], None)
 
 
 def restore(node: Node, value: Any, output_nr: int | None = None) -> Any:
@@ -184,7 +182,7 @@ def restore(node: Node, value: Any, output_nr: int | None = None) -> Any:
 
     `output_nr` says which output of `node` it is, if it is one.
     """
-    if type(value) is not Saved:
+    if type(value) is not tuple:
         return value
     array, versions, version, origin = value
     if versions[0] != version:
@@ -276,121 +274,125 @@ def _walk(
     accumulate: bool,
 ) -> list[Tensor | None]:
     state = local.state
-    grads = Gradients(create_graph)
     starts = [edge_of(r) for r in roots]
     order = _reachable(starts)
     targets = None if wanted is None else [edge_of(w) for w in wanted]
-    useful = None if targets is None else _leading_to(order, set(targets))
-    captured: dict[Any, Tensor] = {}
-    target_set = set(targets or ())
+    leaves = Leaves(create_graph, accumulate and wanted is None, set(targets or ()))
+    useful = None if targets is None else _leading_to(order, leaves.targets)
+    arrived: dict[Node, Any] = {}  # gradients on their way, summed
+    own: set[Node] = set()  # of these, the sums that are buffers of our own, to be added to in place
 
-    def deliver(edge: Any, g: Tensor, fresh: bool) -> None:
-        if useful is not None and edge not in useful:
-            return
-        if not isinstance(edge, Tensor):
-            grads.add(edge, g)
-        elif accumulate:
-            accumulate_into(edge, g, create_graph, fresh)
+    def deliver(node: Node, g: Tensor) -> None:
+        before = arrived.get(node)
+        if before is None:
+            arrived[node] = g
+        elif create_graph or node not in own:
+            arrived[node] = before + g
+            own.add(node)
         else:
-            g = run_hooks(edge._hooks, g)
-            captured[edge] = g if edge not in captured else captured[edge] + g
+            add_into(before, g)
 
     for edge, seed in zip(starts, seeds, strict=True):
-        deliver(edge, seed, False)
+        if isinstance(edge, Node):
+            deliver(edge, seed)
+        else:
+            leaves.add(edge, seed, False)
     while order:
         node = order.pop()
-        g = grads.take(node)
-        if g is None:
+        g = arrived.pop(node, None)
+        if g is None or (useful is not None and node not in useful):
             continue
-        if node.hooks is not None:
+        if node.hooks is not None or node.retained is not None:
             g = run_hooks(node.hooks, g)
-        if node.retained is not None:
             retain(node, g)
-        if node in target_set:
-            captured[node] = g
-            if useful is not None and not any(e in useful for e in node.edges):
-                continue
+        if useful is not None and node in leaves.targets:
+            leaves.captured[node] = g
         if type(node) is Pick:
-            grads.put(node.edges[0], node.output_nr, g)
+            slots, i = arrived.setdefault(node.edges[0], [None] * node.edges[0].outputs), node.output_nr
+            slots[i] = g if slots[i] is None else slots[i] + g  # a saved output that was read again has a Pick of its own
             continue
         saved = node.saved
         if saved is FREED:
-            raise RuntimeError(
-                f"Trying to backward through the graph a second time (or directly access saved tensors after they have already "
-                f"been freed), at {node.name()}. Saved intermediate values of the graph are freed when you call .backward() or "
-                "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time."
-            )
-        results = list(node.gradients(g))
-        if not retain_graph and node.keeps_tensors():
+            raise used_up(node)
+        results = node.gradients(g)
+        if saved and not retain_graph and node.keeps_tensors:
             node.saved = FREED
         if state.anomaly is not None:
             state.anomaly.check(node, results)
+        broadcast = node.broadcast
         for i, edge in enumerate(node.edges):
-            result, results[i] = results[i], None
-            if edge is None or result is None:
+            result = results[i] if edge is not None else None
+            if result is None:
                 continue
-            if node.broadcast is not None:
-                result = sum_to(result, node.broadcast[i])
-            # A leaf may keep the first gradient as its buffer if nothing else refers to that memory.
-            first = type(edge) is not Node and isinstance(edge, Tensor) and edge._grad is None
-            deliver(edge, result, first and is_fresh(result, g, saved, results))
-            del result
-        del g, saved
+            if broadcast is not None:
+                result = sum_to(result, broadcast[i])
+            if isinstance(edge, Node):
+                if edge in arrived:
+                    deliver(edge, result)
+                else:
+                    arrived[edge] = result
+            else:
+                # A leaf may keep its first gradient as its buffer if nothing else refers to that memory.
+                leaves.add(edge, result, edge._grad is None and is_fresh(result, g, saved, results))
+    leaves.finish()
     if targets is None:
         return []
     if accumulate:
         for w, target in zip(wanted or (), targets, strict=True):
-            if isinstance(target, Node) and target in captured:
-                accumulate_into(w, captured[target], create_graph, fresh=False)
+            if target in leaves.captured:
+                accumulate_into(w, leaves.captured[target], create_graph, fresh=False)
         return []
-    return [captured.get(t) for t in targets]
+    return [leaves.captured.get(t) for t in targets]
 
 
-def is_fresh(result: Tensor, g: Any, saved: dict[str, Any], others: list[Tensor | None]) -> bool:
+def used_up(node: Node) -> RuntimeError:
+    return RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved tensors after they have already "
+        f"been freed), at {node.name()}. Saved intermediate values of the graph are freed when you call .backward() or "
+        "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time."
+    )
+
+
+class Leaves:
+    """Where gradients end: added to `.grad` as they come, or summed until the walk is over for hooks or the caller."""
+
+    def __init__(self, create_graph: bool, accumulate: bool, targets: set[Any]) -> None:
+        self.create_graph = create_graph
+        self.accumulate = accumulate
+        self.targets = targets
+        self.captured: dict[Any, Tensor] = {}
+        self.waiting: dict[Tensor, Tensor] = {}
+
+    def add(self, leaf: Tensor, g: Tensor, fresh: bool) -> None:
+        if self.accumulate and leaf._hooks is None and leaf._after_accumulate is None:
+            accumulate_into(leaf, g, self.create_graph, fresh)
+        elif self.accumulate or leaf in self.targets:
+            before = self.waiting.get(leaf)
+            self.waiting[leaf] = g if before is None else before + g
+
+    def finish(self) -> None:
+        """Hooks see the whole gradient once."""
+        for leaf, g in self.waiting.items():
+            g = run_hooks(leaf._hooks, g)
+            if self.accumulate:
+                accumulate_into(leaf, g, self.create_graph, fresh=False)
+            else:
+                self.captured[leaf] = g
+
+
+def is_fresh(result: Tensor, g: Any, saved: dict[str, Any], results: Sequence[Tensor | None]) -> bool:
     """Whether a gradient's memory is referred to by nothing else: no view, no saved value, not `g`, no other result."""
     array = result._array
-    if not (array.flags.owndata and array.flags.c_contiguous) or result._node is not None or not saved.get("own", True):
+    if not (array.flags.owndata and array.flags.c_contiguous) or result._node is not None:
         return False
-    incoming = g if isinstance(g, list) else [g]
-    if any(t is not None and t._array is array for t in (*incoming, *others)):
+    incoming = g if isinstance(g, list) else (g,)
+    if sum(t is not None and t._array is array for t in (*incoming, *results)) > 1:
         return False
-    return not any(value[0] is array for value in _all_saved(saved.values()))
+    return not _refers_to(saved.values(), array)
 
 
-def _all_saved(values: Any) -> list[Saved]:
-    found: list[Saved] = []
-    for value in values:
-        if type(value) is Saved:
-            found.append(value)
-        elif type(value) is tuple:
-            found += _all_saved(value)
-    return found
-
-
-class Gradients:
-    """Gradients on their way: one per node, summed as they arrive; in place once the sum is our own buffer."""
-
-    def __init__(self, create_graph: bool) -> None:
-        self.create_graph = create_graph
-        self.arrived: dict[Node, Any] = {}
-        self.own: set[Node] = set()
-
-    def add(self, node: Node, g: Tensor) -> None:
-        before = self.arrived.get(node)
-        if before is None:
-            self.arrived[node] = g
-        elif self.create_graph or node not in self.own:
-            self.arrived[node] = before + g
-            self.own.add(node)
-        else:
-            add_into(before, g)
-
-    def put(self, node: Node, output_nr: int, g: Tensor) -> None:
-        self.arrived.setdefault(node, [None] * node.outputs)[output_nr] = g
-
-    def take(self, node: Node) -> Any:
-        self.own.discard(node)
-        return self.arrived.pop(node, None)
+def _refers_to(values: Any, array: Any) -> bool:
+    return any(v is array or (type(v) is tuple and _refers_to(v, array)) for v in values)
 
 
 def run_hooks(hooks: dict[int, Callable[[Tensor], Tensor | None]] | None, g: Tensor) -> Tensor:
@@ -414,18 +416,17 @@ def retain(node: Node, g: Tensor) -> None:
 def accumulate_into(leaf: Tensor, g: Tensor, create_graph: bool, fresh: bool) -> None:
     """Add `g` to `leaf.grad`. The first one becomes the buffer (itself if `fresh`: nothing else refers to its memory),
     and later ones are added to it in place."""
-    if leaf._hooks and leaf._node is None:
-        g, fresh = run_hooks(leaf._hooks, g), False
-    if g._array.shape != leaf._array.shape or g._array.dtype != leaf._array.dtype:
+    before = leaf._grad
+    if before is not None and not create_graph:
+        add_into(before, g)
+    elif g._array.shape != leaf._array.shape or g._array.dtype != leaf._array.dtype:
         raise RuntimeError(
             f"the gradient of a leaf of shape {list(leaf.shape)} and {leaf.dtype} has shape {list(g.shape)} and {g.dtype}"
         )
-    if leaf._grad is None:
-        leaf._grad = g if create_graph or fresh else g.detach().clone()
-    elif create_graph:
-        leaf._grad = leaf._grad + g
+    elif before is not None:
+        leaf._grad = before + g
     else:
-        add_into(leaf._grad, g)
+        leaf._grad = g if create_graph or fresh else g.detach().clone()
     if leaf._after_accumulate:
         for hook in tuple(leaf._after_accumulate.values()):
             hook(leaf)

@@ -7,6 +7,8 @@ from typing import Any
 
 from .. import tape
 from ..grad_mode import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from ..op import apply
+from ..ops.create import FULL
 from ..tensor import Tensor
 
 __all__ = ["backward", "enable_grad", "grad", "inference_mode", "is_grad_enabled", "no_grad", "set_grad_enabled"]
@@ -31,14 +33,14 @@ def _seeds(roots: tuple[Tensor, ...], given: Any) -> list[Tensor]:
                     f"grad can be implicitly created only for scalar outputs, but this one has shape {list(root.shape)}; "
                     "reduce it first, for example with .sum(), or pass gradient="
                 )
-            g = root.new_ones(root.shape)
+            g = apply(FULL, (), {"shape": root._array.shape, "value": 1, "dtype": root.dtype, "device": root.device})
         elif not isinstance(g, Tensor):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
         if g.shape != root.shape:
             raise RuntimeError(
                 f"Mismatch in shape: grad_output has a shape of {list(g.shape)} and output has a shape of {list(root.shape)}."
             )
-        seeds.append(g.to(root.dtype))
+        seeds.append(g if g.dtype is root.dtype else g.to(root.dtype))
     return seeds
 
 

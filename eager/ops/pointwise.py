@@ -372,11 +372,23 @@ acos = unary("acos", lambda g, x: -g * rsqrt(1 - x * x), ufunc="arccos", lo=-0.9
 atan = unary("atan", lambda g, x: g / (1 + x * x), ufunc="arctan")
 sinh = unary("sinh", lambda g, x: g * cosh(x), ufunc="sinh")
 cosh = unary("cosh", lambda g, x: g * sinh(x), ufunc="cosh")
-tanh = unary("tanh", lambda g, out: g * (1 - out * out), ufunc="tanh")
+TANH_BACKWARD = primitive(
+    "tanh_backward",
+    "composite",
+    lambda xp, g, out: one_minus_square_times(xp, out, g),
+    expand=lambda g, out: g * (1 - out * out),
+)
+tanh = unary("tanh", lambda g, out: apply(TANH_BACKWARD, (g, out)), ufunc="tanh")
 asinh = unary("asinh", lambda g, x: g * rsqrt(x * x + 1), ufunc="arcsinh")
 acosh = unary("acosh", lambda g, x: g * rsqrt(x * x - 1), ufunc="arccosh", lo=1.2, hi=4.0)
 atanh = unary("atanh", lambda g, x: g / (1 - x * x), ufunc="arctanh", lo=-0.9, hi=0.9)
-sigmoid = unary("sigmoid", lambda g, out: g * out * (1 - out), run=lambda xp, x: special.sigmoid(xp, x))
+SIGMOID_BACKWARD = primitive(
+    "sigmoid_backward",
+    "composite",
+    lambda xp, g, out: out_minus_square_times(xp, out, g),
+    expand=lambda g, out: g * out * (1 - out),
+)
+sigmoid = unary("sigmoid", lambda g, out: apply(SIGMOID_BACKWARD, (g, out)), run=lambda xp, x: special.sigmoid(xp, x))
 erf = unary("erf", lambda g, x: g * (2 / math.sqrt(math.pi)) * exp(-x * x), run=lambda xp, x: special.erf(xp, x))
 erfc = unary("erfc", lambda g, x: g * (-2 / math.sqrt(math.pi)) * exp(-x * x), run=lambda xp, x: special.erfc(xp, x))
 erfinv = unary(
@@ -414,6 +426,20 @@ isinf = unary("isinf", None, run=lambda xp, x: xp.isinf(x), result=TO_BOOL)
 isfinite = unary("isfinite", None, run=lambda xp, x: xp.isfinite(x), result=TO_BOOL)
 signbit = unary("signbit", None, run=lambda xp, x: xp.signbit(x) if x.dtype.kind == "f" else x < 0, result=TO_BOOL)
 logical_not = unary("logical_not", None, ufunc="logical_not", result=TO_BOOL)
+
+
+def one_minus_square_times(xp: Any, out: Any, g: Any) -> Any:
+    """(1 - out^2) * g in one buffer."""
+    found = xp.multiply(out, out)
+    found = xp.subtract(1, found, out=found) if found.ndim else 1 - found
+    return xp.multiply(found, g, out=found) if found.ndim else found * g
+
+
+def out_minus_square_times(xp: Any, out: Any, g: Any) -> Any:
+    """out * (1 - out) * g in one buffer."""
+    found = xp.subtract(1, out)
+    found = xp.multiply(found, out, out=found) if found.ndim else found * out
+    return xp.multiply(found, g, out=found) if found.ndim else found * g
 
 
 def whole(xp: Any, function: Any, x: Any) -> Any:

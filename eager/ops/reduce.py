@@ -14,6 +14,7 @@ from .. import dtypes
 from ..op import apply, primitive, public
 from ..samples import A, B, I, sample
 from ..tensor import Tensor, wrap_dim, wrap_dims
+from .movement import EXPAND
 from .pointwise import cast, where
 
 
@@ -24,11 +25,18 @@ def restored(g: Tensor, shape: tuple[int, ...], dims: tuple[int, ...], keepdim: 
     return g.reshape(tuple(1 if i in dims else n for i, n in enumerate(shape)))
 
 
+def spread(g: Tensor, shape: tuple[int, ...], dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    """A sum's gradient at every element that was summed: a view."""
+    if dims != tuple(range(len(dims))):  # leading dims come back by broadcasting alone
+        g = restored(g, shape, dims, keepdim)
+    return apply(EXPAND, (g,), {"shape": tuple(shape)})  # type: ignore[no-any-return]
+
+
 SUM = primitive(
     "sum",
     "reduce",
     lambda xp, x, *, dims, keepdim: x.sum(axis=dims, keepdims=keepdim, dtype=x.dtype),
-    grad={"x": lambda g, x_shape, dims, keepdim: restored(g, x_shape, dims, keepdim).expand(x_shape)},
+    grad={"x": lambda g, x_shape, dims, keepdim: spread(g, x_shape, dims, keepdim)},
     body=lambda b, acc, x: b.add(acc, x),
 )
 
