@@ -1,0 +1,42 @@
+# Each target sets up what it needs in .venv, inside the clone. PYTHON chooses the interpreter: make test PYTHON=python3.13
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: test demo test-peers bench clean
+
+test: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 --ignore=tests/peers
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/python examples/moons.py
+
+test-peers: $(VENV)/peers.stamp
+	$(BIN)/python -m pytest -q -n 2 tests/peers
+
+bench: $(VENV)/peers.stamp
+	$(BIN)/python bench/eager.py
+
+clean:
+	rm -rf $(VENV) build dist tapejit.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) -e .
+	touch $@
+
+# mypy does not follow editable installs: it finds the package through the link.
+$(VENV)/test.stamp: pyproject.toml | $(BIN)/python
+	$(PIP) -e '.[test]'
+	mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/tapejit
+	touch $@
+
+$(VENV)/peers.stamp: pyproject.toml $(VENV)/test.stamp
+	$(PIP) -e '.[test,peers]'
+	touch $@

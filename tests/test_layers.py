@@ -1,0 +1,93 @@
+"""Who may import whom, what `import tapejit` costs, and that the wheel's list of packages is complete."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import statistics
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+LAYERS = ("eager", "tracer", "codegen")
+# Folders a layer's relative imports may not reach, and modules nothing may import when it is itself imported.
+FORBIDDEN = {"eager": ("tracer", "codegen"), "tracer": ("codegen",), "codegen": ()}
+NEVER = {"torch", "scipy", "jax", "tinygrad"}
+LAZY = {"cupy", "cupyx", "triton"}
+
+
+def sources(layer: str) -> list[pathlib.Path]:
+    return sorted((ROOT / layer).rglob("*.py"))
+
+
+def imports(path: pathlib.Path) -> list[tuple[str, bool]]:
+    """The dotted names a file imports, relative ones worked out, and whether that happens when the file is imported."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {id(n) for f in ast.walk(tree) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef)) for n in ast.walk(f)}
+    package = ("tapejit", *path.relative_to(ROOT).parent.parts)
+    found = []
+    for node in ast.walk(tree):
+        at_import = id(node) not in inside
+        if isinstance(node, ast.Import):
+            found += [(alias.name, at_import) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            stem = ".".join((*base, *((node.module,) if node.module else ())))
+            found += [(f"{stem}.{alias.name}", at_import) for alias in node.names]
+    return found
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_import_downwards_only(layer: str) -> None:
+    for path in sources(layer):
+        for name, _ in imports(path):
+            for other in FORBIDDEN[layer]:
+                assert not f"{name}.".startswith(f"tapejit.{other}."), f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_nothing_imports_other_frameworks() -> None:
+    for path in [ROOT / "__init__.py", *(p for layer in LAYERS for p in sources(layer))]:
+        for name, at_import in imports(path):
+            top = name.partition(".")[0]
+            assert top not in NEVER, f"{path.relative_to(ROOT)} imports {name}"
+            assert not (top in LAZY and at_import), f"{path.relative_to(ROOT)} imports {name} when it is imported itself"
+
+
+def test_eager_runs_alone() -> None:
+    code = (
+        "import sys; import tapejit.eager; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('cupy', 'triton', 'torch', 'scipy', 'llvmlite')])"
+    )
+    assert run(code) == "[]"
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT / "tests")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_import_is_quick() -> None:
+    """Under 0.25 s in all, and of that little beyond NumPy's own share, which is what a busy machine slows down too."""
+    code = (
+        "import time; a = time.perf_counter(); import numpy; b = time.perf_counter(); import tapejit; c = time.perf_counter(); "
+        "print(b - a, c - b)"
+    )
+    times = [tuple(map(float, run(code).split())) for _ in range(5)]
+    total = min(numpy + ours for numpy, ours in times)
+    ratio = statistics.median(ours / numpy for numpy, ours in times)
+    assert total < 0.25 or ratio < 2, f"import tapejit takes {total:.3f} s, {ratio:.1f} times as long as import numpy"
+
+
+def test_the_wheel_has_every_package() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    present = {"tapejit"}
+    for layer in LAYERS:
+        for init in (ROOT / layer).rglob("__init__.py"):
+            present.add(".".join(("tapejit", *init.parent.relative_to(ROOT).parts)))
+        for path in sources(layer):
+            assert (path.parent / "__init__.py").exists(), f"{path.relative_to(ROOT)} is in no package"
+    assert set(settings["packages"]) == present
