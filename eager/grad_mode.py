@@ -1,4 +1,4 @@
-"""Switching the tape on and off: `no_grad`, `enable_grad`, `set_grad_enabled`, `inference_mode`."""
+"""Switching the tape on and off: `no_grad`, `enable_grad`, `set_grad_enabled`, `inference_mode`. Each thread has its own."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from .tape import local
 class _Mode:
     """A context manager that is also a decorator, for functions and generator functions."""
 
-    def __init__(self, grad: bool) -> None:
-        self.grad = grad
-        self._before: list[bool] = []
+    def __init__(self, grad: bool, inference: bool | None = None) -> None:
+        self.grad, self.inference = grad, inference  # inference None: leave as it is
+        self._before: list[tuple[bool, bool]] = []
 
     def __enter__(self) -> Any:
         state = local.state
-        self._before.append(state.grad)
+        self._before.append((state.grad, state.inference))
         state.grad = self.grad
+        if self.inference is not None:
+            state.inference = self.inference
         return self
 
     def __exit__(self, *_: object) -> None:
-        local.state.grad = self._before.pop()
+        state = local.state
+        state.grad, state.inference = self._before.pop()
 
     def _again(self) -> _Mode:
-        return _Mode(self.grad)
+        """The same mode for one call: calls may be nested, and in several threads."""
+        return _Mode(self.grad, self.inference)
 
     def __call__(self, function: Callable[..., Any]) -> Any:
         if inspect.isgeneratorfunction(function):
@@ -46,21 +50,22 @@ class _Mode:
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             inner = function(*args, **kwargs)
-            send, value = inner.send, None
+            resume, value = inner.send, None
             while True:
                 try:
                     with self._again():
-                        result = send(value)
+                        result = resume(value)
                 except StopIteration as stop:
                     return stop.value
                 try:
                     value = yield result
-                    send = inner.send
+                    resume = inner.send
                 except GeneratorExit:
-                    inner.close()
+                    with self._again():
+                        inner.close()
                     raise
                 except BaseException as error:
-                    send, value = inner.throw, error
+                    resume, value = inner.throw, error
 
         return wrapped
 
@@ -93,19 +98,23 @@ class set_grad_enabled(_Mode):  # noqa: N801
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
-        self._before.append(local.state.grad)
+        self._at_first = local.state.grad
         local.state.grad = self.grad
 
     def __enter__(self) -> Any:
+        local.state.grad = self.grad
         return self
 
+    def __exit__(self, *_: object) -> None:
+        local.state.grad = self._at_first
+
     def __call__(self, function: Callable[..., Any]) -> Any:
-        local.state.grad = self._before.pop()
+        local.state.grad = self._at_first
         return super().__call__(function)
 
 
 class inference_mode(_Mode):  # noqa: N801
-    """As `no_grad`, for code that will never need gradients."""
+    """As `no_grad`, for code that will never need gradients. `inference_mode(False)` is the normal mode again."""
 
     def __new__(cls, mode: Any = True) -> Any:
         self = object.__new__(cls)
@@ -115,13 +124,7 @@ class inference_mode(_Mode):  # noqa: N801
         return self(mode)
 
     def __init__(self, mode: bool = True) -> None:
-        super().__init__(not mode)
-
-    def __enter__(self) -> Any:
-        if not self.grad:
-            return super().__enter__()
-        self._before.append(local.state.grad)
-        return self
+        super().__init__(not mode, bool(mode))
 
 
 def is_grad_enabled() -> bool:

@@ -38,11 +38,22 @@ def check_target(target: Tensor, tracked: bool, grad_mode: bool, name: str) -> N
         raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation.")
     if base is not None and base._requires_grad and base._node is None and (target._requires_grad or tracked):
         raise RuntimeError(f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation.")
+    if target._by_function:
+        raise function_view(name, "is being modified inplace")
     if base is not None and target._made_without_grad and (tracked or base._requires_grad):
         raise RuntimeError(
             f"{name}: A view was created in no_grad mode and is being modified inplace with grad mode enabled. Given that "
             "this use case is ambiguous and error-prone, it is forbidden. Create the view with gradients enabled."
         )
+
+
+def function_view(name: str, what: str) -> RuntimeError:
+    return RuntimeError(
+        f"{name}: this view was created inside a custom Function (or because an input was returned as-is) and {what}. The "
+        "autograd logic to handle view+inplace would override the custom backward associated with the custom Function, "
+        "leading to incorrect gradients. This behavior is forbidden. You can fix this by cloning the output of the custom "
+        "Function."
+    )
 
 
 def record(target: Tensor, value: Tensor, name: str) -> None:
@@ -101,6 +112,8 @@ def current_node(t: Tensor) -> Node | None:
 
 def refresh(view: Tensor, base: Tensor) -> None:
     """Make the view again from its base, for the sake of the history."""
+    if view._by_function:
+        raise function_view("a view", "its base or another view of its base has been modified inplace")
     view._rebased = base._rebased
     view._requires_grad = base._requires_grad
     if base._requires_grad:

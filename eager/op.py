@@ -180,18 +180,29 @@ def public(
 
 def inplace_version(function: Any, name: str) -> Any:
     """`x.name_(...)` from `name(x, ...)`: the same value, written into x."""
-    if "out" in inspect.signature(function).parameters:
+    parameters = inspect.signature(function).parameters
+    if "out" in parameters:
 
         def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             return function(self, *args, out=InPlace(self), **kwargs)  # type: ignore[no-any-return]
+    elif "inplace" in parameters:
+
+        def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            return function(self, *args, inplace=True, **kwargs)  # type: ignore[no-any-return]
     else:
 
         def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            return write(self, function(self, *args, **kwargs), name + "_")
+            return overwrite(self, function, args, kwargs, name + "_")
 
     method.__name__ = name + "_"
     method.__doc__ = f"`{name}`, written into this tensor."
     return method
+
+
+def overwrite(target: Tensor, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Tensor:
+    """Write function(target, ...) into target. Under the tape it works on a copy, as what it saves must not be written over."""
+    tracked = local.state.grad and any(isinstance(x, Tensor) and x.requires_grad for x in (target, *args, *kwargs.values()))
+    return write(target, function(target.clone() if tracked else target, *args, **kwargs), name)
 
 
 class InPlace:
@@ -391,6 +402,9 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         link_views(op, inputs[0], attrs, outputs, several, state.grad)
     if tracked:
         tape(op, tracked, inputs, attrs, outputs, out, several, state)
+    elif state.inference and not op.view:
+        for t in outputs:
+            t._inference = True
     if out is not None:
         record(out, outputs[0], op.name)
         return out

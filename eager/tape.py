@@ -307,6 +307,8 @@ def _walk(
             retain(node, g)
         if useful is not None and node in leaves.targets:
             leaves.captured[node] = g
+            if not any(e in useful for e in node.edges):
+                continue  # what lies below stays unused, and is not freed
         if type(node) is Pick:
             slots, i = arrived.setdefault(node.edges[0], [None] * node.edges[0].outputs), node.output_nr
             slots[i] = g if slots[i] is None else slots[i] + g  # a saved output that was read again has a Pick of its own
@@ -314,11 +316,9 @@ def _walk(
         saved = node.saved
         if saved is FREED:
             raise used_up(node)
-        results = node.gradients(g)
+        results = node.gradients(g) if state.anomaly is None else state.anomaly.gradients(node, g)
         if saved and not retain_graph and node.keeps_tensors:
             node.saved = FREED
-        if state.anomaly is not None:
-            state.anomaly.check(node, results)
         broadcast = node.broadcast
         for i, edge in enumerate(node.edges):
             result = results[i] if edge is not None else None
@@ -410,7 +410,7 @@ def retain(node: Node, g: Tensor) -> None:
     """Give a tensor that asked by `retain_grad()` its gradient."""
     tensor = None if node.retained is None else node.retained()
     if tensor is not None:
-        tensor._grad = g if tensor._grad is None else tensor._grad + g
+        tensor._grad = g.clone() if tensor._grad is None else tensor._grad + g
 
 
 def accumulate_into(leaf: Tensor, g: Tensor, create_graph: bool, fresh: bool) -> None:
@@ -426,7 +426,7 @@ def accumulate_into(leaf: Tensor, g: Tensor, create_graph: bool, fresh: bool) ->
     elif before is not None:
         leaf._grad = before + g
     else:
-        leaf._grad = g if create_graph or fresh else g.detach().clone()
+        leaf._grad = g.clone() if create_graph else g if fresh else g.detach().clone()
     if leaf._after_accumulate:
         for hook in tuple(leaf._after_accumulate.values()):
             hook(leaf)

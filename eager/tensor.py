@@ -54,6 +54,8 @@ class Tensor:
     _hooks: dict[int, Any] | None = None
     _after_accumulate: dict[int, Any] | None = None
     _made_without_grad: bool = False  # a view made under no_grad
+    _by_function: bool = False  # a view that a custom Function returned: writes through it cannot be recorded
+    _inference: bool = False  # made under inference_mode
 
     __array_priority__ = 1000  # numpy_array * tensor is ours
 
@@ -165,7 +167,7 @@ class Tensor:
 
     @property
     def is_leaf(self) -> bool:
-        return self._node is None
+        return self.grad_fn is None
 
     @property
     def requires_grad(self) -> bool:
@@ -228,6 +230,10 @@ class Tensor:
     @property
     def _version(self) -> int:
         return 0 if self._versions is None else self._versions[0]
+
+    def is_inference(self) -> bool:
+        """Whether this tensor was made under `inference_mode`."""
+        return (self if self._base is None else self._base)._inference
 
     def _is_view(self) -> bool:
         return self._base is not None
