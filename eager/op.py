@@ -47,6 +47,7 @@ class Op:
         "input_names",
         "kind",
         "method",
+        "mutates",
         "name",
         "namespaces",
         "numpy_function",
@@ -72,6 +73,7 @@ class Op:
         self.body: Callable[..., Any] | None = None  # pointwise and reduce: the scalar expression, over a builder
         self.expand: Callable[..., Any] | None = None  # a composite's meaning in other ops
         self.input_names: tuple[str, ...] | None = None  # None: any number of inputs
+        self.mutates: tuple[int, ...] = ()  # the inputs that `run` writes into (optimizer updates); it returns None
         self.view = False  # the result shares the first input's memory
         self.upcast = False  # float16 and bfloat16 are computed in float32 and rounded once
         # the public side
@@ -104,6 +106,7 @@ def primitive(
     expand: Callable[..., Any] | None = None,
     view: bool = False,
     upcast: bool | None = None,
+    mutates: tuple[int, ...] = (),
 ) -> Op:
     """Register an op that `apply` runs. `expand` makes it a composite with a kernel: the compiler looks through it, and
     where it has no `grad` it is differentiated through it."""
@@ -111,6 +114,7 @@ def primitive(
         raise ValueError(f"op {name!r} is registered twice")
     op = Op(name, kind)
     op.run, op.ufunc, op.grad, op.body, op.infer, op.expand, op.view = run, ufunc, grad, body, infer, expand, view
+    op.mutates = mutates
     op.upcast = kind in ("pointwise", "reduce", "contraction", "composite", "scan") if upcast is None else upcast
     if ufunc is not None:
         op.numpy_function = getattr(np, ufunc)
@@ -381,6 +385,9 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
     if tracked and op.grad is None:
         value = op.expand(*inputs, **attrs)  # type: ignore[misc]
         return value if out is None else write(out, value, op.name)
+    for i in op.mutates:
+        if isinstance(inputs[i], Tensor):
+            check_target(inputs[i], bool(tracked), state.grad, op.name)
     if out is not None:
         check_target(out, bool(tracked), state.grad, op.name)
         keeps_history = state.grad and out._requires_grad
@@ -393,6 +400,11 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
             result, xp = (op.numpy_function(*arrays) if op.ufunc is not None else op.run(np, *arrays, **attrs)), np  # type: ignore[misc]
     except (ValueError, OverflowError) as error:
         raise explained(op, inputs, error) from error
+    if op.mutates:
+        for i in op.mutates:
+            if isinstance(inputs[i], Tensor):
+                versions_of(inputs[i])[0] += 1
+        return None
     several = type(result) is tuple
     if several:
         outputs = [wrap(_as_array(xp, r)) for r in result]

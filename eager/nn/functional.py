@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..op import exported
+from ..op import exported, inplace_version
 from ..ops.pointwise import sigmoid, tanh
 
 if TYPE_CHECKING:  # the op table's functions
@@ -12,4 +12,8 @@ if TYPE_CHECKING:  # the op table's functions
     def __getattr__(name: str) -> Any: ...
 
 
-globals().update(exported("nn.functional"), sigmoid=sigmoid, tanh=tanh)
+_functions = exported("nn.functional")
+_in_place = ("celu", "elu", "hardtanh", "leaky_relu", "relu", "rrelu", "selu", "threshold")
+
+globals().update(_functions, sigmoid=sigmoid, tanh=tanh)
+globals().update({f"{name}_": inplace_version(_functions[name], name) for name in _in_place})

@@ -1,0 +1,528 @@
+"""Activations: what stands between the layers of a network, element by element.
+
+The hot ones have kernels that work in one or two buffers, and backward kernels of their own. Straight lines are selected
+by the bits of a number times a boolean: quicker than `where` by far, and right for infinite and NaN gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import special
+from ..op import Op, apply, overwrite, primitive, public
+from ..samples import A, I, sample
+from ..tensor import Tensor, wrap_dim
+from .pointwise import clamp, erf, exp, expm1, log1p, minimum, sigmoid, tanh, where
+
+_ROOT_2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
+_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
+
+# ---- what they share
+
+
+def kept(xp: Any, x: Any, mask: Any) -> Any:
+    """x where the mask is True, else 0."""
+    whole = _INTEGERS[x.itemsize]
+    return xp.asarray(xp.multiply(x.view(whole), mask, dtype=whole)).view(x.dtype)
+
+
+def quick_log1p(xp: Any, z: Any) -> Any:
+    """log(1 + z), as exact as NumPy's and ten times as fast: the log of the rounded sum, plus what rounding took away."""
+    u = xp.add(z, 1, out=xp.empty_like(z))
+    lost = z - (u - 1)
+    lost /= u
+    xp.log(u, out=u)
+    u += lost
+    return u
+
+
+def quick_expm1(xp: Any, x: Any) -> Any:
+    """exp(x) - 1 for x <= 0, as exact as NumPy's and five times as fast."""
+    t = xp.multiply(x, 0.5, out=xp.empty_like(x))
+    xp.tanh(t, out=t)
+    below = 1 - t
+    t *= 2
+    t /= below
+    return t
+
+
+def check(name: str, input: Any, integers: bool = False) -> None:
+    """Activations are of floating tensors; some take integers too, none booleans."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+    kind = input._array.dtype.kind
+    if kind == "b" and integers:
+        raise RuntimeError(f"Boolean inputs not supported for {name}")
+    if kind in "biu" and not integers:
+        raise NotImplementedError(
+            f"\"{name}\" not implemented for '{input.dtype.legacy}': convert the input with .float() first"
+        )
+
+
+def activate(op: Op, input: Tensor, inplace: bool, attrs: dict[str, Any]) -> Tensor:
+    """Apply, into the input itself if asked to."""
+    return apply(op, (input,), attrs, input if inplace else None)  # type: ignore[no-any-return]
+
+
+def composed(name: str, function: Callable[[Tensor], Tensor], input: Tensor, inplace: bool) -> Tensor:
+    """The same for a composition."""
+    return overwrite(input, function, (), {}, name + "_") if inplace else function(input)
+
+
+# ---- straight lines
+
+RELU_BACKWARD = primitive(
+    "relu_backward",
+    "composite",
+    lambda xp, g, out: kept(xp, g, out != 0),  # not `out > 0`: a NaN lets the gradient through, as in PyTorch
+    expand=lambda g, out: where(out == 0, out * 0, g),
+)
+RELU = primitive(
+    "relu",
+    "composite",
+    lambda xp, x: xp.maximum(x, 0),
+    grad={"x": lambda g, out: apply(RELU_BACKWARD, (g, out))},
+    expand=lambda x: where(x <= 0, 0, x),
+)
+
+
+@public("", "nn.functional", samples=[sample(A(2, 3)), sample(A()), sample(I(4, lo=-3), grad=False)], inplace=True, op=RELU)
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """max(x, 0)."""
+    check("relu", input, integers=True)
+    return apply(RELU, (input,), {}, input if inplace else None)  # type: ignore[no-any-return]
+
+
+HARDTANH_BACKWARD = primitive(
+    "hardtanh_backward",
+    "composite",
+    lambda xp, g, out, *, low, high: kept(xp, g, ~((out <= low) | (out >= high))),
+    expand=lambda g, out, low, high: where((out <= low) | (out >= high), out * 0, g),
+)
+HARDTANH = primitive(
+    "hardtanh",
+    "composite",
+    lambda xp, x, *, low, high: xp.clip(x, low, high),
+    grad={"x": lambda g, out, low, high: apply(HARDTANH_BACKWARD, (g, out), {"low": low, "high": high})},
+    expand=lambda x, low, high: clamp(x, low, high),
+)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), -0.5, 1.5), sample(I(4, lo=-3), grad=False)], op=HARDTANH)
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """x limited to [min_val, max_val]."""
+    check("hardtanh", input, integers=True)
+    if min_val > max_val:
+        raise ValueError(f"min_val cannot be greater than max_val: {min_val} > {max_val}")
+    limits = (min_val, max_val) if input.dtype.is_floating_point else (int(min_val), int(max_val))
+    return activate(HARDTANH, input, inplace, {"low": limits[0], "high": limits[1]})
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(5, lo=4, hi=8)), sample(I(4, lo=-3), grad=False)])
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """x limited to [0, 6]."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def run_leaky_relu(xp: Any, x: Any, *, negative_slope: float) -> Any:
+    below = xp.multiply(x, negative_slope, out=xp.empty_like(x))
+    return (xp.maximum if negative_slope <= 1 else xp.minimum)(x, below, out=below)
+
+
+def run_leaky_relu_backward(xp: Any, g: Any, out: Any, *, negative_slope: float) -> Any:
+    slope = (out > 0).astype(g.dtype)
+    slope *= 1 - negative_slope
+    slope += negative_slope
+    slope *= g
+    return slope
+
+
+LEAKY_RELU_BACKWARD = primitive(
+    "leaky_relu_backward",
+    "composite",
+    run_leaky_relu_backward,
+    expand=lambda g, out, negative_slope: where(out > 0, g, g * negative_slope),
+)
+LEAKY_RELU = primitive(  # for slopes that are not negative: there the output has the input's sign
+    "leaky_relu",
+    "composite",
+    run_leaky_relu,
+    grad={"x": lambda g, out, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, out), {"negative_slope": negative_slope})},
+    expand=lambda x, negative_slope: where(x > 0, x, x * negative_slope),
+)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.3), sample(A(5), 1.5), sample(A(5), -0.2)], op=LEAKY_RELU)
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """x above 0, negative_slope * x below."""
+    check("leaky_relu", input)
+    if not negative_slope >= 0:
+        return composed("leaky_relu", lambda x: where(x > 0, x, x * negative_slope), input, inplace)
+    return activate(LEAKY_RELU, input, inplace, {"negative_slope": float(negative_slope)})
+
+
+@public("", "nn.functional", samples=[sample(A(2, 3, 2), A(3)), sample(A(2, 3), A(1)), sample(A(4), A())])
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, weight * x below, with one weight for all or one for each channel (dim 1)."""
+    check("prelu", input)
+    if weight._array.ndim > 1:
+        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight._array.ndim}")
+    if weight._array.size != 1:
+        if input._array.ndim == 0:
+            raise RuntimeError("prelu: Not allow zero-dim input tensor.")
+        channels = input._array.shape[1] if input._array.ndim > 1 else 1
+        if channels != weight._array.size:
+            raise RuntimeError(
+                "prelu: Mismatch of parameter numbers and input channel size. "
+                f"Found parameter numbers = {weight._array.size} and channel size = {channels}."
+            )
+        weight = weight.reshape(-1, *(1,) * (input._array.ndim - 2))
+    else:
+        weight = weight.reshape(())
+    return where(input > 0, input, weight * input)  # type: ignore[no-any-return]
+
+
+@public("", "nn.functional", samples=[sample(A(2, 3)), sample(A(3, lo=0.1), 0.1, 0.4)], method=False)
+def rrelu(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False, inplace: bool = False
+) -> Tensor:
+    """x above 0; below, x times a random slope in [lower, upper) in training, and times the middle one otherwise."""
+    check("rrelu", input)
+    if lower > upper:
+        raise RuntimeError(f"rrelu: Lower bound should be less than or equal to the upper bound, got {lower} and {upper}")
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    slopes = input.new_empty(input.shape).uniform_(lower, upper)
+    return composed("rrelu", lambda x: x * where(x <= 0, slopes, 1.0), input, inplace)
+
+
+@public(
+    "",
+    "nn.functional",
+    samples=[sample(A(2, 3), 0.1, 20.0), sample(A(5), -0.5, 0), sample(I(4), 1, 7, grad=False)],
+    method=False,
+)
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """x where it is above the threshold, else `value`."""
+    check("threshold", input, integers=True)
+    fill = value if input.dtype.is_floating_point else int(value)
+    return composed("threshold", lambda x: where(x <= threshold, fill, x), input, inplace)
+
+
+@public("", "nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.8)])
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x outside of [-lambd, lambd], 0 inside."""
+    check("hardshrink", input)
+    return where((input >= -lambd) & (input <= lambd), 0, input)  # type: ignore[no-any-return]
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.8)])
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x moved towards 0 by lambd, and 0 where that would pass it."""
+    check("softshrink", input)
+    if lambd < 0:
+        raise RuntimeError(f"softshrink: lambda must be greater or equal to 0, but found to be {lambd}.")
+    return input - clamp(input, -lambd, lambd)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(6, lo=-5, hi=5))])
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """x / 6 + 1 / 2, limited to [0, 1]."""
+    check("hardsigmoid", input)
+    return composed("hardsigmoid", lambda x: relu6(x + 3) / 6, input, inplace)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(6, lo=-5, hi=5))])
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * hardsigmoid(x)."""
+    check("hardswish", input)
+    return composed("hardswish", lambda x: x * relu6(x + 3) / 6, input, inplace)
+
+
+# ---- exponential below zero
+
+
+def run_elu(xp: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
+    below = xp.minimum(x, 0, out=xp.empty_like(x))
+    below *= input_scale
+    below = quick_expm1(xp, below)
+    below *= alpha * scale
+    above = xp.maximum(x, 0, out=xp.empty_like(x))
+    above *= scale
+    above += below
+    return above
+
+
+def run_elu_backward(xp: Any, g: Any, out: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
+    slope = xp.minimum(out, 0, out=xp.empty_like(out))
+    slope *= input_scale
+    slope += input_scale * alpha * scale
+    jump = scale - input_scale * alpha * scale  # how much steeper it is above 0 than just below
+    if jump:
+        slope += (out > 0) * out.dtype.type(jump)
+    slope *= g
+    return slope
+
+
+def elu_gradient(g: Tensor, out: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
+    attrs = {"alpha": alpha, "scale": scale, "input_scale": input_scale}
+    return apply(ELU_BACKWARD, (g, out), attrs)  # type: ignore[no-any-return]
+
+
+def elu_by_parts(x: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
+    return where(x > 0, x * scale, expm1(minimum(x, 0.0) * input_scale) * (alpha * scale))  # type: ignore[no-any-return]
+
+
+ELU_BACKWARD = primitive(
+    "elu_backward",
+    "composite",
+    run_elu_backward,
+    expand=lambda g, out, alpha, scale, input_scale: (
+        g * where(out > 0, scale, (minimum(out, 0.0) + alpha * scale) * input_scale)
+    ),
+)
+ELU = primitive("elu", "composite", run_elu, grad={"x": elu_gradient}, expand=elu_by_parts)
+
+
+def exponential_unit(name: str, input: Tensor, inplace: bool, alpha: float, scale: float, input_scale: float) -> Tensor:
+    check(name, input)
+    attrs = {"alpha": float(alpha), "scale": scale, "input_scale": input_scale}
+    if alpha < 0:  # not monotonic: the output does not tell the slope
+        return composed(name, lambda x: elu_by_parts(x, **attrs), input, inplace)
+    return activate(ELU, input, inplace, attrs)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.7), sample(A()), sample(A(5), -0.5)], op=ELU)
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x above 0, alpha * (exp(x) - 1) below."""
+    return exponential_unit("elu", input, inplace, alpha, 1.0, 1.0)
+
+
+@public("", "nn.functional", samples=[sample(A(2, 3)), sample(A())], method=False)
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """elu, scaled so that activations keep mean 0 and variance 1."""
+    return exponential_unit("selu", input, inplace, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1.0)
+
+
+@public("", "nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.7), sample(A(5), -0.7)], method=False)
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """x above 0, alpha * (exp(x / alpha) - 1) below."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: alpha cannot be 0 for CELU")
+    return exponential_unit("celu", input, inplace, alpha, 1.0, 1.0 / alpha)
+
+
+# ---- smooth gates
+
+_TANH_A, _TANH_B = math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715
+
+
+def run_gelu(xp: Any, x: Any, *, approximate: str) -> Any:
+    t = run_gelu_gate(xp, x) if approximate == "tanh" else special.erf(xp, x * (1 / _ROOT_2))
+    t += 1
+    t *= x
+    t *= 0.5
+    return t
+
+
+def run_gelu_gate(xp: Any, x: Any) -> Any:
+    """tanh(sqrt(2 / pi) * (x + 0.044715 x^3))."""
+    t = xp.multiply(x, x, out=xp.empty_like(x))
+    t *= _TANH_B
+    t += _TANH_A
+    t *= x
+    return xp.tanh(t, out=t)
+
+
+def run_gelu_backward(xp: Any, g: Any, x: Any, *, approximate: str) -> Any:
+    density = xp.multiply(x, x, out=xp.empty_like(x))
+    if approximate == "tanh":
+        t = run_gelu_gate(xp, x)
+        density *= 3 * _TANH_B
+        density += _TANH_A
+        density *= 1 - t * t
+        density *= 0.5
+    else:
+        t = special.erf(xp, x * (1 / _ROOT_2))
+        density *= -0.5
+        xp.exp(density, out=density)
+        density *= 1 / _ROOT_2PI
+    density *= x
+    t += 1
+    t *= 0.5
+    density += t
+    density *= g
+    return density
+
+
+def gelu_by_parts(x: Tensor, approximate: str) -> Tensor:
+    gate = tanh(x * (x * x * _TANH_B + _TANH_A)) if approximate == "tanh" else erf(x * (1 / _ROOT_2))
+    return x * (gate + 1) * 0.5
+
+
+def gelu_slope_by_parts(g: Tensor, x: Tensor, approximate: str) -> Tensor:
+    if approximate == "tanh":
+        gate = tanh(x * (x * x * _TANH_B + _TANH_A))
+        density = (1 - gate * gate) * (x * x * (3 * _TANH_B) + _TANH_A) * 0.5
+    else:
+        gate = erf(x * (1 / _ROOT_2))
+        density = exp(x * x * -0.5) * (1 / _ROOT_2PI)
+    return g * ((gate + 1) * 0.5 + x * density)
+
+
+GELU_BACKWARD = primitive("gelu_backward", "composite", run_gelu_backward, expand=gelu_slope_by_parts)
+GELU = primitive(
+    "gelu",
+    "composite",
+    run_gelu,
+    grad={"x": lambda g, x, approximate: apply(GELU_BACKWARD, (g, x), {"approximate": approximate})},
+    expand=gelu_by_parts,
+)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(2, 3), approximate="tanh"), sample(A())], op=GELU)
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal distribution's cumulative probability of x; "tanh" is an approximation to it."""
+    check("gelu", input)
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(f"gelu: approximate argument must be either none or tanh, got {approximate!r}.")
+    return apply(GELU, (input,), {"approximate": approximate})  # type: ignore[no-any-return]
+
+
+def run_silu(xp: Any, x: Any) -> Any:
+    t = xp.negative(x, out=xp.empty_like(x))
+    xp.exp(t, out=t)
+    t += 1
+    return xp.true_divide(x, t, out=t)
+
+
+def run_silu_backward(xp: Any, g: Any, x: Any) -> Any:
+    s = xp.negative(x, out=xp.empty_like(x))
+    xp.exp(s, out=s)
+    s += 1
+    xp.true_divide(1, s, out=s)
+    slope = 1 - s
+    slope *= x
+    slope += 1
+    slope *= s
+    slope *= g
+    return slope
+
+
+def silu_slope_by_parts(g: Tensor, x: Tensor) -> Tensor:
+    s = sigmoid(x)
+    return g * s * (1 + x * (1 - s))
+
+
+SILU_BACKWARD = primitive("silu_backward", "composite", run_silu_backward, expand=silu_slope_by_parts)
+SILU = primitive(
+    "silu",
+    "composite",
+    run_silu,
+    grad={"x": lambda g, x: apply(SILU_BACKWARD, (g, x))},
+    expand=lambda x: x * sigmoid(x),
+)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A())], op=SILU)
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * sigmoid(x)."""
+    check("silu", input)
+    return activate(SILU, input, inplace, {})
+
+
+def run_softplus(xp: Any, x: Any, *, beta: float, threshold: float) -> Any:
+    t = xp.multiply(x, beta, out=xp.empty_like(x))
+    z = xp.exp(xp.minimum(t, threshold), out=xp.empty_like(x))
+    return xp.where(t > threshold, x, quick_log1p(xp, z) * (1 / beta))
+
+
+def run_softplus_backward(xp: Any, g: Any, x: Any, *, beta: float, threshold: float) -> Any:
+    t = xp.multiply(x, -beta, out=xp.empty_like(x))
+    straight = t < -threshold
+    xp.exp(t, out=t)
+    t += 1
+    xp.true_divide(g, t, out=t)
+    return xp.where(straight, g, t)
+
+
+SOFTPLUS_BACKWARD = primitive(
+    "softplus_backward",
+    "composite",
+    run_softplus_backward,
+    expand=lambda g, x, beta, threshold: where(x * beta > threshold, g, g * sigmoid(x * beta)),
+)
+SOFTPLUS = primitive(
+    "softplus",
+    "composite",
+    run_softplus,
+    grad={
+        "x": lambda g, x, beta, threshold: apply(SOFTPLUS_BACKWARD, (g, x), {"beta": beta, "threshold": threshold}),
+    },
+    expand=lambda x, beta, threshold: where(x * beta > threshold, x, log1p(exp(minimum(x * beta, threshold))) * (1 / beta)),
+)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), 2.0, 1.0), sample(A())], op=SOFTPLUS)
+def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold."""
+    check("softplus", input)
+    return apply(SOFTPLUS, (input,), {"beta": float(beta), "threshold": float(threshold)})  # type: ignore[no-any-return]
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A())])
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """x * tanh(softplus(x))."""
+    check("mish", input)
+    return composed("mish", lambda x: x * tanh(softplus(x)), input, inplace)
+
+
+def run_logsigmoid(xp: Any, x: Any) -> Any:
+    z = xp.exp(-xp.abs(x), out=xp.empty_like(x))
+    return xp.minimum(x, 0) - quick_log1p(xp, z)
+
+
+LOGSIGMOID = primitive(
+    "logsigmoid",
+    "composite",
+    run_logsigmoid,
+    grad={"x": lambda g, x: g * sigmoid(-x)},
+    expand=lambda x: minimum(x, 0.0) - log1p(exp(-x.abs())),
+)
+
+
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(3, lo=-100, hi=100))], op=LOGSIGMOID)
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(x)), also where sigmoid(x) is too small for a number."""
+    check("logsigmoid", input)
+    return apply(LOGSIGMOID, (input,))  # type: ignore[no-any-return]
+
+
+@public("nn.functional", samples=[sample(A(2, 3))])
+def softsign(input: Tensor) -> Tensor:
+    """x / (1 + |x|)."""
+    return input / (input.abs() + 1)  # type: ignore[no-any-return]
+
+
+@public("nn.functional", samples=[sample(A(2, 3))])
+def tanhshrink(input: Tensor) -> Tensor:
+    """x - tanh(x)."""
+    return input - tanh(input)
+
+
+@public("nn.functional", samples=[sample(A(2, 4)), sample(A(4, 3), dim=0), sample(A(2, 2, 3), 1)])
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """The first half along a dim times the sigmoid of the second."""
+    check("glu", input)
+    if input._array.ndim == 0:
+        raise RuntimeError("glu does not support scalars because halving size must be even")
+    place = wrap_dim(dim, input._array.ndim)
+    length = input._array.shape[place]
+    if length % 2:
+        raise RuntimeError(f"glu: Halving dimension must be even, but dimension {place} is size {length}")
+    value, gate = input.split(length // 2, place)
+    return value * sigmoid(gate)
