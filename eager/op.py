@@ -39,6 +39,7 @@ class Op:
 
     __slots__ = (
         "body",
+        "data_dependent",
         "expand",
         "function",
         "grad",
@@ -74,6 +75,7 @@ class Op:
         self.expand: Callable[..., Any] | None = None  # a composite's meaning in other ops
         self.input_names: tuple[str, ...] | None = None  # None: any number of inputs
         self.mutates: tuple[int, ...] = ()  # the inputs that `run` writes into (optimizer updates); it returns None
+        self.data_dependent = False  # the result's shape depends on values
         self.view = False  # the result shares the first input's memory
         self.upcast = False  # float16 and bfloat16 are computed in float32 and rounded once
         # the public side
@@ -107,6 +109,7 @@ def primitive(
     view: bool = False,
     upcast: bool | None = None,
     mutates: tuple[int, ...] = (),
+    data_dependent: bool = False,
 ) -> Op:
     """Register an op that `apply` runs. `expand` makes it a composite with a kernel: the compiler looks through it, and
     where it has no `grad` it is differentiated through it."""
@@ -114,7 +117,7 @@ def primitive(
         raise ValueError(f"op {name!r} is registered twice")
     op = Op(name, kind)
     op.run, op.ufunc, op.grad, op.body, op.infer, op.expand, op.view = run, ufunc, grad, body, infer, expand, view
-    op.mutates = mutates
+    op.mutates, op.data_dependent = mutates, data_dependent
     op.upcast = kind in ("pointwise", "reduce", "contraction", "composite", "scan") if upcast is None else upcast
     if ufunc is not None:
         op.numpy_function = getattr(np, ufunc)

@@ -1,0 +1,70 @@
+"""What an op returns, known without running it on data: shapes and dtypes from shapes and dtypes.
+
+Pointwise and reduce ops follow from their kind; an op with an `infer` of its own is asked; the rest are run on arrays of
+zeros that take no memory (all strides 0). Ops whose result's shape depends on values have no answer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import dtypes
+from .op import Op
+
+
+class Spec(NamedTuple):
+    """A tensor without its values."""
+
+    shape: tuple[int, ...]
+    dtype: dtypes.dtype
+
+    def __str__(self) -> str:
+        return f"{self.dtype.abbreviation}[{', '.join(map(str, self.shape))}]"
+
+
+class DataDependent(RuntimeError):
+    """The shape of an op's result depends on values."""
+
+
+def infer(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Spec, ...]:
+    """The specs of an op's results for specs and numbers as inputs."""
+    if op.infer is not None:
+        return op.infer(*inputs, **attrs)  # type: ignore[no-any-return]
+    if op.kind == "pointwise":
+        shape = np.broadcast_shapes(*[x.shape for x in inputs if isinstance(x, Spec)])
+        return (Spec(shape, result_dtype(op, inputs, attrs)),)
+    if op.kind == "reduce" and "dims" in attrs and isinstance(inputs[0], Spec):
+        return (Spec(reduced(inputs[0].shape, attrs), result_dtype(op, inputs, attrs)),)
+    return run_on_zeros(op, inputs, attrs)
+
+
+def reduced(shape: tuple[int, ...], attrs: dict[str, Any]) -> tuple[int, ...]:
+    dims, keepdim = attrs["dims"], attrs["keepdim"]
+    return tuple(1 if i in dims else n for i, n in enumerate(shape) if keepdim or i not in dims)
+
+
+def result_dtype(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> dtypes.dtype:
+    """The dtype of a pointwise or reduce op's result: from one element in each dimension."""
+    single = tuple(Spec((1,) * len(x.shape), x.dtype) if isinstance(x, Spec) else x for x in inputs)
+    return run_on_zeros(op, single, attrs)[0].dtype
+
+
+def run_on_zeros(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Spec, ...]:
+    if op.data_dependent:
+        raise DataDependent(f"the shape of {op.name}'s result depends on the values of its inputs")
+    halves = {x.dtype for x in inputs if isinstance(x, Spec) and x.dtype.numpy in dtypes.HALF}
+    upcast = bool(halves) and op.upcast
+    arrays = [zeros(x, upcast) if isinstance(x, Spec) else x for x in inputs]
+    with np.errstate(all="ignore"):
+        result = op.numpy_function(*arrays) if op.ufunc is not None else op.run(np, *arrays, **attrs)  # type: ignore[misc]
+    found = [np.asarray(r) for r in (result if type(result) is tuple else (result,))]
+    back = next(iter(halves)) if upcast else None
+    return tuple(Spec(r.shape, back if back is not None and r.dtype == np.float32 else dtypes.from_numpy(r.dtype)) for r in found)
+
+
+def zeros(spec: Spec, upcast: bool) -> np.ndarray[Any, Any]:
+    dtype = np.dtype(np.float32) if upcast and spec.dtype.numpy in dtypes.HALF else spec.dtype.numpy
+    one = np.zeros((), dtype)
+    return np.ndarray(spec.shape, dtype, one, 0, (0,) * len(spec.shape))
