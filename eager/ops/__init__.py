@@ -1,5 +1,18 @@
 """The op table, one family a file. Importing this package fills `eager.op.OPS` and attaches the methods of Tensor."""
 
-from . import activation, contraction, convert, create, index, movement, pointwise, random, reduce, shape
+from . import activation, contraction, conv, convert, create, index, movement, pointwise, random, reduce, shape, softmax
 
-__all__ = ["activation", "contraction", "convert", "create", "index", "movement", "pointwise", "random", "reduce", "shape"]
+__all__ = [
+    "activation",
+    "contraction",
+    "conv",
+    "convert",
+    "create",
+    "index",
+    "movement",
+    "pointwise",
+    "random",
+    "reduce",
+    "shape",
+    "softmax",
+]

@@ -17,6 +17,7 @@ from ..op import Op, apply, overwrite, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
 from .pointwise import clamp, erf, exp, expm1, log1p, minimum, sigmoid, tanh, where
+from .random import rand_like
 
 _ROOT_2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
 _INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
@@ -196,7 +197,7 @@ def rrelu(
         raise RuntimeError(f"rrelu: Lower bound should be less than or equal to the upper bound, got {lower} and {upper}")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
-    slopes = input.new_empty(input.shape).uniform_(lower, upper)
+    slopes = rand_like(input) * (upper - lower) + lower
     return composed("rrelu", lambda x: x * where(x <= 0, slopes, 1.0), input, inplace)
 
 

@@ -1,0 +1,169 @@
+"""Softmax and its kin. The maximum is always subtracted before `exp`, so no finite logits overflow.
+
+Kernels work in one buffer, and the gradients need only the saved output.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from .. import dtypes
+from ..op import Op, apply, primitive, public
+from ..samples import A, sample
+from ..tensor import Tensor, wrap_dim
+from .pointwise import cast, exp, log
+from .random import rand_like
+
+# ---- kernels
+
+
+def total(xp: Any, x: Any, dim: int) -> Any:
+    """The sum over a dim, which stays as length 1; over the last one as a product with ones, which is quicker."""
+    if dim == x.ndim - 1:
+        return xp.matmul(x, xp.ones(x.shape[dim], x.dtype))[..., None]
+    return x.sum(axis=dim, keepdims=True)
+
+
+def shifted(xp: Any, x: Any, dim: int) -> Any:
+    """x minus its maximum over the dim, in a new buffer."""
+    return x - x.max(axis=dim, keepdims=True)
+
+
+def run_softmax(xp: Any, x: Any, *, dim: int) -> Any:
+    if x.ndim == 0 or x.size == 0:
+        return run_softmax(xp, x.reshape(1), dim=0).reshape(()) if x.size else x.copy()
+    e = shifted(xp, x, dim)
+    xp.exp(e, out=e)
+    e /= total(xp, e, dim)
+    return e
+
+
+def run_log_softmax(xp: Any, x: Any, *, dim: int) -> Any:
+    if x.ndim == 0 or x.size == 0:
+        return run_log_softmax(xp, x.reshape(1), dim=0).reshape(()) if x.size else x.copy()
+    t = shifted(xp, x, dim)
+    t -= xp.log(total(xp, xp.exp(t), dim))
+    return t
+
+
+def run_softmax_backward(xp: Any, g: Any, out: Any, *, dim: int) -> Any:
+    t = xp.multiply(g, out, out=xp.empty_like(out))
+    if t.ndim == 0 or t.size == 0:
+        return xp.zeros_like(t)
+    xp.subtract(g, total(xp, t, dim), out=t)
+    t *= out
+    return t
+
+
+def run_log_softmax_backward(xp: Any, g: Any, out: Any, *, dim: int) -> Any:
+    if g.ndim == 0 or g.size == 0:
+        return xp.zeros_like(g)
+    t = xp.exp(out)
+    t *= total(xp, g, dim)
+    return xp.subtract(g, t, out=t)
+
+
+# ---- meanings and gradients
+
+
+def softmax_by_parts(x: Tensor, dim: int) -> Tensor:
+    if x._array.size == 0:
+        return x * 1
+    e = exp(x - x.detach().amax(dim, keepdim=True))
+    return e / e.sum(dim, keepdim=True)
+
+
+def log_softmax_by_parts(x: Tensor, dim: int) -> Tensor:
+    if x._array.size == 0:
+        return x * 1
+    t = x - x.detach().amax(dim, keepdim=True)
+    return t - log(exp(t).sum(dim, keepdim=True))
+
+
+SOFTMAX_BACKWARD = primitive(
+    "softmax_backward",
+    "composite",
+    run_softmax_backward,
+    expand=lambda g, out, dim: out * (g - (g * out).sum(dim, keepdim=True)),
+)
+SOFTMAX = primitive(
+    "softmax",
+    "composite",
+    run_softmax,
+    grad={"x": lambda g, out, dim: apply(SOFTMAX_BACKWARD, (g, out), {"dim": dim})},
+    expand=softmax_by_parts,
+)
+LOG_SOFTMAX_BACKWARD = primitive(
+    "log_softmax_backward",
+    "composite",
+    run_log_softmax_backward,
+    expand=lambda g, out, dim: g - exp(out) * g.sum(dim, keepdim=True),
+)
+LOG_SOFTMAX = primitive(
+    "log_softmax",
+    "composite",
+    run_log_softmax,
+    grad={"x": lambda g, out, dim: apply(LOG_SOFTMAX_BACKWARD, (g, out), {"dim": dim})},
+    expand=log_softmax_by_parts,
+)
+
+# ---- public functions
+
+
+def normalised(op: Op, input: Any, dim: int | None, dtype: Any) -> Tensor:
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{op.name}(): argument 'input' must be Tensor, not {type(input).__name__}")
+    if dim is None:
+        warnings.warn(
+            f"Implicit dimension choice for {op.name} has been deprecated. Change the call to include dim=X as an argument.",
+            UserWarning,
+            stacklevel=3,
+        )
+        dim = 0 if input._array.ndim in (0, 1, 3) else 1
+    place = wrap_dim(dim, input._array.ndim)
+    if dtype is not None:
+        input = cast(input, dtypes.as_dtype(dtype))
+    if not input.dtype.is_floating_point:
+        raise NotImplementedError(
+            f"\"{op.name}\" not implemented for '{input.dtype.legacy}': convert the input, for example with dtype=tapejit.float32"
+        )
+    return apply(op, (input,), {"dim": place})  # type: ignore[no-any-return]
+
+
+_samples = [
+    sample(A(2, 3), 1),
+    sample(A(2, 3, 2), dim=-2),
+    sample(A(), 0),
+    sample(A(2, 3, lo=-9000, hi=9000), -1),
+    sample(A(2, 0), 1),
+]
+
+
+@public("", "nn.functional", samples=_samples, op=SOFTMAX)
+def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """exp(x) over its sum along a dim."""
+    return normalised(SOFTMAX, input, dim, dtype)
+
+
+@public("", "nn.functional", samples=_samples, op=LOG_SOFTMAX)
+def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """The logarithm of softmax, also where that is too small for a number."""
+    return normalised(LOG_SOFTMAX, input, dim, dtype)
+
+
+@public("nn.functional", samples=[sample(A(2, 3), 1), sample(A(4), dim=-1)])
+def softmin(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+    """softmax of -x."""
+    return normalised(SOFTMAX, -input, dim, dtype)
+
+
+@public("nn.functional", samples=[sample(A(0, 3), 0.7)])
+def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
+    """A random choice by the logits as a differentiable vector; `hard` makes it one-hot, with the soft one's gradient."""
+    exponential = -log(1 - rand_like(logits))
+    soft = softmax((logits - log(exponential)) / tau, dim)
+    if not hard:
+        return soft
+    chosen = soft.detach().argmax(dim, keepdim=True)
+    return soft.new_zeros(soft.shape).scatter(dim, chosen, 1.0) - soft.detach() + soft  # type: ignore[no-any-return]
