@@ -1,0 +1,719 @@
+"""Convolution: windows as a view, and a contraction.
+
+`conv`, `conv_input_grad` and `conv_weight_grad` are each linear in both of their inputs and are each other's gradients, so
+derivatives of any order need nothing else; a transposed convolution is `conv_input_grad`. One body serves 1, 2 and 3
+spatial dims. The kernels copy the windows of a few samples at a time into a matrix for BLAS and never keep it; `expand`
+says the same in public ops, and so do `unfold` and `fold`, which are those matrices by themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..op import apply, primitive, public
+from ..samples import A, I, sample
+from ..tensor import Tensor, as_index
+from .movement import SLICE, UNSLICE, UNWINDOWS, WINDOWS, strided
+
+Ints = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]
+
+
+class Geometry(NamedTuple):
+    """How windows lie on an input, for each spatial dim.
+
+    Padding is (before, after) and always makes the windows end where the padded input ends; what no window reaches is cut
+    off by a negative number. So the sizes of input, kernel and output follow from any two of them.
+    """
+
+    stride: Ints
+    padding: Pairs
+    dilation: Ints
+    groups: int = 1
+
+
+# Columns are made for so many bytes at a time: a CPU's cache, or what fills a GPU.
+CPU_BLOCK, GPU_BLOCK = 4 << 20, 256 << 20
+# From so many channels on, BLAS gets windows as rows of [place, channel], whose memory is in longer runs.
+MANY_CHANNELS = 16
+
+# ---- sizes
+
+
+def spans(kernel: Ints, dilation: Ints) -> Ints:
+    """How far a window reaches."""
+    return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
+
+
+def exact(size: Ints, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints, groups: int = 1) -> Geometry:
+    """The geometry with the end of the padding moved to the end of the last window."""
+    found = []
+    for n, span, s, (before, after) in zip(size, spans(kernel, dilation), stride, padding, strict=True):
+        spare = (n + before + after - span) % s
+        found.append((before, after - spare))
+    return Geometry(stride, tuple(found), dilation, groups)
+
+
+def output_size(size: Ints, kernel: Ints, geometry: Geometry) -> Ints:
+    reach = zip(size, spans(kernel, geometry.dilation), geometry.stride, geometry.padding, strict=True)
+    return tuple((n + before + after - span) // s + 1 for n, span, s, (before, after) in reach)
+
+
+def input_size(size: Ints, kernel: Ints, geometry: Geometry) -> Ints:
+    reach = zip(size, spans(kernel, geometry.dilation), geometry.stride, geometry.padding, strict=True)
+    return tuple((n - 1) * s + span - before - after for n, span, s, (before, after) in reach)
+
+
+def kernel_size(size: Ints, out: Ints, geometry: Geometry) -> Ints:
+    reach = zip(size, out, geometry.stride, geometry.padding, geometry.dilation, strict=True)
+    return tuple((n + before + after - (m - 1) * s - 1) // d + 1 for n, m, s, (before, after), d in reach)
+
+
+def overlap(size: Ints, padding: Pairs) -> tuple[tuple[slice, ...], tuple[slice, ...], Ints]:
+    """Where an input lies in its padded form: the part of the input, its place there, and that form's size."""
+    part = tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(size, padding, strict=True))
+    place = tuple(slice(max(a, 0), max(a, 0) + s.stop - s.start) for s, (a, _) in zip(part, padding, strict=True))
+    return part, place, tuple(n + a + b for n, (a, b) in zip(size, padding, strict=True))
+
+
+def places(kernel: Ints, out: Ints, geometry: Geometry) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
+    """Each place in a window, with the elements of the padded input that stand there."""
+    for offset in itertools.product(*map(range, kernel)):
+        reach = zip(offset, out, geometry.stride, geometry.dilation, strict=True)
+        yield offset, tuple(slice(k * d, k * d + s * (m - 1) + 1, s) for k, m, s, d in reach)
+
+
+# ---- kernels
+
+
+def window_view(xp: Any, x: Any, first: int, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
+    """A view [..., *kernel, *out, ...] of a padded array whose spatial dims begin at `first`."""
+    n = len(kernel)
+    steps = x.strides[first : first + n]
+    between = tuple(d * s for d, s in zip(geometry.dilation, steps, strict=True))
+    along = tuple(t * s for t, s in zip(geometry.stride, steps, strict=True))
+    shape = (*x.shape[:first], *kernel, *out, *x.shape[first + n :])
+    return strided(xp, x, shape, (*x.strides[:first], *between, *along, *x.strides[first + n :]))
+
+
+def padded(xp: Any, x: Any, first: int, padding: Pairs) -> Any:
+    """A C-ordered array with zeros around (or less of) the spatial dims, which begin at `first`."""
+    whole = (slice(None),) * first
+    part, place, size = overlap(x.shape[first : first + len(padding)], padding)
+    if size == x.shape[first : first + len(padding)] and part == place:
+        return xp.ascontiguousarray(x)
+    full = xp.zeros((*x.shape[:first], *size, *x.shape[first + len(padding) :]), x.dtype)
+    full[whole + place] = x[whole + part]
+    return full
+
+
+def by_rows(channels: int, kernel: Ints, geometry: Geometry) -> bool:
+    """Whether windows become rows [place, channel] or columns [channel, place]. 1x1 needs no copy as columns."""
+    return channels >= MANY_CHANNELS and (math.prod(kernel) > 1 or math.prod(geometry.stride) > 1)
+
+
+def batches(xp: Any, count: int, bytes_each: int) -> Iterator[slice]:
+    """The samples that are worked on together."""
+    step = max(1, (CPU_BLOCK if xp is np else GPU_BLOCK) // max(1, bytes_each))
+    return (slice(i, min(i + step, count)) for i in range(0, count, step))
+
+
+def columns_of(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
+    """The windows as [sample, group, channel * place, position]."""
+    view = window_view(xp, padded(xp, x, 2, geometry.padding), 2, kernel, out, geometry)
+    return view.reshape(x.shape[0], geometry.groups, -1, math.prod(out))
+
+
+def rows_of(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
+    """The windows as [group, sample * position, place * channel]."""
+    n, groups = len(kernel), geometry.groups
+    last = x.transpose(0, *range(2, n + 2), 1)
+    view = window_view(xp, padded(xp, last, 1, geometry.padding), 1, kernel, out, geometry)
+    view = view.reshape(*view.shape[:-1], groups, -1)
+    order = (2 * n + 1, 0, *range(n + 1, 2 * n + 1), *range(1, n + 1), 2 * n + 2)
+    width = math.prod(kernel) * view.shape[-1]
+    return view.transpose(order).reshape(groups, x.shape[0] * math.prod(out), width)
+
+
+def convolve(xp: Any, x: Any, w: Any, bias: Any, geometry: Geometry) -> Any:
+    groups, kernel, n = geometry.groups, w.shape[2:], w.ndim - 2
+    out = output_size(x.shape[2:], kernel, geometry)
+    length, each = math.prod(out), w.shape[0] // groups
+    result = xp.empty((x.shape[0], groups, each, length), x.dtype)
+    if bias is not None:
+        bias = bias.reshape(groups, each, 1)
+    rows = by_rows(w.shape[1], kernel, geometry)
+    w = w.reshape(groups, each, *w.shape[1:])
+    if rows:
+        w = w.transpose(0, *range(3, n + 3), 2, 1)
+        w = w.reshape(groups, -1, each)
+    else:
+        w = w.reshape(groups, each, -1)
+    for block in batches(xp, x.shape[0], x.shape[1] * math.prod(kernel) * length * x.itemsize):
+        part = result[block]
+        if rows:
+            found = xp.matmul(rows_of(xp, x[block], kernel, out, geometry), w)
+            found = found.reshape(groups, part.shape[0], length, each).transpose(1, 0, 3, 2)
+            if bias is None:
+                part[...] = found
+            else:
+                xp.add(found, bias, out=part)
+        else:
+            xp.matmul(w, columns_of(xp, x[block], kernel, out, geometry), out=part)
+            if bias is not None:
+                part += bias
+    return result.reshape(x.shape[0], -1, *out)
+
+
+def turned(w: Any, groups: int) -> Any:
+    """The weight of the convolution that is the transpose of a convolution with stride 1."""
+    n = w.ndim - 2
+    w = w[(slice(None), slice(None)) + (slice(None, None, -1),) * n]
+    w = w.reshape(groups, -1, *w.shape[1:]).swapaxes(1, 2)
+    return w.reshape(-1, *w.shape[2:])
+
+
+def run_input_grad(xp: Any, g: Any, w: Any, *, geometry: Geometry) -> Any:
+    groups, kernel, out = geometry.groups, w.shape[2:], g.shape[2:]
+    if max(geometry.stride) == 1:
+        reach = zip(spans(kernel, geometry.dilation), geometry.padding, strict=True)
+        padding = tuple((span - 1 - before, span - 1 - after) for span, (before, after) in reach)
+        return convolve(xp, g, turned(w, groups), None, geometry._replace(padding=padding))
+    size, channels = input_size(out, kernel, geometry), groups * w.shape[1]
+    part, place, full_size = overlap(size, geometry.padding)
+    result = xp.zeros((g.shape[0], channels, *size), g.dtype)
+    across = w.reshape(groups, -1, w.shape[1] * math.prod(kernel)).swapaxes(1, 2)
+    for block in batches(xp, g.shape[0], channels * math.prod(kernel) * math.prod(out) * g.itemsize):
+        some = g[block]
+        columns = xp.matmul(across, some.reshape(some.shape[0], groups, -1, math.prod(out)))
+        columns = columns.reshape(some.shape[0], channels, *kernel, *out)
+        full = xp.zeros((some.shape[0], channels, *full_size), g.dtype)
+        for offset, where in places(kernel, out, geometry):
+            full[(slice(None), slice(None), *where)] += columns[(slice(None), slice(None), *offset)]
+        result[(block, slice(None), *part)] = full[(slice(None), slice(None), *place)]
+    return result
+
+
+def run_weight_grad(xp: Any, x: Any, g: Any, *, geometry: Geometry) -> Any:
+    groups, out, n = geometry.groups, g.shape[2:], g.ndim - 2
+    kernel = kernel_size(x.shape[2:], out, geometry)
+    channels, each, length = x.shape[1] // groups, g.shape[1] // groups, math.prod(out)
+    rows = by_rows(channels, kernel, geometry)
+    total = xp.zeros((groups, each, channels * math.prod(kernel)), x.dtype)
+    for block in batches(xp, x.shape[0], x.shape[1] * math.prod(kernel) * length * x.itemsize):
+        some = g[block].reshape(-1, groups, each, length)
+        if rows:
+            some = some.transpose(1, 2, 0, 3).reshape(groups, each, -1)
+            total += xp.matmul(some, rows_of(xp, x[block], kernel, out, geometry))
+        else:
+            total += xp.matmul(some, columns_of(xp, x[block], kernel, out, geometry).swapaxes(2, 3)).sum(axis=0)
+    if rows:
+        total = total.reshape(groups * each, *kernel, channels).transpose(0, n + 1, *range(1, n + 1))
+        return xp.ascontiguousarray(total)
+    return total.reshape(groups * each, channels, *kernel)
+
+
+# ---- the same in public ops
+
+
+def padded_tensor(x: Tensor, padding: Pairs, fill: float = 0) -> Tensor:
+    """`fill` around the dims from 2 on; negative padding cuts off."""
+    part, place, size = overlap(x.shape[2:], padding)
+    if any(s != slice(0, n) for s, n in zip(part, x.shape[2:], strict=True)):
+        x = apply(SLICE, (x,), {"index": (slice(None), slice(None), *part)})
+    if size == tuple(x.shape[2:]):
+        return x
+    attrs = {"index": (slice(None), slice(None), *place), "shape": (*x.shape[:2], *size), "fill": fill}
+    return apply(UNSLICE, (x,), attrs)  # type: ignore[no-any-return]
+
+
+def windows(x: Tensor, kernel: Ints, geometry: Geometry, fill: float = 0) -> Tensor:
+    """All windows of the dims from 2 on, as [sample, channel, *out, *kernel]."""
+    x = padded_tensor(x, geometry.padding, fill)
+    for i, (span, d, s) in enumerate(zip(spans(kernel, geometry.dilation), geometry.dilation, geometry.stride, strict=True)):
+        x = apply(WINDOWS, (x,), {"dim": 2 + i, "size": span, "step": s})
+        if d > 1:
+            x = apply(SLICE, (x,), {"index": (..., slice(None, None, d))})
+    return x
+
+
+def unwindows(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
+    """What `windows` took apart added up again: its transpose."""
+    n = len(kernel)
+    full = input_size(tuple(x.shape[2 : 2 + n]), kernel, geometry._replace(padding=((0, 0),) * n))
+    for i in reversed(range(n)):
+        span = spans(kernel, geometry.dilation)[i]
+        if geometry.dilation[i] > 1:
+            attrs = {"index": (..., slice(None, None, geometry.dilation[i])), "shape": (*x.shape[:-1], span), "fill": 0}
+            x = apply(UNSLICE, (x,), attrs)
+        x = apply(UNWINDOWS, (x,), {"dim": 2 + i, "size": span, "step": geometry.stride[i], "length": full[i]})
+    return padded_tensor(x, tuple((-before, -after) for before, after in geometry.padding))
+
+
+def columns(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
+    """All windows as [sample, channel * place, position]."""
+    n = len(kernel)
+    order = (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
+    found = windows(x, kernel, geometry).permute(order)
+    return found.reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(found.shape[2 + n :]))  # type: ignore[no-any-return]
+
+
+def uncolumns(x: Tensor, kernel: Ints, out: Ints, geometry: Geometry) -> Tensor:
+    """The transpose of `columns`."""
+    n = len(kernel)
+    x = x.reshape(x.shape[0], x.shape[1] // math.prod(kernel), *kernel, *out)
+    return unwindows(x.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n)), kernel, geometry)
+
+
+def expand_conv(x: Tensor, w: Tensor, *, geometry: Geometry) -> Tensor:
+    groups, kernel = geometry.groups, tuple(w.shape[2:])
+    out = output_size(tuple(x.shape[2:]), kernel, geometry)
+    width = w.shape[1] * math.prod(kernel)
+    parts = columns(x, kernel, geometry).reshape(x.shape[0], groups, width, math.prod(out))
+    return (w.reshape(groups, w.shape[0] // groups, width) @ parts).reshape(x.shape[0], w.shape[0], *out)  # type: ignore[no-any-return]
+
+
+def expand_input_grad(g: Tensor, w: Tensor, *, geometry: Geometry) -> Tensor:
+    groups, kernel, out = geometry.groups, tuple(w.shape[2:]), tuple(g.shape[2:])
+    each, width = w.shape[0] // groups, w.shape[1] * math.prod(kernel)
+    parts = w.reshape(groups, each, width).mT @ g.reshape(g.shape[0], groups, each, math.prod(out))
+    return uncolumns(parts.reshape(g.shape[0], groups * width, math.prod(out)), kernel, out, geometry)
+
+
+def expand_weight_grad(x: Tensor, g: Tensor, *, geometry: Geometry) -> Tensor:
+    groups, out = geometry.groups, tuple(g.shape[2:])
+    kernel = kernel_size(tuple(x.shape[2:]), out, geometry)
+    each, width = g.shape[1] // groups, x.shape[1] // groups * math.prod(kernel)
+    parts = columns(x, kernel, geometry).reshape(x.shape[0], groups, width, math.prod(out))
+    total = (g.reshape(g.shape[0], groups, each, math.prod(out)) @ parts.mT).sum(0)
+    return total.reshape(g.shape[1], x.shape[1] // groups, *kernel)  # type: ignore[no-any-return]
+
+
+# ---- the ops
+
+
+def conv(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    return apply(CONV, (x, w), {"geometry": geometry})  # type: ignore[no-any-return]
+
+
+def conv_input_grad(g: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    return apply(CONV_INPUT_GRAD, (g, w), {"geometry": geometry})  # type: ignore[no-any-return]
+
+
+def conv_weight_grad(x: Tensor, g: Tensor, geometry: Geometry) -> Tensor:
+    return apply(CONV_WEIGHT_GRAD, (x, g), {"geometry": geometry})  # type: ignore[no-any-return]
+
+
+CONV_GRADIENTS = {
+    "x": lambda g, w, geometry: conv_input_grad(g, w, geometry),
+    "w": lambda g, x, geometry: conv_weight_grad(x, g, geometry),
+}
+CONV = primitive(
+    "conv",
+    "contraction",
+    lambda xp, x, w, *, geometry: convolve(xp, x, w, None, geometry),
+    grad=CONV_GRADIENTS,
+    expand=expand_conv,
+)
+CONV_BIAS = primitive(
+    "conv_bias",
+    "contraction",
+    lambda xp, x, w, bias, *, geometry: convolve(xp, x, w, bias, geometry),
+    grad={**CONV_GRADIENTS, "bias": lambda g: g.sum((0, *range(2, g.ndim)))},
+    expand=lambda x, w, bias, *, geometry: with_bias(conv(x, w, geometry), bias),
+)
+CONV_INPUT_GRAD = primitive(
+    "conv_input_grad",
+    "contraction",
+    run_input_grad,
+    grad={
+        "g": lambda g, w, geometry: conv(g, w, geometry),
+        "w": lambda gradient, g, geometry: conv_weight_grad(gradient, g, geometry),
+    },
+    expand=expand_input_grad,
+)
+CONV_WEIGHT_GRAD = primitive(
+    "conv_weight_grad",
+    "contraction",
+    run_weight_grad,
+    grad={
+        "x": lambda gradient, g, geometry: conv_input_grad(g, gradient, geometry),
+        "g": lambda gradient, x, geometry: conv(x, gradient, geometry),
+    },
+    expand=expand_weight_grad,
+)
+
+
+def with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
+    return x if bias is None else x + bias.reshape(1, -1, *(1,) * (x.ndim - 2))  # type: ignore[no-any-return]
+
+
+# ---- arguments
+
+
+def per_dim(value: Any, n: int, name: str, what: str = "convolution") -> Ints:
+    """An argument that is one number for all spatial dims, or one for each."""
+    numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    found = tuple(as_index(v, f"{name} of a {what}") for v in numbers)
+    if len(found) not in (1, n):
+        raise RuntimeError(
+            f"expected {name} to be a single integer value or a list of {n} values to match the {what} dimensions, "
+            f"but got {name}={list(found)}"
+        )
+    return found * n if len(found) == 1 else found
+
+
+def check_numbers(stride: Ints, padding: Ints, dilation: Ints) -> None:
+    if min(stride) < 1:
+        raise RuntimeError(f"non-positive stride is not supported, but got {list(stride)}")
+    if min(padding) < 0:
+        raise RuntimeError(f"negative padding is not supported, but got {list(padding)}")
+    if min(dilation) < 1:
+        raise RuntimeError(f"dilation should be greater than zero, but got {list(dilation)}")
+
+
+def check_tensors(name: str, n: int, input: Any, weight: Any, bias: Any, groups: int, transposed: bool) -> None:
+    for word, x in (("input", input), ("weight", weight), ("bias", bias)):
+        if not isinstance(x, Tensor) and not (word == "bias" and x is None):
+            raise TypeError(f"{name}(): argument '{word}' must be Tensor, not {type(x).__name__}")
+        if x is not None and x.dtype != input.dtype:
+            raise RuntimeError(
+                f"Input type ({input.dtype.name}) and {word} type ({x.dtype.name}) should be the same; convert one with .to(dtype)"
+            )
+    if input.dtype.name == "bool":
+        raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'; convert the input with .float()")
+    shape, w = list(input.shape), list(weight.shape)
+    if len(shape) not in (n + 1, n + 2):
+        raise RuntimeError(
+            f"Expected {n + 1}D (unbatched) or {n + 2}D (batched) input to {name}, but got input of size: {shape}"
+        )
+    if len(w) != n + 2:
+        raise RuntimeError(f"Expected {n + 2}D weight for {name}, but got weight of size: {w}")
+    if groups < 1:
+        raise RuntimeError(f"non-positive groups is not supported, but got groups={groups}")
+    if w[0] < groups:
+        raise RuntimeError(
+            f"Given groups={groups}, expected weight to be at least {groups} at dimension 0, but got weight of size {w} instead"
+        )
+    if w[0] % groups:
+        raise RuntimeError(
+            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, but got weight of size {w} instead"
+        )
+    if min(w[2:]) < 1:
+        raise RuntimeError(f"kernel size should be greater than zero, but got weight of size {w} for {name}")
+    given = "Given transposed=1" if transposed else f"Given groups={groups}"
+    channels, outputs = (w[0], w[1] * groups) if transposed else (w[1] * groups, w[0])
+    if shape[-n - 1] != channels:
+        raise RuntimeError(
+            f"{given}, weight of size {w}, expected input{shape} to have {channels} channels, "
+            f"but got {shape[-n - 1]} channels instead"
+        )
+    if bias is not None and tuple(bias.shape) != (outputs,):
+        raise RuntimeError(
+            f"{given}, weight of size {w}, expected bias to be 1-dimensional with {outputs} elements, "
+            f"but got bias of size {list(bias.shape)} instead"
+        )
+    if 0 in shape[-n:]:
+        raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
+
+
+def by(sizes: Any) -> str:
+    """(4 x 4), as error messages show sizes."""
+    return f"({' x '.join(map(str, sizes))})"
+
+
+def padding_pairs(padding: Any, kernel: Ints, stride: Ints, dilation: Ints) -> Pairs:
+    n = len(kernel)
+    if isinstance(padding, str):
+        if padding == "valid":
+            return ((0, 0),) * n
+        if padding != "same":
+            raise RuntimeError(f"Invalid padding string: '{padding}'; expected 'valid' or 'same'")
+        if max(stride) > 1:
+            raise RuntimeError(f"padding='same' is not supported for strided convolutions, but got stride={list(stride)}")
+        return tuple(((span - 1) // 2, span // 2) for span in spans(kernel, dilation))
+    return tuple((p, p) for p in per_dim(padding, n, "padding"))
+
+
+def convolution(
+    name: str, n: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Tensor:
+    check_tensors(name, n, input, weight, bias, groups, False)
+    kernel, size = tuple(weight.shape[2:]), tuple(input.shape[-n:])
+    stride, dilation = per_dim(stride, n, "stride"), per_dim(dilation, n, "dilation")
+    check_numbers(stride, (0,), dilation)
+    pairs = padding_pairs(padding, kernel, stride, dilation)
+    check_numbers(stride, tuple(a for a, _ in pairs), dilation)
+    room = tuple(m + a + b for m, (a, b) in zip(size, pairs, strict=True))
+    reach = spans(kernel, dilation)
+    if any(r > m for r, m in zip(reach, room, strict=True)):
+        raise RuntimeError(
+            f"Calculated padded input size per channel: {by(room)}. Kernel size: {by(reach)}. "
+            "Kernel size can't be greater than actual input size"
+        )
+    geometry = exact(size, kernel, stride, pairs, dilation, groups)
+    batched = input.ndim == n + 2
+    x = input if batched else input.unsqueeze(0)
+    if bias is None:
+        found = conv(x, weight, geometry)
+    else:
+        found = apply(CONV_BIAS, (x, weight, bias), {"geometry": geometry})
+    return found if batched else found.squeeze(0)  # type: ignore[no-any-return]
+
+
+def transposed_convolution(
+    name: str,
+    n: int,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Any,
+    padding: Any,
+    output_padding: Any,
+    groups: int,
+    dilation: Any,
+) -> Tensor:
+    check_tensors(name, n, input, weight, bias, groups, True)
+    kernel, size = tuple(weight.shape[2:]), tuple(input.shape[-n:])
+    stride, padding = per_dim(stride, n, "stride"), per_dim(padding, n, "padding")
+    extra, dilation = per_dim(output_padding, n, "output_padding"), per_dim(dilation, n, "dilation")
+    check_numbers(stride, padding, dilation)
+    if min(extra) < 0:
+        raise RuntimeError(f"negative output_padding is not supported, but got {list(extra)}")
+    if any(e >= s and e >= d for e, s, d in zip(extra, stride, dilation, strict=True)):
+        raise RuntimeError(
+            f"output padding must be smaller than either stride or dilation, but got output_padding: {list(extra)} "
+            f"stride: {list(stride)} dilation: {list(dilation)}"
+        )
+    pairs = tuple((p, p - e) for p, e in zip(padding, extra, strict=True))
+    geometry = Geometry(stride, pairs, dilation, groups)
+    out = input_size(size, kernel, geometry)
+    if min(out) < 1:
+        raise RuntimeError(
+            f"Given input size per channel: {by(size)}. Calculated output size per channel: {by(out)}. Output size is too small"
+        )
+    batched = input.ndim == n + 2
+    found = conv_input_grad(input if batched else input.unsqueeze(0), weight, geometry)
+    found = with_bias(found, bias)
+    return found if batched else found.squeeze(0)  # type: ignore[no-any-return]
+
+
+# ---- the public functions
+
+BOTH = ("", "nn.functional")
+
+
+@public(
+    *BOTH,
+    samples=[
+        sample(A(2, 3, 6), A(4, 3, 3), A(4), stride=2, padding=1),
+        sample(A(4, 7), A(2, 2, 2), dilation=3, groups=2),
+        sample(A(1, 2, 5), A(3, 2, 4), padding="same"),
+        sample(I(1, 2, 5), I(3, 2, 2), I(3), grad=False),
+    ],
+    method=False,
+)
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Slide `weight` [out, in / groups, width] over the last dim of `input` [batch, in, length] and sum up the products."""
+    return convolution("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+
+
+@public(
+    *BOTH,
+    samples=[
+        sample(A(2, 2, 4, 3), A(3, 2, 2, 3), A(3), padding=1),
+        sample(A(2, 5, 6), A(3, 2, 2, 2), stride=(2, 3), padding=(1, 0)),
+        sample(A(1, 4, 3, 3), A(4, 2, 2, 1), A(4), groups=2, padding="valid"),
+        sample(A(1, 2, 5, 5), A(2, 2, 2, 3), dilation=(2, 1), padding="same"),
+        sample(A(1, 16, 2, 2), A(2, 16, 1, 1), A(2), stride=2, padding=1),
+    ],
+    method=False,
+)
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Slide `weight` [out, in / groups, height, width] over an image [batch, in, height, width] and sum up the products."""
+    return convolution("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+
+
+@public(
+    *BOTH,
+    samples=[
+        sample(A(1, 2, 3, 3, 2), A(2, 2, 2, 2, 2), A(2), padding=(1, 0, 0)),
+        sample(A(1, 4, 4, 3), A(2, 1, 2, 2, 1), stride=(1, 2, 2), dilation=(2, 1, 1)),
+    ],
+    method=False,
+)
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Slide `weight` [out, in / groups, depth, height, width] over a volume and sum up the products."""
+    return convolution("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+
+
+@public(
+    *BOTH,
+    samples=[
+        sample(A(2, 3, 4), A(3, 2, 3), A(2), stride=2, padding=1, output_padding=1),
+        sample(A(4, 3), A(4, 2, 2), groups=2, dilation=2, output_padding=1),
+    ],
+    method=False,
+)
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """The transpose of `conv1d`: every input element spreads `weight` [in, out / groups, width] over the output."""
+    return transposed_convolution("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+@public(
+    *BOTH,
+    samples=[
+        sample(A(2, 2, 3, 3), A(2, 2, 2, 3), A(2), stride=(2, 1), padding=(0, 1), output_padding=(1, 0)),
+        sample(A(4, 2, 3), A(4, 1, 2, 2), A(2), groups=2),
+        sample(A(1, 2, 2, 2), A(2, 2, 2, 2), stride=3, dilation=2, padding=1),
+    ],
+    method=False,
+)
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """The transpose of `conv2d`: every input element spreads `weight` [in, out / groups, height, width] over the output."""
+    return transposed_convolution("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+@public(
+    *BOTH,
+    samples=[sample(A(1, 2, 2, 2, 2), A(2, 2, 2, 1, 2), A(2), stride=(2, 1, 1), padding=(1, 0, 0), output_padding=(1, 0, 0))],
+    method=False,
+)
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    """The transpose of `conv3d`: every input element spreads `weight` [in, out / groups, *kernel] over the output."""
+    return transposed_convolution("conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+# ---- the columns by themselves
+
+
+def block_geometry(size: Ints, kernel: Ints, dilation: Any, padding: Any, stride: Any) -> tuple[Geometry, Ints]:
+    """Checked arguments of `unfold` and `fold`, and how many blocks there are in each direction."""
+    stride, dilation, padding = (
+        per_dim(v, 2, name, "image") for v, name in ((stride, "stride"), (dilation, "dilation"), (padding, "padding"))
+    )
+    for name, values in (("kernel size", kernel), ("stride", stride), ("dilation", dilation)):
+        if min(values) < 1:
+            raise RuntimeError(f"{name} should be greater than zero, but got {list(values)}")
+    if min(padding) < 0:
+        raise RuntimeError(f"padding should be non-negative, but got {list(padding)}")
+    geometry = exact(size, kernel, stride, tuple((p, p) for p in padding), dilation)
+    room = (n + 2 * p - r for n, p, r in zip(size, padding, spans(kernel, dilation), strict=True))
+    return geometry, tuple(max(free // s + 1, 0) for free, s in zip(room, stride, strict=True))
+
+
+@public(
+    "nn.functional",
+    samples=[
+        sample(A(2, 2, 3, 4), 2),
+        sample(A(2, 4, 5), (2, 3), padding=(1, 0), stride=2),
+        sample(A(1, 1, 5, 5), 2, dilation=(2, 3), padding=1),
+    ],
+)
+def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
+    """All blocks of an image [batch, channel, height, width] as columns [batch, channel * block, number of blocks]."""
+    if input.ndim not in (3, 4) or 0 in input.shape[-3:]:
+        raise RuntimeError(
+            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, "
+            f"but got: {list(input.shape)}"
+        )
+    size, kernel = tuple(input.shape[-2:]), per_dim(kernel_size, 2, "kernel_size", "image")
+    geometry, counts = block_geometry(size, kernel, dilation, padding, stride)
+    if min(counts) < 1:
+        raise RuntimeError(
+            f"Given input with spatial size {size}, kernel_size={kernel}, dilation={geometry.dilation}, padding={padding}, "
+            f"calculated shape of the array of sliding blocks as {counts}, but its components must be at least one."
+        )
+    batched = input.ndim == 4
+    found = columns(input if batched else input.unsqueeze(0), kernel, geometry)
+    return found if batched else found.squeeze(0)  # type: ignore[no-any-return]
+
+
+@public(
+    "nn.functional",
+    samples=[
+        sample(A(2, 4, 6), (3, 4), 2),
+        sample(A(6, 6), (4, 5), (2, 3), padding=(1, 0), stride=2),
+        sample(A(1, 4, 12), (4, 5), 2, dilation=2, padding=(1, 0)),
+    ],
+)
+def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
+    """Blocks [batch, channel * block, number of blocks] added up where they stood in an image of `output_size`."""
+    if input.ndim not in (2, 3) or 0 in input.shape[-2:]:
+        raise RuntimeError(
+            "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for input, "
+            f"but got: {list(input.shape)}"
+        )
+    size, kernel = per_dim(output_size, 2, "output_size", "image"), per_dim(kernel_size, 2, "kernel_size", "image")
+    geometry, counts = block_geometry(size, kernel, dilation, padding, stride)
+    width, length = input.shape[-2:]
+    if width % math.prod(kernel):
+        raise RuntimeError(
+            "Expected size of input's dimension 1 to be divisible by the product of kernel_size, "
+            f"but got input.size(1)={width} and kernel_size={kernel}."
+        )
+    if math.prod(counts) != length:
+        raise RuntimeError(
+            f"Given output_size={size}, kernel_size={kernel}, dilation={geometry.dilation}, padding={padding}, "
+            f"stride={geometry.stride}, expected size of input's dimension 2 to match the calculated number of sliding blocks "
+            f"{counts[0]} * {counts[1]} = {math.prod(counts)}, but got input.size(2)={length}."
+        )
+    batched = input.ndim == 3
+    found = uncolumns(input if batched else input.unsqueeze(0), kernel, counts, geometry)
+    return found if batched else found.squeeze(0)  # type: ignore[no-any-return]
