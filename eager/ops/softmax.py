@@ -126,7 +126,7 @@ def normalised(op: Op, input: Any, dim: int | None, dtype: Any) -> Tensor:
         input = cast(input, dtypes.as_dtype(dtype))
     if not input.dtype.is_floating_point:
         raise NotImplementedError(
-            f"\"{op.name}\" not implemented for '{input.dtype.legacy}': convert the input, for example with dtype=tapejit.float32"
+            f"\"{op.name}\" not implemented for '{input.dtype.legacy}': convert the input with .float() first"
         )
     return apply(op, (input,), {"dim": place})  # type: ignore[no-any-return]
 
