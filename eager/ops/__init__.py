@@ -1,6 +1,6 @@
 """The op table, one family a file. Importing this package fills `eager.op.OPS` and attaches the methods of Tensor."""
 
-from . import activation, contraction, conv, convert, create, index, movement, pointwise, random, reduce, shape, softmax
+from . import activation, contraction, conv, convert, create, gather, index, movement, pick, pointwise, random, reduce, shape, softmax
 
 __all__ = [
     "activation",
@@ -8,8 +8,10 @@ __all__ = [
     "conv",
     "convert",
     "create",
+    "gather",
     "index",
     "movement",
+    "pick",
     "pointwise",
     "random",
     "reduce",

@@ -147,7 +147,7 @@ INDEX_ADD = primitive(
     ),
     upcast=True,
 )
-NONZERO = primitive("nonzero", "index", lambda xp, x: xp.nonzero(x))
+NONZERO = primitive("nonzero", "index", lambda xp, x: xp.nonzero(x), data_dependent=True)
 
 # ---- reading an index
 
@@ -403,7 +403,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     if mask is not None and value._array.ndim == 0:
         write(view, masked(view, mask, parts.picks[0][0], value), "index_put_")
     else:
-        write(view, put(INDEX_PUT, view, *parts.indices(), value), "index_put_")
+        write(view, put_at(INDEX_PUT, view, *parts.indices(), value), "index_put_")
 
 
 def assigned(self: Tensor, value: Any) -> Tensor:
@@ -440,7 +440,7 @@ def masked(view: Tensor, mask: Tensor, dim: int, value: Tensor) -> Tensor:
     return where(wide, cast(value, view.dtype), view)  # type: ignore[no-any-return]
 
 
-def put(op: Op, view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Tensor) -> Tensor:
+def put_at(op: Op, view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Tensor) -> Tensor:
     """Overwrite, or add to, what tensors pick, with a value that is broadcast to it."""
     if value._array.dtype != view._array.dtype:
         raise RuntimeError(

@@ -266,7 +266,7 @@ VIEW_SCATTER = primitive(
     "movement",
     run_view_scatter,
     grad={
-        "base": lambda g, chain: apply(VIEW_SCATTER, (g, follow(g, chain) * 0), {"chain": chain}),
+        "base": lambda g, chain: apply(VIEW_SCATTER, (g, g.new_zeros(())), {"chain": chain}),
         "value": lambda g, chain: follow(g, chain),
     },
 )
