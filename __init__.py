@@ -33,8 +33,22 @@ from .eager.dtypes import (
     set_default_dtype,
     uint8,
 )
+from .eager.legacy import types as _legacy_types
 from .eager.ops.convert import from_dlpack, from_numpy
-from .eager.ops.create import as_tensor, full, ones, tensor, zeros
+from .eager.ops.create import (
+    as_tensor,
+    asarray,
+    empty,
+    empty_like,
+    frombuffer,
+    is_complex,
+    is_floating_point,
+    is_nonzero,
+    is_tensor,
+    numel,
+    scalar_tensor,
+    tensor,
+)
 from .eager.ops.pointwise import ALIASES as _aliases
 from .eager.ops.pointwise import result_type
 from .eager.ops.random import (
@@ -49,6 +63,7 @@ from .eager.ops.random import (
     randn_like,
     randperm,
 )
+from .eager.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.tensor import Size, Tensor
 
@@ -68,6 +83,7 @@ if TYPE_CHECKING:  # the op table's functions
 
 globals().update(_op.exported(""))
 globals().update(_aliases)
+globals().update(_legacy_types(on_cuda=False))
 
 
 def _submodules(**modules: Any) -> None:

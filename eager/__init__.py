@@ -1,5 +1,5 @@
 """The eager engine: tensors, ops, the tape. Runs with nothing else; imports neither the tracer nor code generation."""
 
-from . import autograd, ops, operators
+from . import autograd, ops, operators, printing
 
-__all__ = ["autograd", "operators", "ops"]
+__all__ = ["autograd", "operators", "ops", "printing"]

@@ -57,7 +57,7 @@ ALL = (bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, floa
 ALIASES = {"half": float16, "float": float32, "double": float64, "short": int16, "int": int32, "long": int64}
 _NAMED = {d.name: d for d in ALL}
 _FROM_NUMPY = {d.numpy: d for d in ALL}
-_PYTHON = {bool: bool_, int: int64, float: None}
+_PYTHON = {bool: bool_, int: int64, float: float64}
 HALF = frozenset((float16.numpy, bfloat16.numpy))
 
 
@@ -96,7 +96,7 @@ def as_dtype(value: Any) -> dtype:
     if isinstance(value, dtype):
         return value
     if isinstance(value, type) and value in _PYTHON:
-        return _PYTHON[value] or _default
+        return _PYTHON[value]
     try:
         return from_numpy(value)
     except TypeError:

@@ -306,4 +306,6 @@ def legacy_array(data: tuple[Any, ...], dtype: np.dtype[Any]) -> np.ndarray[Any,
         return np.array(devices.to_numpy(value._array), dtype)
     if isinstance(value, (float, bool)):
         raise TypeError(f"new(): data must be a sequence (got {type(value).__name__})")
-    return np.array(value, dtype)
+    from .ops.create import values_of
+
+    return values_of(value, dtypes.from_numpy(dtype))

@@ -17,16 +17,24 @@ from ..grad_mode import (
 from ..op import apply
 from ..ops.create import FULL
 from ..tensor import Tensor
-from . import hooks
+from . import functional, hooks
 from .anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
+from .check import gradcheck, gradgradcheck
+from .draw import draw
 from .function import Function
+from .variable import Variable
 
 __all__ = [
     "Function",
+    "Variable",
     "backward",
     "detect_anomaly",
+    "draw",
     "enable_grad",
+    "functional",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
     "hooks",
     "inference_mode",
     "is_anomaly_check_nan_enabled",
@@ -49,21 +57,22 @@ def _seeds(roots: tuple[Tensor, ...], given: Any) -> list[Tensor]:
     if len(gradients) != len(roots):
         raise RuntimeError(f"got {len(roots)} tensors and {len(gradients)} gradients")
     seeds = []
-    for root, g in zip(roots, gradients, strict=True):
+    for i, (root, g) in enumerate(zip(roots, gradients, strict=True)):
         if not root.requires_grad:
-            raise RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn")
+            raise RuntimeError(f"element {i} of tensors does not require grad and does not have a grad_fn")
         if g is None:
             if root.numel() != 1:
                 raise RuntimeError(
                     f"grad can be implicitly created only for scalar outputs, but this one has shape {list(root.shape)}; "
                     "reduce it first, for example with .sum(), or pass gradient="
                 )
-            g = apply(FULL, (), {"shape": root._array.shape, "value": 1, "dtype": root.dtype, "device": root.device})
+            g = apply(FULL, (1,), {"shape": root._array.shape, "dtype": root.dtype, "device": root.device})
         elif not isinstance(g, Tensor):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
         if g.shape != root.shape:
             raise RuntimeError(
-                f"Mismatch in shape: grad_output has a shape of {list(g.shape)} and output has a shape of {list(root.shape)}."
+                f"Mismatch in shape: grad_output[{i}] has a shape of {list(g.shape)} and output[{i}] has a shape of "
+                f"{list(root.shape)}."
             )
         seeds.append(g if g.dtype is root.dtype else g.to(root.dtype))
     return seeds
@@ -82,6 +91,9 @@ def backward(
     wanted = None if inputs is None else _sequence(inputs)
     if wanted is not None and not wanted:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    for w in wanted or ():
+        if not w.requires_grad:
+            raise RuntimeError("backward(): one of `inputs` does not require grad")
     tape.backward(roots, _seeds(roots, grad_tensors), keep, create_graph, wanted)
 
 
@@ -95,6 +107,10 @@ def grad(
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of `outputs` with respect to `inputs`, leaving every `.grad` as it is."""
+    if materialize_grads and allow_unused is False:
+        raise ValueError(
+            "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
+        )
     roots, wanted = _sequence(outputs), _sequence(inputs)
     keep = create_graph if retain_graph is None else retain_graph
     for w in wanted:
@@ -103,11 +119,12 @@ def grad(
     found = tape.backward(roots, _seeds(roots, grad_outputs), keep, create_graph, wanted, accumulate=False)
     if materialize_grads:
         return tuple(w.new_zeros(w.shape) if g is None else g for g, w in zip(found, wanted, strict=True))
-    if not allow_unused and any(g is None for g in found):
-        raise RuntimeError(
-            "One of the differentiated Tensors appears to not have been used in the graph. "
-            "Set allow_unused=True if this is the desired behavior."
-        )
+    for i, g in enumerate(found):
+        if g is None and not allow_unused:
+            raise RuntimeError(
+                f"The differentiated Tensor at index {i} appears to not have been used in the graph. "
+                "Set allow_unused=True if this is the desired behavior."
+            )
     return tuple(found)
 
 

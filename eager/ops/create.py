@@ -2,41 +2,81 @@
 
 from __future__ import annotations
 
+import collections.abc
+import functools
+import math
+import warnings
 from typing import Any
 
 import numpy as np
 
 from .. import devices, dtypes
 from ..op import apply, primitive, public
-from ..samples import A, sample
-from ..tensor import Tensor, wrap
+from ..samples import A, I, sample
+from ..tensor import Tensor, as_index, wrap
 from .convert import from_numpy
+from .pointwise import is_number, where
 from .shape import sizes
 
-FULL = primitive("full", "create", lambda xp, *, shape, value, dtype, device: filled(xp, shape, value, dtype, device))
+IGNORED = {"layout", "pin_memory", "memory_format", "names"}  # arguments of PyTorch's factories that mean nothing here
+
+# ---- kernels: the device is an attribute, as there is no input that has one
 
 
-def filled(xp: Any, shape: tuple[int, ...], value: Any, dtype: dtypes.dtype, where: devices.device) -> Any:
-    xp = devices.module_for(where)
-    with devices.on(where):
+def run_full(xp: Any, value: Any, *, shape: tuple[int, ...], dtype: dtypes.dtype, device: devices.device) -> Any:
+    xp = devices.module_for(device)
+    with devices.on(device):
         return xp.zeros(shape, dtype.numpy) if value == 0 else xp.full(shape, value, dtype.numpy)
 
 
-def make(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
-    kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    found = apply(FULL, (), {"shape": check_sizes(shape), "value": value, "dtype": kind, "device": devices.as_device(device)})
-    return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
+def run_empty(xp: Any, *, shape: tuple[int, ...], dtype: dtypes.dtype, device: devices.device) -> Any:
+    with devices.on(device):
+        return devices.module_for(device).empty(shape, dtype.numpy)
 
 
-IGNORED = {"layout", "pin_memory", "memory_format", "names"}  # arguments of PyTorch's factories that mean nothing here
+def run_arange(xp: Any, start: Any, step: Any, *, length: int, dtype: dtypes.dtype, device: devices.device) -> Any:
+    xp = devices.module_for(device)
+    with devices.on(device):
+        values = xp.arange(length, dtype=np.float64 if isinstance(start, float) or isinstance(step, float) else np.int64)
+        if step != 1:
+            values *= step
+        if start != 0:
+            values += start
+        return values.astype(dtype.numpy, copy=False)
+
+
+def run_triangle(
+    xp: Any, *, rows: int, columns: int, offset: int, lower: bool, dtype: dtypes.dtype, device: devices.device
+) -> Any:
+    xp = devices.module_for(device)
+    with devices.on(device):
+        distance = xp.arange(columns)[None, :] - xp.arange(rows)[:, None]
+        return xp.stack(xp.nonzero(distance <= offset if lower else distance >= offset)).astype(dtype.numpy, copy=False)
+
+
+FULL = primitive("full", "create", run_full)
+EMPTY = primitive("empty", "create", run_empty)
+ARANGE = primitive("arange", "create", run_arange)
+TRIANGLE = primitive("triangle_indices", "opaque", run_triangle)
+
+# ---- arguments
 
 
 def given(size: tuple[Any, ...], keywords: dict[str, Any], name: str) -> tuple[int, ...]:
     """The shape a factory was asked for, `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))`, and no unknown keywords."""
+    no_others(keywords, name)
+    if "size" in keywords:
+        return sizes((keywords["size"],))
+    if not size:
+        raise TypeError(f'{name}() missing 1 required positional arguments: "size"')
+    return sizes(tuple(n.item() if isinstance(n, Tensor) and n._array.ndim == 0 else n for n in size))
+
+
+def no_others(keywords: dict[str, Any], name: str) -> None:
+    """Refuse keywords that PyTorch does not know either."""
     unknown = keywords.keys() - IGNORED - {"size"}
     if unknown:
         raise TypeError(f"{name}() got an unexpected keyword argument '{min(unknown)}'")
-    return sizes((keywords["size"],) if "size" in keywords else size)
 
 
 def check_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -45,88 +85,392 @@ def check_sizes(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
+def check_tensor(input: Any, name: str) -> None:
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}")
+
+
+def number(value: Any) -> Any:
+    """A Python number from a number or a tensor with one element."""
+    return value.item() if isinstance(value, (Tensor, np.generic)) else value
+
+
+def make(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    """A tensor filled with `value`, or with whatever is there if that is None."""
+    kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+    attrs = {"shape": check_sizes(shape), "dtype": kind, "device": devices.as_device(device)}
+    found = apply(EMPTY, (), attrs) if value is None else apply(FULL, (value,), attrs)
+    return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
+
+
+# ---- constants
+
+
+@public(samples=[sample(2, 3, grad=False), sample((4,), grad=False), sample(0, 2, grad=False)], method=False)
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of zeros."""
     return make(given(size, kw, "zeros"), 0, dtype, device, requires_grad)
 
 
+@public(samples=[sample(2, 3, grad=False), sample((4,), grad=False), sample((), grad=False)], method=False)
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of ones."""
     return make(given(size, kw, "ones"), 1, dtype, device, requires_grad)
 
 
-def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
+    """A tensor whose values are whatever was in its memory."""
+    return make(given(size, kw, "empty"), None, dtype, device, requires_grad)
+
+
+@public(
+    samples=[sample((2, 3), 1.5, grad=False), sample((2,), 3, grad=False), sample((), True, grad=False)], method=False, op=FULL
+)
+def full(
+    size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
     """A tensor filled with a value, of the value's dtype unless told otherwise."""
-    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
-    return make(sizes((size,)), value, dtypes.of_number(value) if dtype is None else dtype, device, requires_grad)
+    no_others(kw, "full")
+    if not hasattr(size, "__iter__"):
+        raise TypeError(f"full(): argument 'size' (position 1) must be tuple of ints, not {type(size).__name__}")
+    value = number(fill_value)
+    kind = fill_value.dtype if isinstance(fill_value, Tensor) else dtypes.of_number(value)
+    return make(sizes((size,)), value, kind if dtype is None else dtype, device, requires_grad)
 
 
-def new_full(self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def like(input: Any, value: Any, name: str, dtype: Any, device: Any, requires_grad: bool, kw: dict[str, Any]) -> Tensor:
+    check_tensor(input, name)
+    no_others(kw, name)
+    place = input.device if device is None else device
+    return make(input._array.shape, value, input.dtype if dtype is None else dtype, place, requires_grad)
+
+
+_shapes = [sample(A(2, 3), grad=False), sample(A(), grad=False), sample(I(4), grad=False)]
+
+
+@public(samples=_shapes, method=False)
+def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
+    """Zeros in the shape, dtype and device of a tensor."""
+    return like(input, 0, "zeros_like", dtype, device, requires_grad, kw)
+
+
+@public(samples=_shapes, method=False)
+def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
+    """Ones in the shape, dtype and device of a tensor."""
+    return like(input, 1, "ones_like", dtype, device, requires_grad, kw)
+
+
+@public(samples=[sample(A(2, 3), 2.5, grad=False), sample(I(4), 3, grad=False)], method=False)
+def full_like(
+    input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
+    """A value in the shape, dtype and device of a tensor."""
+    return like(input, number(fill_value), "full_like", dtype, device, requires_grad, kw)
+
+
+def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
+    """An uninitialised tensor in the shape, dtype and device of a tensor."""
+    return like(input, None, "empty_like", dtype, device, requires_grad, kw)
+
+
+def new_full(
+    self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
     """A tensor filled with a value, of this tensor's dtype and device."""
-    where = self.device if device is None else device
-    return make(sizes((size,)), fill_value, dtype or self.dtype, where, requires_grad)
+    no_others(kw, "new_full")
+    place = self.device if device is None else device
+    return make(sizes((size,)), number(fill_value), dtype or self.dtype, place, requires_grad)
 
 
-def new_zeros(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def new_zeros(
+    self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
     """A tensor of zeros of this tensor's dtype and device."""
-    return new_full(self, sizes(size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    shape = given(size, kw, "new_zeros")
+    return make(shape, 0, dtype or self.dtype, self.device if device is None else device, requires_grad)
 
 
-def new_ones(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def new_ones(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of ones of this tensor's dtype and device."""
-    return new_full(self, sizes(size), 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    shape = given(size, kw, "new_ones")
+    return make(shape, 1, dtype or self.dtype, self.device if device is None else device, requires_grad)
 
 
-def new_empty(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of this tensor's dtype and device whose values are not to be relied on."""
-    return new_full(self, sizes(size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+def new_empty(
+    self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
+    """An uninitialised tensor of this tensor's dtype and device."""
+    shape = given(size, kw, "new_empty")
+    return make(shape, None, dtype or self.dtype, self.device if device is None else device, requires_grad)
 
 
-def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False) -> Tensor:
+def new_tensor(
+    self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
+    """A tensor of data, of this tensor's dtype and device."""
+    no_others(kw, "new_tensor")
+    place = self.device if device is None else device
+    return tensor(data, dtype=dtype or self.dtype, device=place, requires_grad=requires_grad)
+
+
+# ---- patterns
+
+
+@public(samples=[sample(3, grad=False), sample(2, 4, grad=False), sample(3, 0, grad=False)], method=False)
+def eye(
+    n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
+    """A matrix with ones on the diagonal and zeros elsewhere."""
+    no_others(kw, "eye")
+    rows = as_index(n, "eye(): 'n'")
+    columns = rows if m is None else as_index(m, "eye(): 'm'")
+    for name, length in (("n", rows), ("m", columns)):
+        if length < 0:
+            raise RuntimeError(f"{name} must be greater or equal to 0, got {length}")
+    on = arange(rows, device=device).unsqueeze(1) == arange(columns, device=device)
+    found = on.to(dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype))
+    return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
+
+
+@public(
+    samples=[
+        sample(5, grad=False),
+        sample(2, 9, 3, grad=False),
+        sample(5, 0, -2, grad=False),
+        sample(1.0, 2.5, 0.5, grad=False),
+        sample(0, grad=False),
+    ],
+    method=False,
+    op=ARANGE,
+)
+def arange(
+    *bounds: Any,
+    start: Any = None,
+    end: Any = None,
+    step: Any = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **kw: Any,
+) -> Tensor:
+    """`arange(end)`, `arange(start, end)`, `arange(start, end, step)`: equally spaced numbers from start to before end."""
+    no_others(kw, "arange")
+    start, end, step = range_of(list(bounds), start, end, step)
+    whole = not any(isinstance(v, float) for v in (start, end, step))
+    kind = (dtypes.int64 if whole else dtypes.get_default_dtype()) if dtype is None else dtypes.as_dtype(dtype)
+    if kind is dtypes.bool_:
+        raise NotImplementedError("\"arange\" not implemented for 'Bool'")
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise RuntimeError(f"unsupported range: {start} -> {end}")
+    if kind is dtypes.int64:
+        start, end, step = int(start), int(end), int(step)
+    if step == 0:
+        raise RuntimeError("step must be nonzero")
+    if (end - start) * step < 0:
+        raise RuntimeError(
+            f"upper bound and lower bound inconsistent with step sign: arange({start}, {end}, {step}) goes the other way"
+        )
+    exact = kind is dtypes.int64 or whole
+    length = -((start - end) // step) if exact else math.ceil((end - start) / step)
+    if not kind.is_floating_point:
+        start, step = int(start), int(step)
+    attrs = {"length": length, "dtype": kind, "device": devices.as_device(device)}
+    found = apply(ARANGE, (start, step), attrs)
+    return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
+
+
+def range_of(bounds: list[Any], start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
+    """start, end and step as Python numbers, from positional and keyword arguments."""
+    if len(bounds) == 1 and end is None:
+        end = bounds.pop()
+    elif bounds and start is None:
+        start = bounds.pop(0)
+    if bounds and end is None:
+        end = bounds.pop(0)
+    if bounds and step is None:
+        step = bounds.pop(0)
+    if bounds or end is None:
+        raise TypeError("arange(): expected (end), (start, end) or (start, end, step)")
+    values = [number(v) for v in (0 if start is None else start, end, 1 if step is None else step)]
+    for v in values:
+        if not is_number(v):
+            raise TypeError(f"arange(): bounds must be numbers, not {type(v).__name__}")
+    return values[0], values[1], values[2]
+
+
+@public(samples=[sample(0, 1, 5, grad=False), sample(3, -1, 9, grad=False), sample(2, 5, 1, grad=False)], method=False)
+def linspace(
+    start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
+) -> Tensor:
+    """`steps` equally spaced numbers from start to end, both included."""
+    no_others(kw, "linspace")
+    kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+    found = spaced(number(start), number(end), as_index(steps, "linspace(): 'steps'"), kind, device).to(kind)
+    return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
+
+
+@public(samples=[sample(0, 2, 3, grad=False), sample(-1, 3, 5, base=2, grad=False)], method=False)
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    **kw: Any,
+) -> Tensor:
+    """`base` to the power of `steps` equally spaced exponents from start to end."""
+    no_others(kw, "logspace")
+    kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+    exponents = spaced(number(start), number(end), as_index(steps, "logspace(): 'steps'"), kind, device)
+    found = (float(base) ** exponents).to(kind)
+    return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
+
+
+def spaced(start: Any, end: Any, steps: int, kind: dtypes.dtype, device: Any) -> Tensor:
+    """Equally spaced numbers in a dtype to compute in. Each half is counted from its own end, so both ends are exact."""
+    if steps < 0:
+        raise RuntimeError(f"number of steps must be non-negative, got {steps}")
+    if kind is dtypes.bool_:
+        raise NotImplementedError("\"linspace\" not implemented for 'Bool'")
+    work = kind if kind in (dtypes.float32, dtypes.float64) else dtypes.float32 if kind.is_floating_point else dtypes.float64
+    place = arange(steps, device=device, dtype=work)
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    return where(place < steps / 2, place * step + start, (place - (steps - 1)) * step + end) if steps > 1 else place + start
+
+
+@public(samples=[sample(3, 3, grad=False), sample(3, 4, -1, grad=False), sample(0, 4, grad=False)], method=False)
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **kw: Any) -> Tensor:
+    """Row and column numbers of the lower triangle of a matrix, as a tensor of two rows."""
+    return triangle(row, col, offset, True, dtype, device, kw, "tril_indices")
+
+
+@public(samples=[sample(3, 3, grad=False), sample(3, 4, 1, grad=False), sample(4, 2, -1, grad=False)], method=False)
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None, **kw: Any) -> Tensor:
+    """Row and column numbers of the upper triangle of a matrix, as a tensor of two rows."""
+    return triangle(row, col, offset, False, dtype, device, kw, "triu_indices")
+
+
+def triangle(row: Any, col: Any, offset: Any, lower: bool, dtype: Any, device: Any, kw: dict[str, Any], name: str) -> Tensor:
+    no_others(kw, name)
+    for what, length in (("row", row), ("col", col)):
+        if as_index(length, f"{name}(): '{what}'") < 0:
+            raise RuntimeError(f"{what} must be non-negative, got {length}")
+    kind = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
+    attrs = {"rows": row, "columns": col, "offset": offset, "lower": lower, "dtype": kind, "device": devices.as_device(device)}
+    return apply(TRIANGLE, (), attrs)  # type: ignore[no-any-return]
+
+
+# ---- from data
+
+
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+) -> Tensor:
     """A tensor of new memory with the values of nested sequences, numbers, an array or a tensor."""
-    array = values_of(data, None if dtype is None else dtypes.as_dtype(dtype))
-    where = data.device if isinstance(data, Tensor) and device is None else devices.as_device(device)
-    found = wrap(devices.move(array, where))
+    if isinstance(data, Tensor):
+        warnings.warn(
+            "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+            "sourceTensor.detach().clone().requires_grad_(True), rather than tapejit.tensor(sourceTensor).",
+            UserWarning,
+            stacklevel=2,
+        )
+        place = data.device if device is None else device
+        found = data.detach().to(device=place, dtype=data.dtype if dtype is None else dtype, copy=True)
+    else:
+        array = values_of(data, None if dtype is None else dtypes.as_dtype(dtype))
+        found = wrap(devices.move(array, devices.as_device(device)))
     return found.requires_grad_() if requires_grad else found
 
 
 def values_of(data: Any, dtype: dtypes.dtype | None) -> np.ndarray[Any, Any]:
     """Fresh values in the dtype asked for, else in the one the data implies (Python floats: the default dtype)."""
-    if isinstance(data, Tensor):
-        return np.array(devices.to_numpy(data._array), None if dtype is None else dtype.numpy, copy=True)
-    if isinstance(data, (np.ndarray, np.generic)):
-        kind = dtype or dtypes.from_numpy(data.dtype)
-        return np.array(data, kind.numpy, copy=True)
+    if isinstance(data, (np.ndarray, np.generic)) or (hasattr(data, "__array__") and not isinstance(data, Tensor)):
+        array = np.asarray(data)
+        return np.array(array, (dtype or dtypes.from_numpy(array.dtype)).numpy, copy=True)
+    if isinstance(data, str):
+        raise TypeError("new(): invalid data type 'str'")
+    implied, numbers = implied_dtype(data), plain(data)
     try:
-        array = np.array(plain(data))
-    except ValueError as error:
-        raise ValueError(f"tensor(): the nested sequences are not of equal lengths, so they have no shape: {error}") from None
-    if array.dtype.kind not in "biuf":
-        if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], int):
-            raise RuntimeError("tensor(): Overflow when unpacking long: a value does not fit into int64")
-        raise TypeError(f"tensor(): could not infer a dtype from data of type {type(data).__name__} ({array.dtype})")
-    if dtype is None:
-        if array.size == 0 or has_python_float(array, data):
-            dtype = dtypes.get_default_dtype()
-        else:
-            dtype = dtypes.from_numpy(array.dtype)
+        array = np.array(numbers)
+    except ValueError:
+        raise ragged(data) from None
+    if array.dtype.kind == "O" or array.dtype == np.uint64:
+        array = beyond_int64(numbers, dtype or implied)
+    dtype = dtype or implied
+    if dtype.category == dtypes.INTEGER:
+        check_fits(array, dtype)
     return array.astype(dtype.numpy)
 
 
-def has_python_float(array: np.ndarray[Any, Any], data: Any) -> bool:
-    """Whether the floats came from Python numbers (then the default dtype) and not from NumPy arrays in a list."""
-    while isinstance(data, (list, tuple)) and data:
-        data = data[0]
-    return array.dtype.kind == "f" and not isinstance(data, (np.ndarray, np.generic, Tensor))
+def implied_dtype(data: Any) -> dtypes.dtype:
+    """What the elements promote to; the default dtype where there are none."""
+    found = element_dtypes(data)
+    return functools.reduce(dtypes.promote_types, found) if found else dtypes.get_default_dtype()
+
+
+def element_dtypes(data: Any) -> set[dtypes.dtype]:
+    if isinstance(data, (Tensor, np.ndarray, np.generic)):
+        return {data.dtype if isinstance(data, Tensor) else dtypes.from_numpy(data.dtype)}
+    if isinstance(data, (bool, int, float)):
+        return {dtypes.of_number(data)}
+    if isinstance(data, collections.abc.Sequence) and not isinstance(data, (str, bytes)):
+        kinds = set(map(type, data))
+        if kinds <= {bool, int, float}:  # the innermost lists, however long, cost no Python loop
+            return {dtypes.of_number(kind()) for kind in kinds}
+        return {kind for d in data for kind in element_dtypes(d)}
+    if isinstance(data, str):
+        raise ValueError("too many dimensions 'str'")
+    raise RuntimeError(f"Could not infer dtype of {type(data).__name__}")
 
 
 def plain(data: Any) -> Any:
-    """Nested sequences with tensors inside turned into arrays."""
+    """Nested sequences as lists of numbers: a tensor among them stands for its only element."""
     if isinstance(data, Tensor):
-        return devices.to_numpy(data._array)
-    if isinstance(data, (list, tuple)) and any(isinstance(d, (Tensor, list, tuple)) for d in data):
-        return [plain(d) for d in data]
+        if data._array.size != 1:
+            raise ValueError(
+                f"only one element tensors can be converted to Python scalars, and one here has shape {list(data.shape)}; "
+                "to join tensors use stack()"
+            )
+        return data.item()
+    if isinstance(data, collections.abc.Sequence):
+        return [plain(d) for d in data] if any(map(is_nested, data)) else list(data)
     return data
+
+
+def is_nested(x: Any) -> bool:
+    return isinstance(x, (Tensor, collections.abc.Sequence))
+
+
+def ragged(data: Any) -> Exception:
+    """The error for nested sequences that have no common shape: where the first one differs."""
+    level, dim = [data], 0
+    while level and all(hasattr(d, "__len__") for d in level):
+        lengths = [len(d) for d in level]
+        for n in lengths:
+            if n != lengths[0]:
+                return ValueError(f"expected sequence of length {lengths[0]} at dim {dim} (got {n})")
+        level, dim = [item for d in level for item in d], dim + 1
+    return TypeError(f"not a sequence: numbers and sequences are mixed at dim {dim}")
+
+
+def beyond_int64(numbers: Any, dtype: dtypes.dtype) -> np.ndarray[Any, Any]:
+    """Python ints that are too large for int64 can only become floats."""
+    if not dtype.is_floating_point:
+        raise ValueError("Overflow when unpacking long long: a value does not fit into int64")
+    return np.array(numbers, np.float64)
+
+
+def check_fits(array: np.ndarray[Any, Any], dtype: dtypes.dtype) -> None:
+    """Numbers that a narrow integer dtype cannot hold are an error; negative ones wrap in uint8, as in PyTorch."""
+    if array.size == 0 or array.dtype == dtype.numpy or array.dtype.kind == "b":
+        return
+    info = dtypes.iinfo(dtype)
+    least = info.min or -info.max
+    if not (array.min() >= least and array.max() <= info.max):
+        raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow")
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -134,8 +478,98 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)  # type: ignore[no-any-return]
     if isinstance(data, np.ndarray):
-        return from_numpy(data).to(device=device, dtype=dtype)  # type: ignore[no-any-return]
+        return from_numpy(data).to(device=devices.as_device(device), dtype=dtype)  # type: ignore[no-any-return]
     return tensor(data, dtype=dtype, device=device)
 
 
-Tensor.new_full, Tensor.new_zeros, Tensor.new_ones, Tensor.new_empty = new_full, new_zeros, new_ones, new_empty
+def asarray(
+    obj: Any, *, dtype: Any = None, device: Any = None, copy: bool | None = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of anything: a tensor, an array, a DLPack object, a buffer, numbers. `copy` forces or forbids a copy."""
+    if isinstance(obj, (bytes, bytearray, memoryview)):
+        found = frombuffer(obj, dtype=dtypes.get_default_dtype() if dtype is None else dtype)
+    elif isinstance(obj, (Tensor, np.ndarray)):
+        found = as_tensor(obj)
+    elif hasattr(obj, "__dlpack__"):
+        from .convert import from_dlpack
+
+        found = from_dlpack(obj)
+    elif copy is False:
+        raise ValueError("can't alias arbitrary sequence into a tensor: asarray(copy=False) needs an array or a buffer")
+    else:
+        found = tensor(obj, dtype=dtype)
+        copy = False
+    shared = found
+    found = found.to(device=found.device if device is None else device, dtype=dtype or found.dtype)
+    if copy is False and found is not shared and not isinstance(obj, collections.abc.Sequence):
+        raise ValueError("can't alias tensor with another dtype or device: leave copy=False away to convert it")
+    if copy and found is shared:
+        found = found.clone()
+    return found.detach().requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
+
+
+def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A 0-dim tensor of a number, of the default dtype."""
+    return make((), number(s), dtype, device, requires_grad)
+
+
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
+    """A 1-dim tensor on the memory of a bytes-like object. A read-only buffer gives a tensor that cannot be written."""
+    kind = dtypes.as_dtype(dtype)
+    length = memoryview(buffer).nbytes
+    rest = length - offset
+    if length == 0 or count == 0:
+        raise ValueError(f"both buffer length ({length}) and count ({count}) must not be 0")
+    if not 0 <= offset < length:
+        raise ValueError(
+            f"offset ({offset} bytes) must be non-negative and no greater than buffer length ({length} bytes) minus 1"
+        )
+    if count < 0 and rest % kind.itemsize:
+        raise ValueError(
+            f"buffer length ({length} bytes) after offset ({offset} bytes) must be a multiple of element size ({kind.itemsize})"
+        )
+    if count * kind.itemsize > rest:
+        raise ValueError(
+            f"requested buffer length ({count} * {kind.itemsize} bytes) after offset ({offset} bytes) must not be greater than "
+            f"actual buffer length ({length} bytes)"
+        )
+    elements = count if count > 0 else rest // kind.itemsize
+    array = np.frombuffer(buffer, np.uint8, elements * kind.itemsize, offset).view(kind.numpy)
+    found = wrap(array)
+    return found.requires_grad_() if requires_grad else found
+
+
+# ---- questions
+
+
+def is_tensor(obj: Any) -> bool:
+    """Whether something is a tensor."""
+    return isinstance(obj, Tensor)
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether a tensor's dtype is a floating-point one."""
+    check_tensor(input, "is_floating_point")
+    return input.is_floating_point()
+
+
+def is_complex(input: Tensor) -> bool:
+    """Whether a tensor's dtype is complex: never, here."""
+    check_tensor(input, "is_complex")
+    return False
+
+
+def is_nonzero(input: Tensor) -> bool:
+    """Whether a tensor's only element is not zero."""
+    check_tensor(input, "is_nonzero")
+    return bool(input)
+
+
+def numel(input: Tensor) -> int:
+    """The number of elements."""
+    check_tensor(input, "numel")
+    return input.numel()
+
+
+for _method in (new_empty, new_full, new_ones, new_tensor, new_zeros, is_nonzero):
+    setattr(Tensor, _method.__name__, _method)

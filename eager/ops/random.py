@@ -13,7 +13,7 @@ from .. import devices, dtypes, philox
 from ..op import Op, apply, primitive, write
 from ..random import Generator, default_generator
 from ..tensor import Tensor, as_index
-from .create import check_sizes, given
+from .create import check_sizes, given, no_others
 from .pointwise import result_type
 from .shape import sizes
 
@@ -195,7 +195,7 @@ def rand_like(
     **kw: Any,
 ) -> Tensor:
     """Uniform random numbers in [0, 1), in the shape of a tensor."""
-    given((), {**kw, "size": ()}, "rand_like")
+    no_others(kw, "rand_like")
     return draw(UNIFORM, (0, 1), input._array.shape, dtype or input.dtype, device or input.device, generator, requires_grad)
 
 
@@ -209,7 +209,7 @@ def randn_like(
     **kw: Any,
 ) -> Tensor:
     """Standard normal random numbers, in the shape of a tensor."""
-    given((), {**kw, "size": ()}, "randn_like")
+    no_others(kw, "randn_like")
     return draw(NORMAL, (0, 1), input._array.shape, dtype or input.dtype, device or input.device, generator, requires_grad)
 
 
@@ -225,7 +225,7 @@ def randint(
     **kw: Any,
 ) -> Tensor:
     """`randint(high, size)` or `randint(low, high, size)`: random whole numbers in [low, high)."""
-    given((), {**kw, "size": ()}, "randint")
+    no_others(kw, "randint")
     values = list(args)
     if size is None and values and not isinstance(values[-1], (int, np.integer)) and hasattr(values[-1], "__iter__"):
         size = values.pop()
@@ -249,7 +249,7 @@ def randint_like(
     **kw: Any,
 ) -> Tensor:
     """`randint_like(x, high)` or `randint_like(x, low, high)`: random whole numbers in the shape of a tensor."""
-    given((), {**kw, "size": ()}, "randint_like")
+    no_others(kw, "randint_like")
     begin, end = bounds(list(args), low, high, "randint_like")
     kind = input.dtype if dtype is None else dtypes.as_dtype(dtype)
     check_bounds(begin, end, kind)
@@ -300,7 +300,7 @@ def randperm(
     **kw: Any,
 ) -> Tensor:
     """The whole numbers from 0 to n - 1 in random order."""
-    given((), {**kw, "size": ()}, "randperm")
+    no_others(kw, "randperm")
     count = as_index(n, "randperm(): 'n'")
     if count < 0:
         raise RuntimeError(f"n must be non-negative, got {count}")
@@ -327,9 +327,7 @@ def bernoulli_mask(shape: Any, p_keep: float, device: Any = None, generator: Gen
     return apply(MASK, (*take(generator), float(p_keep)), attrs)  # type: ignore[no-any-return]
 
 
-def multinomial(
-    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
-) -> Tensor:
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Indices of categories, drawn for each row of weights."""
     if not 1 <= input._array.ndim <= 2:
         raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim, got shape {list(input.shape)}")
@@ -358,7 +356,7 @@ def normal(
     **kw: Any,
 ) -> Tensor:
     """Normal random numbers. Mean and standard deviation are tensors that broadcast, or numbers with a `size`."""
-    given((), {**kw, "size": ()}, "normal")
+    no_others(kw, "normal")
     tensors = [v.detach() for v in (mean, std) if isinstance(v, Tensor)]
     if not isinstance(std, Tensor):
         check_spread(std)

@@ -1,0 +1,43 @@
+"""`FloatTensor`, `LongTensor` and their family: PyTorch's old names for "a tensor of this dtype, on this device".
+
+`FloatTensor([1, 2])` holds the values, `FloatTensor(2, 3)` is uninitialised, and `isinstance(x, FloatTensor)` asks for the
+dtype and the device. There are no classes behind them: what they make are plain tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import devices, dtypes
+from .tensor import Tensor, legacy_array, wrap
+
+
+class LegacyType(type):
+    """The type of these types: calling one makes a tensor, and membership is a matter of dtype and device."""
+
+    tensor_dtype: dtypes.dtype
+    on_cuda: bool
+
+    def __call__(cls, *data: Any) -> Tensor:
+        if len(data) == 1 and isinstance(data[0], Tensor) and data[0].dtype is not cls.tensor_dtype:
+            raise TypeError(
+                f"expected {cls.tensor_dtype.legacy} (got {data[0].dtype.legacy}): use tensor.to({cls.tensor_dtype}) to convert"
+            )
+        array = legacy_array(data, cls.tensor_dtype.numpy)
+        return wrap(devices.move(array, devices.as_device("cuda") if cls.on_cuda else devices.CPU))
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and instance.dtype is cls.tensor_dtype and instance.is_cuda == cls.on_cuda
+
+    def __repr__(cls) -> str:
+        return f"<class '{cls.__module__}.{cls.__name__}'>"
+
+
+def types(on_cuda: bool) -> dict[str, LegacyType]:
+    """All of them by name, for the CPU or for CUDA."""
+    found = {}
+    for d in dtypes.ALL:
+        name = f"{d.legacy}Tensor"
+        module = "tapejit.cuda" if on_cuda else "tapejit"
+        found[name] = LegacyType(name, (), {"tensor_dtype": d, "on_cuda": on_cuda, "__module__": module})
+    return found
