@@ -12,9 +12,19 @@ import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
-from .eager import autograd, devices, dtypes, nn, random
+from .eager import accelerator, autograd, backends, cuda, devices, dtypes, nn, random
 from .eager import op as _op
 from .eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from .eager.backends import (
+    are_deterministic_algorithms_enabled,
+    get_float32_matmul_precision,
+    get_num_interop_threads,
+    get_num_threads,
+    set_float32_matmul_precision,
+    set_num_interop_threads,
+    set_num_threads,
+    use_deterministic_algorithms,
+)
 from .eager.devices import device, get_default_device, set_default_device
 from .eager.dtypes import (
     bfloat16,
@@ -92,4 +102,4 @@ def _submodules(**modules: Any) -> None:
         _sys.modules[f"{__name__}.{name.replace('__', '.')}"] = module
 
 
-_submodules(nn=nn, nn__functional=nn.functional, random=random)
+_submodules(nn=nn, nn__functional=nn.functional, accelerator=accelerator, backends=backends, cuda=cuda, random=random)
