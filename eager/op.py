@@ -358,11 +358,6 @@ def apply(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any] = NO_ATTRS, out
     state = local.state
     if state.handler is not None:
         return state.handler(op, inputs, attrs, out)
-    if not state.grad and out is None and op.numpy_function is not None:
-        # The engine's own sums and products: a ufunc with nothing to record.
-        result = op.numpy_function(*[x._array if isinstance(x, Tensor) else x for x in inputs])
-        if type(result) is np.ndarray:
-            return wrap(result)
     return execute(op, inputs, attrs, out, state)
 
 
@@ -384,13 +379,12 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         else:
             arrays.append(x)
         bit <<= 1
+    if op.mutates:
+        check_updates(op, inputs, state)
     tracked = wants if wants and state.grad and (op.grad is not None or op.expand is not None) else 0
     if tracked and op.grad is None:
         value = op.expand(*inputs, **attrs)  # type: ignore[misc]
         return value if out is None else write(out, value, op.name)
-    for i in op.mutates:
-        if isinstance(inputs[i], Tensor):
-            check_target(inputs[i], bool(tracked), state.grad, op.name)
     if out is not None:
         check_target(out, bool(tracked), state.grad, op.name)
         keeps_history = state.grad and out._requires_grad
@@ -404,15 +398,14 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
     except (ValueError, OverflowError) as error:
         raise explained(op, inputs, error) from error
     if op.mutates:
-        for i in op.mutates:
-            if isinstance(inputs[i], Tensor):
-                versions_of(inputs[i])[0] += 1
-        return None
+        return note_updates(op, inputs)
     several = type(result) is tuple
-    if several:
-        outputs = [wrap(_as_array(xp, r)) for r in result]
+    if type(result) is np.ndarray:
+        t = object.__new__(Tensor)
+        t._array = result
+        outputs = [t]
     else:
-        outputs = [wrap(result if type(result) is np.ndarray else _as_array(xp, result))]
+        outputs = [wrap(_as_array(xp, r)) for r in (result if several else (result,))]
     if op.view:
         link_views(op, inputs[0], attrs, outputs, several, state.grad)
     if tracked:
@@ -424,6 +417,19 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         record(out, outputs[0], op.name)
         return out
     return tuple(outputs) if several else outputs[0]
+
+
+def check_updates(op: Op, inputs: tuple[Any, ...], state: State) -> None:
+    """An op that writes into its inputs may do so."""
+    for i in op.mutates:
+        if isinstance(inputs[i], Tensor):
+            check_target(inputs[i], False, state.grad, op.name)
+
+
+def note_updates(op: Op, inputs: tuple[Any, ...]) -> None:
+    for i in op.mutates:
+        if isinstance(inputs[i], Tensor):
+            versions_of(inputs[i])[0] += 1
 
 
 def _as_array(xp: Any, value: Any) -> Any:
