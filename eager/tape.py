@@ -50,6 +50,7 @@ class Node:
 
     output_nr = 0
     outputs = 1
+    own_gradients = True  # what the rule returns is held by nobody else; not so for a user's backward
     broadcast: tuple[Any, ...] | None = None  # input shapes, when pointwise inputs were broadcast
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
     retained: weakref.ref[Tensor] | None = None
@@ -333,7 +334,7 @@ def _walk(
                     arrived[edge] = result
             else:
                 # A leaf may keep its first gradient as its buffer if nothing else refers to that memory.
-                leaves.add(edge, result, edge._grad is None and is_fresh(result, g, saved, results))
+                leaves.add(edge, result, edge._grad is None and node.own_gradients and is_fresh(result, g, saved, results))
     leaves.finish()
     if targets is None:
         return []

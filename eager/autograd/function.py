@@ -66,6 +66,8 @@ class FunctionCtx:
 class FunctionNode(Node):
     """A call of a Function on the tape."""
 
+    own_gradients = False
+
     def __init__(self, function: type[Function], ctx: FunctionCtx, edges: tuple[Any, ...], inputs: tuple[Any, ...]) -> None:
         super().__init__(FUNCTION, edges, {})
         self.function, self.ctx = function, ctx
