@@ -48,7 +48,7 @@ __all__ = [
 
 
 def _sequence(value: Any) -> tuple[Any, ...]:
-    return (value,) if isinstance(value, Tensor) or value is None else tuple(value)
+    return (value,) if isinstance(value, Tensor) or not hasattr(value, "__iter__") else tuple(value)
 
 
 def _seeds(roots: tuple[Tensor, ...], given: Any) -> list[Tensor]:

@@ -6,7 +6,7 @@ Both Jacobians have one row for each element of the input and one column for eac
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -83,10 +83,7 @@ def gradgradcheck(
     if check_fwd_over_rev:
         raise NotImplementedError("gradgradcheck: there is no forward mode to check here")
     given = _tuple(inputs)
-    if grad_outputs is None:
-        weights = _random_weights(func, given, gen_non_contig_grad_outputs)
-    else:
-        weights = _tuple(grad_outputs)
+    weights = _weights(func, given, gen_non_contig_grad_outputs) if grad_outputs is None else _tuple(grad_outputs)
     count = len(weights)
 
     def first_gradients(*args: Any) -> tuple[Tensor, ...]:
@@ -141,8 +138,8 @@ class _Check:
                 )
             if any(s == 0 and n > 1 for s, n in zip(t._array.strides, t._array.shape, strict=True)):
                 raise RuntimeError(
-                    f"The {i}th input has a dimension with stride 0. gradcheck only supports inputs that are non-overlapping to "
-                    "be able to compute the numerical gradients correctly. You should call .contiguous on the input before "
+                    f"The {i}th input has a dimension with stride 0. gradcheck only supports inputs that are non-overlapping "
+                    "to be able to compute the numerical gradients correctly. You should call .contiguous on the input before "
                     "passing it to gradcheck."
                 )
 
@@ -151,7 +148,11 @@ class _Check:
     def values(self) -> list[Matrix]:
         """The outputs at the inputs' present values, flat."""
         found = _tuple(self.func(*self.inputs))
-        tensors = [found[j] for j in self.places] if self.places else [t for t in found if isinstance(t, Tensor)]
+        tensors = (
+            [found[j] for j in self.places]
+            if self.places
+            else [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
+        )
         return [_flat(t) for t in tensors]
 
     def numerical(self, t: Tensor) -> list[Matrix]:
@@ -202,10 +203,10 @@ class _Check:
                     raise self.mismatch(i, j, numerical[i][j], found)
                 if found.size and np.abs(found - again[i]).max() > nondet_tol:
                     raise GradcheckError(
-                        f"Backward is not reentrant, i.e., running backward with same input and grad_output multiple times gives "
-                        f"different values, although analytical gradient matches numerical gradient. The tolerance for "
-                        f"nondeterminism was {nondet_tol}. Output {self.places[j]}, input {self.positions[i]}:\n{_show(found)}\n"
-                        f"and then\n{_show(again[i])}"
+                        "Backward is not reentrant, i.e., running backward with same input and grad_output multiple times "
+                        "gives different values, although analytical gradient matches numerical gradient. The tolerance for "
+                        f"nondeterminism was {nondet_tol}. Output {self.places[j]}, input {self.positions[i]}:\n"
+                        f"{_show(found)}\nand then\n{_show(again[i])}"
                     )
 
     def along_one_direction(self, nondet_tol: float, check_dtypes: bool) -> None:
@@ -286,19 +287,17 @@ def _unit(random: np.random.Generator, count: int) -> Matrix:
     return values / (np.linalg.norm(values) or 1.0)
 
 
-def _random_weights(func: Callable[..., Any], inputs: tuple[Any, ...], strided: bool) -> tuple[Tensor, ...]:
-    return tuple(_weights(inputs, func, strided))
-
-
-def _weights(inputs: tuple[Any, ...], func: Callable[..., Any], strided: bool) -> Iterator[Tensor]:
+def _weights(func: Callable[..., Any], inputs: tuple[Any, ...], strided: bool) -> tuple[Tensor, ...]:
     """A random gradient for each differentiable output; `strided` ones are not contiguous."""
     random = np.random.default_rng(0)
+    found = []
     for t in _tuple(func(*inputs)):
         if _wants_grad(t):
             weight = _like(t, random.standard_normal(t.numel()))
             if strided:
                 weight = wrap(weight._array.repeat(2).reshape(*t._array.shape, 2)[..., 0])
-            yield weight.requires_grad_()
+            found.append(weight.requires_grad_())
+    return tuple(found)
 
 
 def _show(matrix: Matrix) -> str:

@@ -147,7 +147,7 @@ class _Collector:
 
     def _inputs(self, node: Node, more: int) -> None:
         target = self.found[node]
-        for i, edge in enumerate(node.edges):
+        for edge in node.edges:
             if isinstance(edge, Node):
                 self.arrows.append((self.found.get(edge.owner(), more), target, _which(edge)))
             elif edge is not None:
@@ -189,7 +189,7 @@ def _merged(arrows: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
     for source, target, label in arrows:
         found.setdefault((source, target), []).append(label)
     return [
-        (source, target, ", ".join(filter(None, labels)) or (f"×{len(labels)}" if len(labels) > 1 else ""))
+        (source, target, ", ".join(filter(None, labels)) or (f"{len(labels)} times" if len(labels) > 1 else ""))
         for (source, target), labels in found.items()
     ]
 

@@ -133,7 +133,8 @@ def _tensors(value: Any, what: str, name: str) -> tuple[Tensors, bool]:
     found = (value,) if single else value
     if not isinstance(found, (tuple, list)):
         raise TypeError(
-            f"The {what} given to {name} must be either a Tensor or a tuple of Tensors but the given {what} has type {type(value)}."
+            f"The {what} given to {name} must be either a Tensor or a tuple of Tensors but the given {what} has "
+            f"type {type(value)}."
         )
     for i, t in enumerate(found):
         if not isinstance(t, Tensor):
@@ -179,8 +180,8 @@ def _slope(func: Callable[..., Any], xs: Tensors, name: str, strict: bool) -> tu
     for i, g in enumerate(found):
         if strict and not g.requires_grad:
             raise RuntimeError(
-                f"While computing the hessian, found that the jacobian of the user-provided function with respect to input {i} is "
-                "independent of the input. This is not allowed in strict mode. You should ensure that your function is twice "
+                f"While computing the hessian, found that the jacobian of the user-provided function with respect to input {i} "
+                "is independent of the input. This is not allowed in strict mode. You should ensure that your function is twice "
                 "differentiable and that the jacobian depends on the inputs (this would be violated by a linear function for "
                 "example)."
             )

@@ -7,6 +7,7 @@ where their neighbours stand, and each box is moved as near to the mean of its n
 from __future__ import annotations
 
 import html
+import itertools
 from dataclasses import dataclass, field
 
 CHARACTER, LINE, PADDING = 6.7, 15.0, 9.0  # of the font, at 11 pixels
@@ -110,7 +111,7 @@ def arrange(boxes: list[Box], arrows: list[Arrow]) -> tuple[list[list[Box]], lis
     before: dict[int, list[Box]] = {}
     after: dict[int, list[Box]] = {}
     for route, _ in routes:
-        for a, b in zip(route, route[1:], strict=False):
+        for a, b in itertools.pairwise(route):
             after.setdefault(id(a), []).append(b)
             before.setdefault(id(b), []).append(a)
     for column in columns:
@@ -163,7 +164,7 @@ def settle(column: list[Box], wishes: list[float]) -> None:
     Without the distances between them that is isotonic regression: neighbours out of order are pooled at their mean.
     """
     offsets = [0.0]
-    for a, b in zip(column, column[1:], strict=False):
+    for a, b in itertools.pairwise(column):
         offsets.append(offsets[-1] + (a.height + b.height) / 2 + (BETWEEN_BOXES if a.kind or b.kind else 6.0))
     pools: list[tuple[float, int]] = []  # (sum, count)
     for wish, offset in zip(wishes, offsets, strict=False):
