@@ -148,12 +148,9 @@ class _Check:
     def values(self) -> list[Matrix]:
         """The outputs at the inputs' present values, flat."""
         found = _tuple(self.func(*self.inputs))
-        tensors = (
-            [found[j] for j in self.places]
-            if self.places
-            else [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
-        )
-        return [_flat(t) for t in tensors]
+        if self.places:
+            return [_flat(found[j]) for j in self.places]
+        return [_flat(t) for t in found if isinstance(t, Tensor) and t.is_floating_point()]
 
     def numerical(self, t: Tensor) -> list[Matrix]:
         """For each output, the slope by finite differences in the direction of each element of `t`."""
