@@ -1,6 +1,23 @@
 """The op table, one family a file. Importing this package fills `eager.op.OPS` and attaches the methods of Tensor."""
 
-from . import activation, contraction, conv, convert, create, gather, index, movement, pick, pointwise, random, reduce, shape, softmax
+from . import (
+    activation,
+    contraction,
+    conv,
+    convert,
+    create,
+    einsum,
+    gather,
+    index,
+    movement,
+    norm,
+    pick,
+    pointwise,
+    random,
+    reduce,
+    shape,
+    softmax,
+)
 
 __all__ = [
     "activation",
@@ -8,9 +25,11 @@ __all__ = [
     "conv",
     "convert",
     "create",
+    "einsum",
     "gather",
     "index",
     "movement",
+    "norm",
     "pick",
     "pointwise",
     "random",
