@@ -70,8 +70,8 @@ class _Mode:
         return wrapped
 
 
-class no_grad(_Mode):  # noqa: N801
-    """Nothing done in this context is put on the tape."""
+class _Bare(_Mode):
+    """A mode that decorates without parentheses too: `@no_grad`."""
 
     def __new__(cls, function: Any = None) -> Any:
         self = object.__new__(cls)
@@ -80,14 +80,16 @@ class no_grad(_Mode):  # noqa: N801
         self.__init__()  # type: ignore[misc]
         return self(function)
 
+
+class no_grad(_Bare):  # noqa: N801
+    """Nothing done in this context is put on the tape."""
+
     def __init__(self) -> None:
         super().__init__(False)
 
 
-class enable_grad(_Mode):  # noqa: N801
+class enable_grad(_Bare):  # noqa: N801
     """Put ops on the tape again, inside `no_grad`."""
-
-    __new__ = no_grad.__new__
 
     def __init__(self) -> None:
         super().__init__(True)

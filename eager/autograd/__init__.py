@@ -139,4 +139,4 @@ def _backward(
     backward(self, gradient, retain_graph, create_graph, inputs)
 
 
-Tensor.backward = _backward
+Tensor.backward = _backward  # type: ignore[attr-defined]

@@ -182,8 +182,8 @@ def _slope(func: Callable[..., Any], xs: Tensors, name: str, strict: bool) -> tu
             raise RuntimeError(
                 f"While computing the hessian, found that the jacobian of the user-provided function with respect to input {i} "
                 "is independent of the input. This is not allowed in strict mode. You should ensure that your function is "
-                "twice differentiable and that the jacobian depends on the inputs (this would be violated by a linear function for "
-                "example)."
+                "twice differentiable and that the jacobian depends on the inputs (this would be violated by a linear function "
+                "for example)."
             )
     return ys[0], found
 

@@ -49,7 +49,7 @@ def retains_grad(self: Tensor) -> bool:
     return node is not None and node.retained is not None and node.retained() is self
 
 
-Tensor.register_hook = register_hook
-Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook
-Tensor.retain_grad = retain_grad
-Tensor.retains_grad = property(retains_grad)
+Tensor.register_hook = register_hook  # type: ignore[attr-defined]
+Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook  # type: ignore[attr-defined]
+Tensor.retain_grad = retain_grad  # type: ignore[attr-defined]
+Tensor.retains_grad = property(retains_grad)  # type: ignore[attr-defined]
