@@ -80,14 +80,15 @@ def record(target: Tensor, value: Tensor, name: str) -> None:
 
 def take_history(target: Tensor, value: Tensor) -> None:
     base = target._base
-    if base is None:
+    if base is None and value._requires_grad:
         target._node = value._node
-        target._requires_grad = value._requires_grad
+        target._requires_grad = True
         _reuse_output(target, value)
         target._rebased += 1
         return
     from .ops.movement import VIEW_SCATTER
 
+    base = target if base is None else base  # overwritten by a constant: what was there gets a gradient of zeros
     node = Node(VIEW_SCATTER, (edge_of(base), edge_of(value)), {"chain": target._chain})
     base._node, base._requires_grad = node, True
     base._rebased += 1

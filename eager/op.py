@@ -514,6 +514,9 @@ def link_views(op: Op, x: Tensor, attrs: dict[str, Any], outputs: list[Tensor], 
 def write(target: Tensor, value: Tensor, name: str, convert: bool = False) -> Tensor:
     """Store a computed value in a tensor, on the tape; broadcast to it, and with `convert` in any dtype."""
     if value._array.shape != target._array.shape:
+        clash = broadcast_clash([target._array.shape, value._array.shape])
+        if clash is not None:
+            raise RuntimeError(f"{name}: {clash}")
         if np.broadcast_shapes(value._array.shape, target._array.shape) != target._array.shape:
             raise RuntimeError(
                 f"{name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(value.shape)}"
