@@ -28,6 +28,7 @@ from .eager.backends import (
 from .eager.devices import device, get_default_device, set_default_device
 from .eager.dtypes import (
     bfloat16,
+    can_cast,
     dtype,
     finfo,
     float16,
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 bool = dtypes.bool_
 half, float, double, short, int, long = (dtypes.ALIASES[n] for n in ("half", "float", "double", "short", "int", "long"))
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
+strided, contiguous_format, preserve_format, channels_last = "strided", "contiguous", "preserve", "channels_last"
 
 # NumPy warns about overflow and 0/0 where PyTorch is silent. Only warnings raised by this package's own code are hushed.
 _warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"tapejit\.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from ..op import apply, primitive, public, write
 from ..samples import A, sample
 from ..tensor import Tensor, versions_of, wrap
 from .movement import CLONE
-from .pointwise import cast
+from .pointwise import cast, is_number
 
 TRANSFER = primitive(
     "transfer",
@@ -52,24 +54,43 @@ def detach_(self: Tensor) -> Tensor:
 
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`; also by keyword, with `copy=True` for a sure copy."""
-    where, dtype = kwargs.get("device"), kwargs.get("dtype")
-    flags: list[Any] = []
-    for a in args:
-        if isinstance(a, Tensor):
-            where, dtype = a.device, a.dtype
-        elif isinstance(a, (str, devices.device)) or (isinstance(a, int) and not isinstance(a, bool)):
-            where = a
-        elif isinstance(a, bool):
-            flags.append(a)
-        elif a is not None:
-            dtype = a
+    where, dtype, fresh = wanted(args, kwargs)
     found = self
     if where is not None:
         found = transfer(found, devices.as_device(where))
     if dtype is not None:
         found = cast(found, dtypes.as_dtype(dtype))
-    copy = kwargs.get("copy", flags[1] if len(flags) > 1 else False)
-    return found.clone() if copy and found is self else found  # type: ignore[no-any-return]
+    return found.clone() if fresh and found is self else found  # type: ignore[no-any-return]
+
+
+def wanted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
+    """(device or None, dtype or None, copy) from the arguments of `to`."""
+    rest, found = list(args), dict(kwargs)
+    if rest and isinstance(rest[0], Tensor):
+        found["other"] = rest.pop(0)
+    elif rest and is_place(rest[0]):
+        found["device"] = rest.pop(0)
+        if rest and not isinstance(rest[0], bool):
+            found["dtype"] = rest.pop(0)
+    elif rest:
+        found["dtype"] = rest.pop(0)
+    found.update(zip(("non_blocking", "copy"), rest, strict=False))
+    unknown = found.keys() - {"other", "device", "dtype", "non_blocking", "copy", "memory_format"}
+    dtype = found.get("dtype")
+    if unknown or len(rest) > 2 or not all(isinstance(flag, bool) for flag in rest) or isinstance(dtype, str):
+        shown = [type(a).__name__ for a in args] + [f"{k}={type(v).__name__}" for k, v in kwargs.items()]
+        raise TypeError(
+            f"to() received an invalid combination of arguments - got ({', '.join(shown)}), but expected one of: "
+            "(device, dtype, non_blocking, copy), (dtype, non_blocking, copy), (other, non_blocking, copy)"
+        )
+    other = found.get("other")
+    if other is not None:
+        return other.device, other.dtype, bool(found.get("copy"))
+    return found.get("device"), dtype, bool(found.get("copy"))
+
+
+def is_place(value: Any) -> bool:
+    return isinstance(value, (str, devices.device)) or (isinstance(value, int) and not isinstance(value, bool))
 
 
 def type_(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
@@ -81,8 +102,15 @@ def type_(self: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
         found = next((d for d in dtypes.ALL if f"{d.legacy}Tensor" == name), None)
         if found is None:
             raise ValueError(f"invalid type: '{dtype}'; expected a name such as 'tapejit.FloatTensor'")
-        return cast(self, found)
-    return cast(self, getattr(dtype, "tensor_dtype", None) or dtypes.as_dtype(dtype))
+        return cast(on_device(self, "cuda." in dtype), found)
+    if hasattr(dtype, "tensor_dtype"):
+        return cast(on_device(self, dtype.on_cuda), dtype.tensor_dtype)
+    return cast(self, dtypes.as_dtype(dtype))
+
+
+def on_device(self: Tensor, is_cuda: bool) -> Tensor:
+    """The tensor on the kind of device that a legacy type stands for."""
+    return self if self.is_cuda == is_cuda else transfer(self, devices.as_device("cuda" if is_cuda else "cpu"))
 
 
 def cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
@@ -96,16 +124,16 @@ def cpu(self: Tensor) -> Tensor:
 
 
 def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
-    """A NumPy array on the same memory."""
-    if force:
-        return devices.to_numpy(self._array)
-    if self.requires_grad:
-        raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
-    if self.is_cuda:
-        raise TypeError(
-            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
-        )
-    return self._array  # type: ignore[no-any-return]
+    """A NumPy array on the same memory; with `force` on a copy where it cannot be the same."""
+    if not force:
+        if self.requires_grad:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+        if self.is_cuda:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
+                "first."
+            )
+    return devices.to_numpy(self._array).view()
 
 
 def item(self: Tensor) -> Any:
@@ -122,17 +150,84 @@ def tolist(self: Tensor) -> Any:
     return (array.astype(np.float32) if array.dtype in dtypes.HALF else array).tolist()
 
 
+# ---- protocols
+
+
 def array_protocol(self: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    """`np.asarray(tensor)` shares its memory."""
     array = numpy(self)
     if dtype is not None and np.dtype(dtype) != array.dtype:
+        if copy is False:
+            raise ValueError(f"Unable to avoid copy while creating an array of {np.dtype(dtype)} from a tensor of {self.dtype}")
         return array.astype(dtype)
     return array.copy() if copy else array
 
 
+def array_wrap(self: Tensor, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+    """`np.sin(tensor)` is a tensor."""
+    array = np.asarray(array)
+    return from_numpy(array) if array.dtype in dtypes._FROM_NUMPY else array
+
+
+def buffer(self: Tensor, flags: int) -> memoryview:
+    """`memoryview(tensor)`, on Pythons (3.12 and later) that let a class say so."""
+    if self.requires_grad or self.is_cuda or self.dtype is dtypes.bfloat16:
+        raise BufferError(
+            f"a buffer needs a CPU tensor that does not require grad, of a dtype Python knows; this is {self.type()}"
+        )
+    return memoryview(self._array)
+
+
+# DLPack's number for bfloat16, which NumPy does not know: for its sake such tensors pass through it as 16-bit integers.
+DLPACK_UINT, DLPACK_BFLOAT = 1, 4
+# The offset of the dtype's code in what a capsule of each name points to: DLManagedTensor, DLManagedTensorVersioned.
+DLPACK_CODE = {b"dltensor": 20, b"dltensor_versioned": 52}
+
+
+def dlpack_code(capsule: Any) -> Any:
+    """The dtype's code inside a DLPack capsule, as a byte that can be changed."""
+    api = ctypes.pythonapi
+    api.PyCapsule_GetName.restype, api.PyCapsule_GetName.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name = api.PyCapsule_GetName(capsule)
+    if name not in DLPACK_CODE:
+        raise BufferError(f"expected an unused DLPack capsule, got one named {name!r}")
+    return ctypes.c_uint8.from_address(api.PyCapsule_GetPointer(capsule, name) + DLPACK_CODE[name])
+
+
 def dlpack(self: Tensor, **kwargs: Any) -> Any:
+    """A DLPack capsule on this tensor's memory."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    return self._array.__dlpack__(**kwargs)
+    if self.dtype is not dtypes.bfloat16 or self.is_cuda:
+        return self._array.__dlpack__(**kwargs)
+    capsule = self._array.view(np.uint16).__dlpack__(**kwargs)
+    dlpack_code(capsule).value = DLPACK_BFLOAT
+    return capsule
+
+
+class Capsule:
+    """A capsule as the object with methods that `from_dlpack` functions expect; bfloat16 shown as uint16."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.is_bfloat16 = False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.source.__dlpack_device__() if hasattr(self.source, "__dlpack_device__") else (1, 0)  # type: ignore[no-any-return]
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        capsule = self.source
+        if hasattr(capsule, "__dlpack__"):
+            try:
+                capsule = capsule.__dlpack__(**kwargs)
+            except TypeError:  # a producer from before DLPack 1.0 knows no keywords
+                capsule = capsule.__dlpack__()
+        code = dlpack_code(capsule)
+        if code.value == DLPACK_BFLOAT:
+            code.value, self.is_bfloat16 = DLPACK_UINT, True
+        return capsule
 
 
 def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
@@ -141,19 +236,28 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
     dtypes.from_numpy(array.dtype)
     if not array.dtype.isnative:
-        raise ValueError(f"from_numpy: the array's byte order ({array.dtype}) is not the machine's; use array.astype('=')")
-    return wrap(array.view(np.ndarray) if type(array) is not np.ndarray else array)
+        raise ValueError(
+            f"given numpy array has byte order different from the native byte order ({array.dtype}); use array.astype('=')"
+        )
+    return wrap(array.view(np.ndarray))
 
 
-def from_dlpack(source: Any) -> Tensor:
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor on the memory of anything that speaks DLPack."""
-    kind = source.__dlpack_device__()[0]
-    if kind in (2, 13):
-        array = devices.module_for(devices.as_device("cuda")).from_dlpack(source)
+    if not hasattr(ext_tensor, "__dlpack__") and type(ext_tensor).__name__ != "PyCapsule":
+        raise TypeError(f"from_dlpack(): expected an object with __dlpack__ or a DLPack capsule, got {type(ext_tensor).__name__}")
+    source = Capsule(ext_tensor)
+    if source.__dlpack_device__()[0] in (2, 13):
+        array = devices.module_for(devices.device("cuda")).from_dlpack(ext_tensor)
     else:
         array = np.from_dlpack(source)
+        array = array.view(dtypes.bfloat16.numpy) if source.is_bfloat16 else array
     dtypes.from_numpy(array.dtype)
-    return wrap(array)
+    found = wrap(array)
+    moved = found if device is None else transfer(found, devices.as_device(device))
+    if copy is False and moved is not found:
+        raise ValueError(f"from_dlpack: cannot move from {found.device} to {device} without copying")
+    return moved.clone() if copy and moved is found else moved  # type: ignore[no-any-return]
 
 
 def _converter(dtype: dtypes.dtype) -> Any:
@@ -166,6 +270,8 @@ def _converter(dtype: dtypes.dtype) -> Any:
 
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Write another tensor's values into this one, broadcast and converted."""
+    if is_number(src):
+        return fill_(self, src)
     if not isinstance(src, Tensor):
         raise TypeError(f"copy_(): argument 'src' must be Tensor, not {type(src).__name__}")
     return write(self, transfer(src, self.device), "copy_", convert=True)
@@ -175,8 +281,12 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     """Set every element to a number or a 0-dim tensor."""
     if isinstance(value, Tensor):
         if value._array.ndim:
-            raise RuntimeError(f"fill_ only supports 0-dimension value tensor but got tensor with {value._array.ndim} dimensions.")
+            raise RuntimeError(
+                f"fill_ only supports 0-dimension value tensor but got tensor with {value._array.ndim} dimensions."
+            )
         return copy_(self, value)
+    if not is_number(value):
+        raise TypeError(f"fill_(): argument 'value' must be a number or a 0-dim Tensor, not {type(value).__name__}")
     return write(self, self.new_full((), value), "fill_", convert=True)
 
 
@@ -191,8 +301,15 @@ def get_data(self: Tensor) -> Tensor:
 
 def set_data(self: Tensor, value: Tensor) -> None:
     """`x.data = y`: x shows y's memory from now on."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
+    if self._requires_grad and not value.dtype.is_floating_point:
+        raise RuntimeError(f"data set to a tensor that requires gradients must be floating point, this one is {value.dtype}")
     self._array = value._array
-    self._versions = None
+    self._versions, self._base, self._chain = None, None, ()
+
+
+# ---- Python's own conversions
 
 
 def truth(self: Tensor) -> bool:
@@ -200,6 +317,14 @@ def truth(self: Tensor) -> bool:
         word = "more than one value" if self._array.size else "no values"
         raise RuntimeError(f"Boolean value of Tensor with {word} is ambiguous; use .any() or .all()")
     return bool(item(self))
+
+
+def only_element(self: Tensor) -> Any:
+    if self._array.size != 1:
+        raise ValueError(
+            f"only one element tensors can be converted to Python scalars, this one has shape {list(self.shape)}; see tolist()"
+        )
+    return item(self)
 
 
 def index(self: Tensor) -> int:
@@ -212,7 +337,26 @@ def format_(self: Tensor, spec: str) -> str:
     return format(item(self), spec) if self._array.ndim == 0 else object.__format__(self, spec)
 
 
+# ---- copies and pickles
+
+ENGINE = frozenset(Tensor.__annotations__)  # the attributes of the engine; all others in an instance are the user's
+
+
+def attributes(self: Tensor) -> dict[str, Any]:
+    """What a user has stored on a tensor."""
+    return {name: value for name, value in self.__dict__.items() if name not in ENGINE}
+
+
+def shallow_copy(self: Tensor) -> Tensor:
+    """`copy.copy`: another leaf on the same memory."""
+    t = object.__new__(type(self))
+    t.__dict__.update(attributes(self))
+    t._array, t._versions, t._requires_grad = self._array, versions_of(self), self.requires_grad
+    return t
+
+
 def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    """`copy.deepcopy`: a leaf of the same class with its own memory, gradient and attributes."""
     if self._node is not None:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment. "
@@ -221,18 +365,18 @@ def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     if id(self) in memo:
         return memo[id(self)]  # type: ignore[no-any-return]
     t = object.__new__(type(self))
-    t._array = self._array.copy()
     memo[id(self)] = t
-    t._requires_grad = self._requires_grad
+    t._array, t._requires_grad = self._array.copy(), self._requires_grad
     if self._grad is not None:
         t._grad = deepcopy(self._grad, memo)
+    t.__dict__.update(copy.deepcopy(attributes(self), memo))
     return t
 
 
 def reduce_ex(self: Tensor, protocol: Any) -> Any:
-    if self._node is not None:
-        raise RuntimeError("only leaf tensors can be pickled; use .detach() first")
-    return (rebuild, (type(self), devices.to_numpy(self._array), str(self.device), self._requires_grad))
+    """Pickles hold values, dtype, device, class and attributes, but no history and no gradient."""
+    array = np.ascontiguousarray(devices.to_numpy(self._array)).reshape(self._array.shape)
+    return (rebuild, (type(self), array, str(self.device), self.requires_grad), attributes(self) or None)
 
 
 def rebuild(cls: type[Tensor], array: Any, where: str, requires_grad: bool) -> Tensor:
@@ -246,13 +390,19 @@ def attach() -> None:
     methods = {
         "detach": detach, "detach_": detach_, "to": to, "type": type_, "cuda": cuda, "cpu": cpu, "numpy": numpy,
         "item": item, "tolist": tolist, "copy_": copy_, "fill_": fill_, "zero_": zero_,
-        "data": property(get_data, set_data), "__array__": array_protocol, "__dlpack__": dlpack,
-        "__dlpack_device__": lambda self: self._array.__dlpack_device__(),
-        "__bool__": truth, "__index__": index, "__float__": lambda self: float(item(self)), "__int__": lambda self: int(item(self)),
-        "__format__": format_, "__deepcopy__": deepcopy, "__reduce_ex__": reduce_ex,
+        "data": property(get_data, set_data), "__array__": array_protocol, "__array_wrap__": array_wrap, "__buffer__": buffer,
+        "__dlpack__": dlpack, "__dlpack_device__": lambda self: self._array.__dlpack_device__(),
+        "__bool__": truth, "__index__": index, "__float__": lambda self: float(only_element(self)),
+        "__int__": lambda self: int(only_element(self)), "__complex__": lambda self: complex(only_element(self)),
+        "__format__": format_, "__copy__": shallow_copy, "__deepcopy__": deepcopy, "__reduce_ex__": reduce_ex,
         "type_as": lambda self, other: to(self, other),
         "bool": _converter(dtypes.bool_), "byte": _converter(dtypes.uint8), "char": _converter(dtypes.int8),
         "bfloat16": _converter(dtypes.bfloat16),
+        "is_cpu": property(lambda self: not self.is_cuda),
+        "get_device": lambda self: self.device.index if self.is_cuda else -1,
+        "pin_memory": lambda self, device=None: self, "is_pinned": lambda self, device=None: False,
+        "share_memory_": lambda self: self, "is_shared": lambda self: False,
+        "is_same_size": lambda self, other: self._array.shape == other._array.shape,
     }  # fmt: skip
     methods.update({name: _converter(d) for name, d in dtypes.ALIASES.items()})
     for name, method in methods.items():
