@@ -2,6 +2,7 @@
 
 from . import (
     activation,
+    arrange,
     contraction,
     conv,
     convert,
@@ -9,6 +10,7 @@ from . import (
     einsum,
     gather,
     index,
+    join,
     movement,
     norm,
     pick,
@@ -21,6 +23,7 @@ from . import (
 
 __all__ = [
     "activation",
+    "arrange",
     "contraction",
     "conv",
     "convert",
@@ -28,6 +31,7 @@ __all__ = [
     "einsum",
     "gather",
     "index",
+    "join",
     "movement",
     "norm",
     "pick",

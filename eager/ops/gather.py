@@ -19,6 +19,7 @@ from ..tensor import Tensor, wrap_dim
 from .index import within
 from .movement import SLICE
 from .pointwise import as_category, cast, where
+from .shape import broadcast_shape
 
 # ---- the primitives; `index` has as many dims as the tensor and is no longer than it except along `dim`
 
@@ -372,17 +373,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     shapes = [list(input._array.shape), list(indices._array.shape)]
     if input._array.ndim:
         shapes[0][place] = shapes[1][place] = 1
-    common = list(broadcast("take_along_dim", *shapes))
+    common = list(broadcast_shape("take_along_dim", *map(tuple, shapes)))
     wide = [*common[:place], size, *common[place + 1 :]]
     long = [*common[:place], indices._array.shape[place], *common[place + 1 :]] if input._array.ndim else []
     return gather(input.expand(wide) if input._array.ndim else input, place, indices.expand(long))
-
-
-def broadcast(name: str, *shapes: Any) -> tuple[int, ...]:
-    """The shape that shapes broadcast to, or PyTorch's error."""
-    from ..op import broadcast_clash
-
-    try:
-        return np.broadcast_shapes(*[tuple(s) for s in shapes])
-    except ValueError:
-        raise RuntimeError(f"{name}(): {broadcast_clash([tuple(s) for s in shapes])}") from None

@@ -39,13 +39,16 @@ EXPAND = primitive(
     grad={"x": lambda g, x_shape: sum_to(g, x_shape)},
     view=True,
 )
-SLICE = primitive(
-    "slice",
-    "movement",
-    lambda xp, x, *, index: x[index],
-    grad={"x": lambda g, index, x_shape: apply(UNSLICE, (g,), {"index": index, "shape": tuple(x_shape), "fill": 0})},
-    view=True,
-)
+
+
+def slice_gradient(g: Tensor, index: tuple[Any, ...], x_shape: tuple[int, ...]) -> Tensor:
+    """Zeros around it; only another shape if nothing was cut away."""
+    if all(i is None or i is ... or i == slice(None) for i in index):
+        return g.reshape(x_shape)  # type: ignore[no-any-return]
+    return apply(UNSLICE, (g,), {"index": index, "shape": x_shape, "fill": 0})  # type: ignore[no-any-return]
+
+
+SLICE = primitive("slice", "movement", lambda xp, x, *, index: x[index], grad={"x": slice_gradient}, view=True)
 
 
 def run_unslice(xp: Any, g: Any, *, index: Any, shape: tuple[int, ...], fill: float) -> Any:

@@ -15,10 +15,12 @@ from ..op import apply, public, write
 from ..samples import A, B, I, sample
 from ..tensor import Tensor, as_index, wrap_dim
 from .convert import transfer
-from .gather import broadcast, check_index, scatter_reduce
+from .create import arange
+from .gather import check_index, scatter_reduce
 from .index import ALL, INDEX, INDEX_ADD, INDEX_PUT, NONZERO, OutOfBoundsError, Parts, put_at
 from .movement import DIAGONAL, SLICE, VIEW_SCATTER
 from .pointwise import cast, where
+from .shape import broadcast_shape, stack
 
 # ---- one index for a whole dim
 
@@ -252,7 +254,7 @@ def check_mask(name: str, mask: Any) -> None:
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where the mask holds, as a vector."""
     check_mask("masked_select", mask)
-    shape = broadcast("masked_select", mask._array.shape, input._array.shape)
+    shape = broadcast_shape("masked_select", mask._array.shape, input._array.shape)
     chosen = apply(NONZERO, (mask.expand(shape).reshape(-1),))
     return apply(INDEX, (input.expand(shape).reshape(-1), *chosen), {"dims": (0,)})  # type: ignore[no-any-return]
 
@@ -283,7 +285,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
             "masked_scatter: expected self and source to have same dtypes but got "
             f"{input.dtype.legacy} and {source.dtype.legacy}"
         )
-    shape = broadcast("masked_scatter", mask._array.shape, input._array.shape)
+    shape = broadcast_shape("masked_scatter", mask._array.shape, input._array.shape)
     (chosen,) = apply(NONZERO, (mask.expand(shape).reshape(-1),))
     count = chosen._array.shape[0]
     if source._array.size < count:
@@ -314,8 +316,6 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
         return found
     if input._array.ndim == 0:
         return found[0].reshape(-1, 1)[:, :0]
-    from .shape import stack
-
     return stack(found, 1)
 
 
@@ -341,15 +341,13 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
         return tensor.new_zeros((*tensor._array.shape, num_classes))  # type: ignore[no-any-return]
-    if int(tensor.min().item()) < 0:
+    if int(tensor.amin().item()) < 0:
         raise RuntimeError("one_hot: Class values must be non-negative.")
-    largest = int(tensor.max().item())
+    largest = int(tensor.amax().item())
     if num_classes == -1:
         num_classes = largest + 1
     elif largest >= num_classes:
         raise RuntimeError(f"one_hot: Class values must be smaller than num_classes: {largest} and {num_classes}.")
-    from .create import arange
-
     return cast(tensor.unsqueeze(-1) == arange(num_classes, device=tensor.device), dtypes.int64)
 
 

@@ -1,14 +1,21 @@
-"""Shapes: what people call to rearrange tensors, composed of the movement primitives."""
+"""Shapes: the same elements with other dims, mostly as views. All of it is composed of the movement primitives.
+
+Joining and parting is in `join.py`, repeating, padding and the like in `arrange.py`.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from ..op import apply, public
-from ..samples import A, sample
-from ..tensor import Tensor, as_index, wrap_dim
-from .movement import CAT, CLONE, EXPAND, PERMUTE, SLICE, SPLIT, UNBIND, VIEW
+import numpy as np
+
+from .. import dtypes
+from ..op import apply, broadcast_clash, public
+from ..samples import A, I, sample
+from ..tape import local
+from ..tensor import Size, Tensor, as_index, wrap_dim, wrap_dims
+from .movement import AS_STRIDED, CAT, CLONE, DIAGONAL, EXPAND, PERMUTE, SPLIT, UNBIND, VIEW, WINDOWS
 from .pointwise import cast, result_type
 
 
@@ -36,7 +43,9 @@ def resolved(shape: tuple[int, ...], input: Tensor, name: str) -> tuple[int, ...
     if any(n < -1 for n in shape):
         raise RuntimeError(f"{name}: invalid shape dimension {min(shape)} in {list(shape)}")
     if math.prod(shape) != count or -1 in shape:
-        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {count} (a tensor of shape {list(input.shape)})")
+        raise RuntimeError(
+            f"shape '{list(shape)}' is invalid for input of size {count} (a tensor of shape {list(input.shape)})"
+        )
     return shape
 
 
@@ -79,19 +88,25 @@ def view(input: Tensor, *shape: Any) -> Tensor:
     found = resolved(sizes(shape), input, "view")
     if not viewable(input._array, found):
         raise RuntimeError(
-            f"view size is not compatible with input tensor's size and stride (shape {list(input.shape)} to {list(found)}: at least "
-            "one dimension spans across two contiguous subspaces). Use .reshape(...) instead."
+            f"view size is not compatible with input tensor's size and stride (shape {list(input.shape)} to {list(found)}: at "
+            "least one dimension spans across two contiguous subspaces). Use .reshape(...) instead."
         )
     return apply(VIEW, (input,), {"shape": found})  # type: ignore[no-any-return]
 
 
 def view_dtype(input: Tensor, dtype: Any) -> Tensor:
     """The same bits as another dtype."""
-    from .. import dtypes
     from .convert import detach
 
-    t = detach(input)
-    t._array = input._array.view(dtypes.as_dtype(dtype).numpy)
+    kind, t = dtypes.as_dtype(dtype), detach(input)
+    if kind.numpy.itemsize != input._array.itemsize:
+        size = input._array.shape[-1] * input._array.itemsize if input._array.ndim else 0
+        if size % kind.numpy.itemsize or not size or input._array.strides[-1] != input._array.itemsize:
+            raise RuntimeError(
+                f"view: a tensor of shape {list(input.shape)} and {input.dtype} cannot be viewed as {kind}: the last dimension "
+                f"must be in order in memory (use .contiguous() first) and its {size} bytes divisible by {kind.numpy.itemsize}"
+            )
+    t._array = input._array.view(kind.numpy)
     return t
 
 
@@ -103,8 +118,8 @@ def permute(input: Tensor, *dims: Any) -> Tensor:
     found = tuple(wrap_dim(d, ndim) for d in wanted)
     if len(found) != ndim:
         raise RuntimeError(
-            f"permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired ordering "
-            f"of dimensions i.e. input.dim() = {ndim} is not equal to len(dims) = {len(found)}".replace("(sparse_coo)", "")
+            "permute: number of dimensions in the tensor input does not match the length of the desired ordering of dimensions "
+            f"i.e. input.dim() = {ndim} is not equal to len(dims) = {len(found)}"
         )
     if len(set(found)) != ndim:
         raise RuntimeError(f"permute(): duplicate dims are not allowed, got {list(wanted)}")
@@ -139,20 +154,15 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     else:
         dims = {wrap_dim(d, len(shape)) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))}
     found = tuple(n for i, n in enumerate(shape) if not (n == 1 and i in dims))
-    return apply(VIEW, (input,), {"shape": found}) if viewable(input._array, found) else _drop(input, dims)  # type: ignore[no-any-return]
-
-
-def _drop(input: Tensor, dims: set[int]) -> Tensor:
-    shape = input._array.shape
-    place = tuple(0 if n == 1 and i in dims else slice(None) for i, n in enumerate(shape))
-    return apply(SLICE, (input,), {"index": place})  # type: ignore[no-any-return]
+    return apply(VIEW, (input,), {"shape": found})  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(2, 3), 0), sample(A(2, 3), -1), sample(A(), 0)])
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """A view with a new dim of length 1."""
-    place = wrap_dim(dim, input._array.ndim + 1)
-    return apply(SLICE, (input,), {"index": (slice(None),) * place + (None, ...)})  # type: ignore[no-any-return]
+    shape = input._array.shape
+    place = wrap_dim(dim, len(shape) + 1)
+    return apply(VIEW, (input,), {"shape": (*shape[:place], 1, *shape[place:])})  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(3, 1), (2, 3, 4)), sample(A(3, 1), (-1, 4)), sample(A(), (2,))], op=EXPAND)
@@ -162,8 +172,8 @@ def expand(input: Tensor, *size: Any) -> Tensor:
     extra = len(wanted) - len(shape)
     if extra < 0:
         raise RuntimeError(
-            f"expand({list(shape)}, size={list(wanted)}): the number of sizes provided ({len(wanted)}) must be greater or equal to "
-            f"the number of dimensions in the tensor ({len(shape)})"
+            f"expand({list(shape)}, size={list(wanted)}): the number of sizes provided ({len(wanted)}) must be greater or "
+            f"equal to the number of dimensions in the tensor ({len(shape)})"
         )
     found = []
     for i, n in enumerate(wanted):
@@ -178,10 +188,8 @@ def expand(input: Tensor, *size: Any) -> Tensor:
                 f"Target sizes: {list(wanted)}. Tensor sizes: {list(shape)}"
             )
         found.append(n)
-    if tuple(found) == shape:
-        found_view = apply(VIEW, (input,), {"shape": shape}) if viewable(input._array, shape) else input
-        return found_view  # type: ignore[no-any-return]
-    return apply(EXPAND, (input,), {"shape": tuple(found)})  # type: ignore[no-any-return]
+    op = VIEW if tuple(found) == shape else EXPAND
+    return apply(op, (input,), {"shape": tuple(found)})  # type: ignore[no-any-return]
 
 
 def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
@@ -221,8 +229,8 @@ def cat(tensors: Any, dim: int = 0) -> Tensor:
             raise RuntimeError(f"Tensors must have same number of dimensions: got {len(first)} and {len(shape)} in cat()")
         if any(n != m for d, (n, m) in enumerate(zip(first, shape, strict=True)) if d != place):
             raise RuntimeError(
-                f"Sizes of tensors must match except in dimension {place}. Expected {list(first)} but got {list(shape)} for tensor "
-                f"number {i} in the list."
+                f"Sizes of tensors must match except in dimension {place}. Expected {list(first)} but got {list(shape)} for "
+                f"tensor number {i} in the list."
             )
     common = parts[0].dtype if all_same([p._array.dtype for p in parts]) else result_type(*parts)
     return apply(CAT, tuple([cast(p, common) for p in kept]), {"dim": place})  # type: ignore[no-any-return]
@@ -242,7 +250,8 @@ def stack(tensors: Any, dim: int = 0) -> Tensor:
     for i, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(shapes[0])} at entry 0 and {list(shape)} at entry {i}"
+                f"stack expects each tensor to be equal size, but got {list(shapes[0])} at entry 0 and {list(shape)} at "
+                f"entry {i}"
             )
     place = wrap_dim(dim, len(shapes[0]) + 1)
     return cat([unsqueeze(p, place) for p in parts], place)
@@ -278,5 +287,265 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     return apply(UNBIND, (input,), {"dim": wrap_dim(dim, input._array.ndim)})  # type: ignore[no-any-return]
 
 
-Tensor.contiguous = contiguous
-Tensor.T = property(lambda self: permute(self, *reversed(range(self._array.ndim))))  # type: ignore[assignment]
+@public(samples=[sample(A(2, 3)), sample(A())])
+def ravel(input: Tensor) -> Tensor:
+    """All elements in one dim: a view when the memory allows it."""
+    return reshape(input, -1) if input._array.size else reshape(input, 0)
+
+
+@public(samples=[sample(A(2, 6), 1, (2, -1)), sample(A(6, 2), -2, (3, 2)), sample(A(4), 0, [4])])
+def unflatten(input: Tensor, dim: int, sizes: Any) -> Tensor:
+    """A view with one dim replaced by several."""
+    shape = input._array.shape
+    place, parts = wrap_dim(dim, len(shape)), _sizes_of(sizes)
+    if not parts:
+        raise RuntimeError("unflatten: sizes must be non-empty")
+    known = math.prod(n for n in parts if n != -1)
+    if -1 in parts and known and shape[place] % known == 0:
+        parts = tuple(shape[place] // known if n == -1 else n for n in parts)
+    if math.prod(parts) != shape[place] or min(parts) < 0:
+        raise RuntimeError(
+            f"unflatten: Provided sizes {list(parts)} don't multiply up to the size of dim {place} ({shape[place]}) in the "
+            "input tensor"
+        )
+    return view(input, *shape[:place], *parts, *shape[place + 1 :])
+
+
+def _sizes_of(shape: Any) -> tuple[int, ...]:
+    return sizes((shape,))
+
+
+@public(samples=[sample(A(2, 3), A(3, 2, grad=False)), sample(A(4), A(2, 2, grad=False))])
+def reshape_as(input: Tensor, other: Tensor) -> Tensor:
+    """`reshape` to another tensor's shape."""
+    return reshape(input, other._array.shape)
+
+
+@public(samples=[sample(A(2, 3), A(3, 2, grad=False))])
+def view_as(input: Tensor, other: Tensor) -> Tensor:
+    """`view` with another tensor's shape."""
+    return view(input, other._array.shape)
+
+
+@public(samples=[sample(A(3, 1), A(2, 3, 4, grad=False)), sample(A(), A(2, grad=False))])
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """`expand` to another tensor's shape."""
+    return expand(input, other._array.shape)
+
+
+@public(samples=[sample(A(3, 1), (2, 3, 4)), sample(A(), (2,))])
+def broadcast_to(input: Tensor, size: Any) -> Tensor:
+    """A view broadcast to a shape."""
+    return expand(input, _sizes_of(size))
+
+
+def broadcast_shape(name: str, *shapes: Any) -> tuple[int, ...]:
+    """The shape that shapes broadcast to, or PyTorch's error."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise RuntimeError(f"{name}(): {broadcast_clash(list(shapes))}") from None
+
+
+@public(samples=[sample((2, 1), (3,), grad=False), sample((), (4,), (1, 1), grad=False)], method=False)
+def broadcast_shapes(*shapes: Any) -> Size:
+    """The shape that shapes broadcast to."""
+    return Size(broadcast_shape("broadcast_shapes", *[sizes(s) if isinstance(s, (tuple, list)) else (s,) for s in shapes]))
+
+
+@public(samples=[sample(A(2, 1), A(3)), sample(A(), A(2), A(2, 2))], method=False)
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    """Views of the tensors with the shape they broadcast to."""
+    parts = several(tensors)
+    shape = broadcast_shape("broadcast_tensors", *[p._array.shape for p in parts])
+    return tuple(expand(p, shape) for p in parts)
+
+
+def several(tensors: tuple[Any, ...]) -> list[Tensor]:
+    """Tensors given as `f(a, b)` or `f([a, b])`."""
+    return list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
+
+
+@public(samples=[sample(A(2, 3, 4), 0, -1), sample(A(2, 3, 4), (0, 1), (1, 2)), sample(A(), 0, 0)])
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    """A view with some dims in other places; the rest keep their order."""
+    ndim = input._array.ndim
+    pairs = [(d,) if isinstance(d, int) else tuple(d) for d in (source, destination)]
+    if len(pairs[0]) != len(pairs[1]):
+        raise RuntimeError(
+            f"movedim: Invalid source or destination dims: source ({list(pairs[0])} dims) should contain the same number of "
+            f"dims as destination ({list(pairs[1])} dims)"
+        )
+    if ndim == 0:
+        return permute(input, [wrap_dim(d, 0) for d in pairs[0]][:0])
+    origins, places = wrap_dims(pairs[0], ndim) if pairs[0] else (), wrap_dims(pairs[1], ndim) if pairs[1] else ()
+    rest = iter(d for d in range(ndim) if d not in origins)
+    moved = dict(zip(places, origins, strict=True))
+    return permute(input, [moved[d] if d in moved else next(rest) for d in range(ndim)])
+
+
+@public(samples=[sample(A(2, 3, 4), 0, -1)])
+def moveaxis(input: Tensor, source: Any, destination: Any) -> Tensor:
+    """The same as `movedim`."""
+    return movedim(input, source, destination)
+
+
+@public(samples=[sample(A(2, 3, 4), 0, 2)])
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """The same as `transpose`."""
+    return transpose(input, axis0, axis1)
+
+
+@public(samples=[sample(A(2, 3, 4), 0, 2)])
+def swapdims(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """The same as `transpose`."""
+    return transpose(input, dim0, dim1)
+
+
+@public(samples=[sample(A(2, 3)), sample(A(2, 3, 4))])
+def adjoint(input: Tensor) -> Tensor:
+    """A view with the last two dims swapped."""
+    if input._array.ndim == 1:
+        raise RuntimeError("tensor.adjoint() is only supported on matrices or batches of matrices. Got 1-D tensor.")
+    return transpose(input, -2, -1) if input._array.ndim else input
+
+
+def _at_least(name: str, wider: Any, cases: list[Any]) -> Any:
+    def function(*tensors: Any) -> Any:
+        parts = several(tensors)
+        found = tuple(wider(p) for p in parts)
+        return found[0] if len(tensors) == 1 and isinstance(tensors[0], Tensor) else found
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Views with at least {name[-2]} dims, of one tensor or of several."
+    return public(samples=cases, method=False)(function)
+
+
+def _wide_3d(x: Tensor) -> Tensor:
+    shape = x._array.shape
+    return x if len(shape) > 2 else reshape(x, ((1, 1, 1), (1, *shape, 1), (*shape, 1))[len(shape)])
+
+
+atleast_1d = _at_least(
+    "atleast_1d", lambda x: x if x._array.ndim else reshape(x, 1), [sample(A()), sample(A(2)), sample(A(), A(2, 2))]
+)
+atleast_2d = _at_least(
+    "atleast_2d",
+    lambda x: x if x._array.ndim > 1 else reshape(x, 1, x._array.size),
+    [sample(A()), sample(A(2)), sample(A(2), A(2, 2))],
+)
+atleast_3d = _at_least("atleast_3d", _wide_3d, [sample(A()), sample(A(2)), sample(A(2, 3)), sample(A(2, 2), A(2, 1, 2))])
+
+
+@public(
+    samples=[sample(A(3, 4)), sample(A(3, 4), 1), sample(A(3, 4), -1), sample(A(2, 3, 4), 0, -1, 0), sample(A(2, 3), 5)],
+    op=DIAGONAL,
+)
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A view of a diagonal, which becomes the last dim."""
+    a, b = wrap_dim(dim1, input._array.ndim), wrap_dim(dim2, input._array.ndim)
+    if a == b:
+        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    return apply(DIAGONAL, (input,), {"offset": offset, "dim1": a, "dim2": b})  # type: ignore[no-any-return]
+
+
+@public(
+    "Tensor", name="unfold", samples=[sample(A(7), 0, 3, 2), sample(A(2, 5), -1, 2, 1), sample(A(4, 3), 0, 4, 1)], method=True
+)
+def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """A view of windows of `size` elements along a dim, `step` apart; a window's elements are the new last dim."""
+    place = wrap_dim(dimension, input._array.ndim)
+    x = input if input._array.ndim else reshape(input, 1)
+    length = x._array.shape[place]
+    if step <= 0:
+        raise RuntimeError(f"unfold: step is {step} but must be > 0")
+    if not 0 <= size <= length:
+        raise RuntimeError(f"unfold: maximum size for tensor at dimension {place} is {length} but size is {size}")
+    return apply(WINDOWS, (x,), {"dim": place, "size": size, "step": step})  # type: ignore[no-any-return]
+
+
+@public(samples=[sample(A(3, 4), (2, 2), (1, 2)), sample(A(12), (3, 2), (4, 1), 1), sample(A(2, 3), (4, 3), (0, 1))])
+def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
+    """A view of the tensor's whole memory with any sizes and strides (in elements)."""
+    shape, steps = _sizes_of(size), _sizes_of(stride)
+    offset = input.storage_offset() if storage_offset is None else storage_offset
+    base = input if input._base is None else input._base
+    order = sorted(range(base._array.ndim), key=lambda d: -base._array.strides[d])
+    memory = base if base._array.flags.c_contiguous else permute(base, order)
+    if not memory._array.flags.c_contiguous:
+        raise RuntimeError("as_strided: the tensor's memory has gaps, as that of a NumPy slice; use .contiguous() first")
+    if len(shape) != len(steps):
+        raise RuntimeError(f"mismatch in length of strides and shape: size {list(shape)}, stride {list(steps)}")
+    if any(s < 0 for s in steps):
+        raise RuntimeError(f"as_strided: Negative strides are not supported at the moment, got strides: {list(steps)}")
+    needed = offset + 1 + sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) if 0 not in shape else 0
+    if offset < 0 or needed > base._array.size:
+        raise RuntimeError(
+            f"as_strided: sizes {list(shape)}, strides {list(steps)}, storage offset {offset} require {needed} elements and "
+            f"are out of bounds for storage of {base._array.size}"
+        )
+    return apply(AS_STRIDED, (memory,), {"size": shape, "stride": steps, "offset": offset})  # type: ignore[no-any-return]
+
+
+@public(samples=[sample(A(2, 3), grad=False), sample(I(4), grad=False)], method=False)
+def numel(input: Tensor) -> int:
+    """The number of elements."""
+    return int(input._array.size)
+
+
+# ---- on the tensor itself
+
+
+def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
+    """Give a tensor another shape in place: it becomes the view that `function` makes of it, memory and history included."""
+    state = local.state
+    if state.grad and self._requires_grad and self._node is None:
+        raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation.")
+    was, state.grad = state.grad, state.grad or self._node is not None
+    try:
+        found = function(self)
+    finally:
+        state.grad = was
+    self._array, self._node = found._array, found._node
+    if self._base is not None:
+        self._chain, self._rebased = found._chain, found._rebased
+    return self
+
+
+def is_same_size(self: Tensor, other: Tensor) -> bool:
+    """Whether both have the same shape."""
+    return bool(self._array.shape == other._array.shape)
+
+
+def _matrix_transpose(self: Tensor) -> Tensor:
+    if self._array.ndim < 2:
+        raise RuntimeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {self._array.ndim}-D tensor.")
+    return transpose(self, -2, -1)
+
+
+def _hermitian(self: Tensor) -> Tensor:
+    if self._array.ndim not in (0, 2):
+        raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self._array.ndim}-D tensor.")
+    return transpose(self, 0, 1)
+
+
+def attach() -> None:
+    for function in (squeeze, unsqueeze, transpose, swapaxes, swapdims, t):
+        name = function.__name__ + "_"
+
+        def method(self: Tensor, *args: Any, _function: Any = function, _name: str = name, **kwargs: Any) -> Tensor:
+            return _take_shape_of(self, _name, lambda x: _function(x, *args, **kwargs))
+
+        method.__name__, method.__doc__ = (
+            name,
+            f"`{function.__name__}`, of this tensor itself: memory is shared, nothing is copied.",
+        )
+        setattr(Tensor, name, method)
+    Tensor.contiguous = contiguous
+    Tensor.is_same_size = is_same_size
+    Tensor.T = property(lambda self: permute(self, *reversed(range(self._array.ndim))))  # type: ignore[assignment]
+    Tensor.mT = Tensor.mH = property(_matrix_transpose)  # type: ignore[assignment]
+    Tensor.H = property(_hermitian)  # type: ignore[assignment]
+
+
+attach()
