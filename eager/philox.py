@@ -10,6 +10,7 @@ more bits (float64, wide ranges of integers): element i then has words 2 * i (th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,16 +23,60 @@ WEYL = np.array([0x9E3779B9, 0xBB67AE85], np.uint64)
 MASK = np.uint64(0xFFFFFFFF)
 HALF_WORD = np.uint64(32)
 ROUNDS = 10
-CHUNK = 1 << 14  # blocks at a time on the CPU: the working arrays stay in the cache
+CHUNK = 1 << 13  # blocks at a time on the CPU: the working arrays stay in the cache
 
 # Half precision takes as many bits as fit exactly below 1: no rounding, so never 1.0.
 KEPT_BITS = {np.dtype(np.float16): 11, np.dtype(ml_dtypes.bfloat16): 8, np.dtype(np.float32): 24}
 
 
+@functools.lru_cache(maxsize=64)
 def round_keys(seed: int) -> np.ndarray[Any, Any]:
     """The key of each round: shape (rounds, 2, 1)."""
     key = np.array([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], np.uint64)
-    return ((key + np.arange(ROUNDS, dtype=np.uint64)[:, None] * WEYL) & MASK)[:, :, None]
+    return ((key + np.arange(ROUNDS, dtype=np.uint64)[:, None] * WEYL) & MASK)[:, :, None].astype(np.uint32)
+
+
+class Mixer:
+    """Ten rounds over many counters at once, in arrays that are used again and again.
+
+    A counter's words 0 and 2 are 32 bits in a uint64, so that their products have room. A round multiplies them, crosses
+    the two products and mixes their high halves with words 1 and 3, which are the low halves of the round before: these
+    are never copied, only looked at, and two arrays of products take turns.
+    """
+
+    def __init__(self, xp: Any, size: int, seed: int) -> None:
+        self.xp = xp
+        self.even = xp.zeros((2, size), np.uint64)  # words 0 and 2; the high halves stay 0
+        self.odd = xp.empty((2, size), np.uint32)  # words 1 and 3, at first
+        self.products = [xp.empty((2, size), np.uint64) for _ in range(2)]
+        self.multipliers, self.keys = xp.asarray(MULTIPLIERS), list(xp.asarray(round_keys(seed)))
+        self.words = xp.empty((size, 4), np.uint32)
+
+    def __call__(self, start: int, n: int, call: int) -> Any:
+        """The words of blocks start to start + n - 1, as one uint32 array."""
+        xp, even, odd = self.xp, self.even[:, :n], self.odd[:, :n]
+        even[0] = xp.arange(start, start + n, dtype=np.uint64) & MASK
+        even[1], odd[0], odd[1] = call & 0xFFFFFFFF, 0, call >> 32
+        if start + n > 1 << 32:
+            odd[0] = xp.arange(start, start + n, dtype=np.uint64) >> HALF_WORD
+        found = self.words[:n]
+        found[:, 0::2], found[:, 1::2] = (w.T for w in self.mix(even, odd))
+        return found.reshape(-1)
+
+    def mix(self, even: Any, odd: Any) -> tuple[Any, Any]:
+        """Words 0 and 2, and 1 and 3, after all rounds; `even` is overwritten."""
+        multiply, xor = self.xp.multiply, self.xp.bitwise_xor
+        products = [p[:, : even.shape[1]] for p in self.products]
+        halves = [p.view(np.uint32)[::-1] for p in products]
+        low, high = [h[:, 0::2] for h in halves], [h[:, 1::2] for h in halves]
+        low_even = even.view(np.uint32)[:, 0::2]
+        for i, key in enumerate(self.keys):
+            turn = i & 1
+            multiply(even, self.multipliers, products[turn])
+            xor(high[turn], odd, low_even)
+            xor(low_even, key, low_even)
+            odd = low[turn]
+        return low_even, odd
 
 
 def chunks(xp: Any, seed: int, call: int, count: int) -> Iterator[tuple[int, Any]]:
@@ -41,29 +86,9 @@ def chunks(xp: Any, seed: int, call: int, count: int) -> Iterator[tuple[int, Any
     step = min(total, CHUNK) if xp is np else total
     if not total:
         return
-    even, odd, product = (xp.empty((2, step), np.uint64) for _ in range(3))  # counter words 0 and 2, 1 and 3
-    words = xp.empty((step, 4), np.uint32)
-    multipliers, keys = xp.asarray(MULTIPLIERS), xp.asarray(round_keys(seed))
+    mixer = Mixer(xp, step, seed)
     for start in range(0, total, step):
-        n = min(step, total - start)
-        block = xp.arange(start, start + n, dtype=np.uint64)
-        x, y, p, found = even[:, :n], odd[:, :n], product[:, :n], words[:n]
-        x[0], y[0] = block & MASK, block >> HALF_WORD
-        x[1], y[1] = call & 0xFFFFFFFF, call >> 32
-        mix(xp, x, y, p, multipliers, keys)
-        found[:, 0], found[:, 1], found[:, 2], found[:, 3] = x[0], y[0], x[1], y[1]
-        yield 4 * start, found.reshape(-1)
-
-
-def mix(xp: Any, even: Any, odd: Any, product: Any, multipliers: Any, keys: Any) -> None:
-    """Ten rounds, in place: each word is 32 bits in a uint64, so that a product has room."""
-    crossed = product[::-1]
-    for k in range(ROUNDS):
-        xp.multiply(even, multipliers, out=product)
-        xp.right_shift(crossed, HALF_WORD, out=even)
-        xp.bitwise_xor(even, odd, out=even)
-        xp.bitwise_xor(even, keys[k], out=even)
-        xp.bitwise_and(crossed, MASK, out=odd)
+        yield 4 * start, mixer(start, min(step, total - start), call)
 
 
 def fill(xp: Any, seed: int, call: int, count: int, dtype: Any, each: int, convert: Callable[[Any], Any]) -> Any:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from .. import devices, dtypes, philox
+from ..inplace import check_target
 from ..op import Op, apply, primitive, write
 from ..random import Generator, default_generator
+from ..tape import local
 from ..tensor import Tensor, as_index
 from .create import check_sizes, given, no_others
 from .pointwise import result_type
@@ -148,6 +150,7 @@ def refill(self: Tensor, op: Op, numbers: tuple[Any, ...], generator: Generator 
     """Overwrite a tensor with random numbers of its own dtype, on its own device."""
     if op is not INTEGERS and not self.dtype.is_floating_point:
         raise NotImplementedError(f"\"{name}\" not implemented for '{self.dtype.legacy}': the tensor must be floating-point")
+    check_target(self, False, local.state.grad, name)
     attrs = {"shape": self._array.shape, "dtype": self.dtype, "device": self.device}
     return apply(op, (*take(generator), *numbers), attrs, self)  # type: ignore[no-any-return]
 
