@@ -81,6 +81,7 @@ def record(target: Tensor, value: Tensor, name: str) -> None:
 def take_history(target: Tensor, value: Tensor) -> None:
     base = target._base
     if base is None and value._requires_grad:
+        keep_retaining(target, value._node)
         target._node = value._node
         target._requires_grad = True
         _reuse_output(target, value)
@@ -90,9 +91,17 @@ def take_history(target: Tensor, value: Tensor) -> None:
 
     base = target if base is None else base  # overwritten by a constant: what was there gets a gradient of zeros
     node = Node(VIEW_SCATTER, (edge_of(base), edge_of(value)), {"chain": target._chain})
+    keep_retaining(base, node)
     base._node, base._requires_grad = node, True
     base._rebased += 1
     target._requires_grad = True
+
+
+def keep_retaining(t: Tensor, node: Node | None) -> None:
+    """After `retain_grad()` it is the gradient of the value as it is now that the tensor wants."""
+    before = t._node
+    if before is not None and before.retained is not None and node is not None:
+        node.retained, before.retained = before.retained, None
 
 
 def _reuse_output(target: Tensor, value: Tensor) -> None:
@@ -121,7 +130,9 @@ def refresh(view: Tensor, base: Tensor) -> None:
         state = local.state
         was, state.grad = state.grad, True
         try:
-            view._node = follow(base, view._chain)._node
+            node = follow(base, view._chain)._node
+            keep_retaining(view, node)
+            view._node = node
         finally:
             state.grad = was
 

@@ -107,6 +107,10 @@ class Pick(Node):
     def owner(self) -> Node:
         return self.edges[0]  # type: ignore[no-any-return]
 
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        return self.owner().next_functions
+
 
 class AccumulateGrad:
     """What `next_functions` shows for a leaf."""
@@ -193,7 +197,7 @@ def restore(node: Node, value: Any, output_nr: int | None = None) -> Any:
     if isinstance(origin, Tensor):
         return origin
     tensor = wrap(array)
-    if output_nr is not None:
+    if output_nr is not None and array.dtype.kind not in "biu":  # indices among the outputs have no gradient
         origin = node if node.outputs == 1 else Pick(node, output_nr)
     if origin is not None:
         tensor._node, tensor._requires_grad, tensor._versions = origin, True, versions

@@ -223,6 +223,10 @@ class Tensor:
                 )
         self._grad = value
 
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
     @property
     def output_nr(self) -> int:
         return self._node.output_nr if self._node is not None else 0
