@@ -12,9 +12,18 @@ import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
-from .eager import accelerator, autograd, backends, cuda, devices, dtypes, nn, random
+from .eager import accelerator, autograd, backends, cuda, devices, dtypes, linalg, nn, random
 from .eager import op as _op
-from .eager.autograd import enable_grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+from .eager.autograd import (
+    enable_grad,
+    inference_mode,
+    is_anomaly_check_nan_enabled,
+    is_anomaly_enabled,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from .eager.backends import (
     are_deterministic_algorithms_enabled,
     get_float32_matmul_precision,
@@ -104,4 +113,6 @@ def _submodules(**modules: Any) -> None:
         _sys.modules[f"{__name__}.{name.replace('__', '.')}"] = module
 
 
-_submodules(nn=nn, nn__functional=nn.functional, accelerator=accelerator, backends=backends, cuda=cuda, random=random)
+_submodules(autograd=autograd, autograd__function=autograd.function, autograd__functional=autograd.functional)
+_submodules(nn=nn, nn__functional=nn.functional, accelerator=accelerator, backends=backends, cuda=cuda)
+_submodules(linalg=linalg, random=random)

@@ -8,6 +8,7 @@ small ones, with nothing about it on the tape. `einsum.py` has the contractions 
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -165,8 +166,8 @@ def check_batches(a: Tensor, b: Tensor) -> None:
         longer = max(left[:-2], right[:-2], key=len)
         batch = math.prod(longer)
         raise RuntimeError(
-            f"Expected size for first two dimensions of batch2 tensor to be: [{batch}, {inner}] but got: [{batch}, {right[-2]}]. "
-            f"(matmul of shapes {list(left)} and {list(right)})"
+            f"Expected size for first two dimensions of batch2 tensor to be: [{batch}, {inner}] but got: "
+            f"[{batch}, {right[-2]}]. (matmul of shapes {list(left)} and {list(right)})"
         )
 
 
@@ -277,8 +278,8 @@ def dot(input: Tensor, tensor: Tensor, *, out: Any = None) -> Tensor:
         raise NotImplementedError("\"dot\" not implemented for 'Bool'; convert to an integer or float dtype first")
     if left != right:
         raise RuntimeError(
-            f"inconsistent tensor size, expected tensor {list(left)} and src {list(right)} to have the same number of elements, "
-            f"but got {left[0]} and {right[0]} elements respectively"
+            f"inconsistent tensor size, expected tensor {list(left)} and src {list(right)} to have the same number of "
+            f"elements, but got {left[0]} and {right[0]} elements respectively"
         )
     return put(DOT, (input, tensor), {}, out)
 
@@ -456,10 +457,10 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     outputs, inputs = weight._array.shape
     check_dtypes(input, weight)
     if input._array.shape[-1] != inputs:
-        rows = math.prod(input._array.shape[:-1])
+        rows, have = math.prod(input._array.shape[:-1]), input._array.shape[-1]
         raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{input._array.shape[-1]} and {inputs}x{outputs}): the input's last "
-            f"dim is {input._array.shape[-1]} but the weight has {inputs} input features"
+            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{have} and {inputs}x{outputs}): the input's last dim is {have} but "
+            f"the weight has {inputs} input features"
         )
     if bias is None:
         return apply(PROJECT, (input, weight))  # type: ignore[no-any-return]
@@ -549,7 +550,7 @@ def check_chain(parts: list[Any]) -> None:
                 f"multi_dot(): all tensors must have be the same dtype but tensor 0 is {parts[0].dtype.name} and "
                 f"tensor {i} {p.dtype.name}"
             )
-    for i, (a, b) in enumerate(zip(parts, parts[1:], strict=False)):
+    for i, (a, b) in enumerate(itertools.pairwise(parts)):
         if a._array.shape[-1] != b._array.shape[0]:
             raise RuntimeError(
                 f"multi_dot(): tensors {i} and {i + 1} with shapes {list(a.shape)} and {list(b.shape)} cannot be multiplied"

@@ -130,10 +130,10 @@ def spread(term: list[int | None], shape: tuple[int, ...], operand: int) -> Labe
     given = len(term) - (None in term)
     covered = len(shape) - given
     if (None not in term and covered) or covered < 0:
-        also = "" if None in term else " and no ellipsis was given"
+        relation, also = ("is more than", "") if None in term else ("does not match", " and no ellipsis was given")
         raise RuntimeError(
-            f"einsum(): the number of subscripts in the equation ({given}) {'is more than' if None in term else 'does not match'} "
-            f"the number of dimensions ({len(shape)}) for operand {operand}{also}"
+            f"einsum(): the number of subscripts in the equation ({given}) {relation} the number of dimensions ({len(shape)}) "
+            f"for operand {operand}{also}"
         )
     return tuple(label for s in term for label in ([s] if s is not None else range(-covered, 0)))
 
@@ -146,7 +146,8 @@ def common_sizes(labels: list[Labels], shapes: Sequence[tuple[int, ...]]) -> dic
         for dim, (label, n) in enumerate(zip(term, shape, strict=True)):
             if own.setdefault(label, n) != n:
                 raise RuntimeError(
-                    f"einsum(): subscript {name_of(label)} is repeated for operand {i} but the sizes don't match, {n} != {own[label]}"
+                    f"einsum(): subscript {name_of(label)} is repeated for operand {i} but the sizes don't match, "
+                    f"{n} != {own[label]}"
                 )
             before = sizes.get(label, 1)
             if 1 not in (n, before) and n != before:
@@ -156,8 +157,8 @@ def common_sizes(labels: list[Labels], shapes: Sequence[tuple[int, ...]]) -> dic
                         f"with previously seen ellipsis with size {before} for the respective dimension"
                     )
                 raise RuntimeError(
-                    f"einsum(): subscript {name_of(label)} has size {n} for operand {i} which does not broadcast with previously "
-                    f"seen size {before}"
+                    f"einsum(): subscript {name_of(label)} has size {n} for operand {i} which does not broadcast with "
+                    f"previously seen size {before}"
                 )
             sizes[label] = n if before == 1 else before
     return sizes
@@ -322,7 +323,8 @@ def einsum(*args: Any) -> Tensor:
     """
     if len(args) < 2:
         raise ValueError(
-            "einsum(): must specify the equation string and at least one operand, or at least one operand and its subscripts list"
+            "einsum(): must specify the equation string and at least one operand, or at least one operand and its subscripts "
+            "list"
         )
     if isinstance(args[0], str):
         operands = list(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else list(args[1:])
@@ -397,6 +399,7 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
         return input * other
     if input._array.shape[-1] != other._array.shape[-1]:
         raise RuntimeError(
-            f"inner() the last dimension must match on both input tensors but got shapes {list(input.shape)} and {list(other.shape)}"
+            f"inner() the last dimension must match on both input tensors but got shapes {list(input.shape)} and "
+            f"{list(other.shape)}"
         )
     return tensordot(input, other, dims=([-1], [-1]))

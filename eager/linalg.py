@@ -1,0 +1,15 @@
+"""The namespace `tapejit.linalg`: what the op table registers for it. The functions live in `eager/ops`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .op import exported
+from .ops.decompositions import LinAlgError
+
+if TYPE_CHECKING:  # the op table's functions
+
+    def __getattr__(name: str) -> Any: ...
+
+
+globals().update(exported("linalg"), LinAlgError=LinAlgError)
