@@ -3,7 +3,7 @@
 `conv`, `conv_input_grad` and `conv_weight_grad` are each linear in both of their inputs and are each other's gradients, so
 derivatives of any order need nothing else; a transposed convolution is `conv_input_grad`. One body serves 1, 2 and 3
 spatial dims. The kernels copy the windows of a few samples at a time into a matrix for BLAS and never keep it; `expand`
-says the same in public ops, and so do `unfold` and `fold`, which are those matrices by themselves.
+says the same with the windows of `windows.py`.
 """
 
 from __future__ import annotations
@@ -11,74 +11,36 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..op import apply, primitive, public
 from ..samples import A, I, sample
-from ..tensor import Tensor, as_index
-from .movement import SLICE, UNSLICE, UNWINDOWS, WINDOWS, strided
-
-Ints = tuple[int, ...]
-Pairs = tuple[tuple[int, int], ...]
-
-
-class Geometry(NamedTuple):
-    """How windows lie on an input, for each spatial dim.
-
-    Padding is (before, after) and always makes the windows end where the padded input ends; what no window reaches is cut
-    off by a negative number. So the sizes of input, kernel and output follow from any two of them.
-    """
-
-    stride: Ints
-    padding: Pairs
-    dilation: Ints
-    groups: int = 1
-
+from ..tensor import Tensor
+from .movement import strided
+from .windows import (
+    Geometry,
+    Ints,
+    Pairs,
+    by,
+    columns,
+    exact,
+    input_size,
+    kernel_size,
+    output_size,
+    overlap,
+    per_dim,
+    spans,
+    uncolumns,
+)
 
 # Columns are made for so many bytes at a time: a CPU's cache, or what fills a GPU.
 CPU_BLOCK, GPU_BLOCK = 4 << 20, 256 << 20
 # From so many channels on, BLAS gets windows as rows of [place, channel], whose memory is in longer runs.
 MANY_CHANNELS = 16
 
-# ---- sizes
-
-
-def spans(kernel: Ints, dilation: Ints) -> Ints:
-    """How far a window reaches."""
-    return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
-
-
-def exact(size: Ints, kernel: Ints, stride: Ints, padding: Pairs, dilation: Ints, groups: int = 1) -> Geometry:
-    """The geometry with the end of the padding moved to the end of the last window."""
-    found = []
-    for n, span, s, (before, after) in zip(size, spans(kernel, dilation), stride, padding, strict=True):
-        spare = (n + before + after - span) % s
-        found.append((before, after - spare))
-    return Geometry(stride, tuple(found), dilation, groups)
-
-
-def output_size(size: Ints, kernel: Ints, geometry: Geometry) -> Ints:
-    reach = zip(size, spans(kernel, geometry.dilation), geometry.stride, geometry.padding, strict=True)
-    return tuple((n + before + after - span) // s + 1 for n, span, s, (before, after) in reach)
-
-
-def input_size(size: Ints, kernel: Ints, geometry: Geometry) -> Ints:
-    reach = zip(size, spans(kernel, geometry.dilation), geometry.stride, geometry.padding, strict=True)
-    return tuple((n - 1) * s + span - before - after for n, span, s, (before, after) in reach)
-
-
-def kernel_size(size: Ints, out: Ints, geometry: Geometry) -> Ints:
-    reach = zip(size, out, geometry.stride, geometry.padding, geometry.dilation, strict=True)
-    return tuple((n + before + after - (m - 1) * s - 1) // d + 1 for n, m, s, (before, after), d in reach)
-
-
-def overlap(size: Ints, padding: Pairs) -> tuple[tuple[slice, ...], tuple[slice, ...], Ints]:
-    """Where an input lies in its padded form: the part of the input, its place there, and that form's size."""
-    part = tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(size, padding, strict=True))
-    place = tuple(slice(max(a, 0), max(a, 0) + s.stop - s.start) for s, (a, _) in zip(part, padding, strict=True))
-    return part, place, tuple(n + a + b for n, (a, b) in zip(size, padding, strict=True))
+# ---- kernels
 
 
 def places(kernel: Ints, out: Ints, geometry: Geometry) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
@@ -86,9 +48,6 @@ def places(kernel: Ints, out: Ints, geometry: Geometry) -> Iterator[tuple[Ints, 
     for offset in itertools.product(*map(range, kernel)):
         reach = zip(offset, out, geometry.stride, geometry.dilation, strict=True)
         yield offset, tuple(slice(k * d, k * d + s * (m - 1) + 1, s) for k, m, s, d in reach)
-
-
-# ---- kernels
 
 
 def window_view(xp: Any, x: Any, first: int, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
@@ -221,55 +180,6 @@ def run_weight_grad(xp: Any, x: Any, g: Any, *, geometry: Geometry) -> Any:
 # ---- the same in public ops
 
 
-def padded_tensor(x: Tensor, padding: Pairs, fill: float = 0) -> Tensor:
-    """`fill` around the dims from 2 on; negative padding cuts off."""
-    part, place, size = overlap(x.shape[2:], padding)
-    if any(s != slice(0, n) for s, n in zip(part, x.shape[2:], strict=True)):
-        x = apply(SLICE, (x,), {"index": (slice(None), slice(None), *part)})
-    if size == tuple(x.shape[2:]):
-        return x
-    attrs = {"index": (slice(None), slice(None), *place), "shape": (*x.shape[:2], *size), "fill": fill}
-    return apply(UNSLICE, (x,), attrs)  # type: ignore[no-any-return]
-
-
-def windows(x: Tensor, kernel: Ints, geometry: Geometry, fill: float = 0) -> Tensor:
-    """All windows of the dims from 2 on, as [sample, channel, *out, *kernel]."""
-    x = padded_tensor(x, geometry.padding, fill)
-    for i, (span, d, s) in enumerate(zip(spans(kernel, geometry.dilation), geometry.dilation, geometry.stride, strict=True)):
-        x = apply(WINDOWS, (x,), {"dim": 2 + i, "size": span, "step": s})
-        if d > 1:
-            x = apply(SLICE, (x,), {"index": (..., slice(None, None, d))})
-    return x
-
-
-def unwindows(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
-    """What `windows` took apart added up again: its transpose."""
-    n = len(kernel)
-    full = input_size(tuple(x.shape[2 : 2 + n]), kernel, geometry._replace(padding=((0, 0),) * n))
-    for i in reversed(range(n)):
-        span = spans(kernel, geometry.dilation)[i]
-        if geometry.dilation[i] > 1:
-            attrs = {"index": (..., slice(None, None, geometry.dilation[i])), "shape": (*x.shape[:-1], span), "fill": 0}
-            x = apply(UNSLICE, (x,), attrs)
-        x = apply(UNWINDOWS, (x,), {"dim": 2 + i, "size": span, "step": geometry.stride[i], "length": full[i]})
-    return padded_tensor(x, tuple((-before, -after) for before, after in geometry.padding))
-
-
-def columns(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
-    """All windows as [sample, channel * place, position]."""
-    n = len(kernel)
-    order = (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
-    found = windows(x, kernel, geometry).permute(order)
-    return found.reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(found.shape[2 + n :]))  # type: ignore[no-any-return]
-
-
-def uncolumns(x: Tensor, kernel: Ints, out: Ints, geometry: Geometry) -> Tensor:
-    """The transpose of `columns`."""
-    n = len(kernel)
-    x = x.reshape(x.shape[0], x.shape[1] // math.prod(kernel), *kernel, *out)
-    return unwindows(x.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n)), kernel, geometry)
-
-
 def expand_conv(x: Tensor, w: Tensor, *, geometry: Geometry) -> Tensor:
     groups, kernel = geometry.groups, tuple(w.shape[2:])
     out = output_size(tuple(x.shape[2:]), kernel, geometry)
@@ -297,6 +207,20 @@ def expand_weight_grad(x: Tensor, g: Tensor, *, geometry: Geometry) -> Tensor:
 # ---- the ops
 
 
+def conv_shape(x: Any, w: Any, bias: Any = None, *, geometry: Geometry) -> tuple[Any]:
+    return (x._replace(shape=(x.shape[0], w.shape[0], *output_size(x.shape[2:], w.shape[2:], geometry))),)
+
+
+def input_grad_shape(g: Any, w: Any, *, geometry: Geometry) -> tuple[Any]:
+    size = input_size(g.shape[2:], w.shape[2:], geometry)
+    return (g._replace(shape=(g.shape[0], w.shape[1] * geometry.groups, *size)),)
+
+
+def weight_grad_shape(x: Any, g: Any, *, geometry: Geometry) -> tuple[Any]:
+    kernel = kernel_size(x.shape[2:], g.shape[2:], geometry)
+    return (x._replace(shape=(g.shape[1], x.shape[1] // geometry.groups, *kernel)),)
+
+
 def conv(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
     return apply(CONV, (x, w), {"geometry": geometry})  # type: ignore[no-any-return]
 
@@ -318,6 +242,7 @@ CONV = primitive(
     "contraction",
     lambda xp, x, w, *, geometry: convolve(xp, x, w, None, geometry),
     grad=CONV_GRADIENTS,
+    infer=conv_shape,
     expand=expand_conv,
 )
 CONV_BIAS = primitive(
@@ -325,6 +250,7 @@ CONV_BIAS = primitive(
     "contraction",
     lambda xp, x, w, bias, *, geometry: convolve(xp, x, w, bias, geometry),
     grad={**CONV_GRADIENTS, "bias": lambda g: g.sum((0, *range(2, g.ndim)))},
+    infer=conv_shape,
     expand=lambda x, w, bias, *, geometry: with_bias(conv(x, w, geometry), bias),
 )
 CONV_INPUT_GRAD = primitive(
@@ -332,9 +258,10 @@ CONV_INPUT_GRAD = primitive(
     "contraction",
     run_input_grad,
     grad={
-        "g": lambda g, w, geometry: conv(g, w, geometry),
+        "g": lambda gradient, w, geometry: conv(gradient, w, geometry),
         "w": lambda gradient, g, geometry: conv_weight_grad(gradient, g, geometry),
     },
+    infer=input_grad_shape,
     expand=expand_input_grad,
 )
 CONV_WEIGHT_GRAD = primitive(
@@ -345,6 +272,7 @@ CONV_WEIGHT_GRAD = primitive(
         "x": lambda gradient, g, geometry: conv_input_grad(g, gradient, geometry),
         "g": lambda gradient, x, geometry: conv(x, gradient, geometry),
     },
+    infer=weight_grad_shape,
     expand=expand_weight_grad,
 )
 
@@ -354,18 +282,6 @@ def with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 # ---- arguments
-
-
-def per_dim(value: Any, n: int, name: str, what: str = "convolution") -> Ints:
-    """An argument that is one number for all spatial dims, or one for each."""
-    numbers = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    found = tuple(as_index(v, f"{name} of a {what}") for v in numbers)
-    if len(found) not in (1, n):
-        raise RuntimeError(
-            f"expected {name} to be a single integer value or a list of {n} values to match the {what} dimensions, "
-            f"but got {name}={list(found)}"
-        )
-    return found * n if len(found) == 1 else found
 
 
 def check_numbers(stride: Ints, padding: Ints, dilation: Ints) -> None:
@@ -383,7 +299,8 @@ def check_tensors(name: str, n: int, input: Any, weight: Any, bias: Any, groups:
             raise TypeError(f"{name}(): argument '{word}' must be Tensor, not {type(x).__name__}")
         if x is not None and x.dtype != input.dtype:
             raise RuntimeError(
-                f"Input type ({input.dtype.name}) and {word} type ({x.dtype.name}) should be the same; convert one with .to(dtype)"
+                f"Input type ({input.dtype.name}) and {word} type ({x.dtype.name}) should be the same; "
+                "convert one with .to(dtype)"
             )
     if input.dtype.name == "bool":
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'; convert the input with .float()")
@@ -402,7 +319,8 @@ def check_tensors(name: str, n: int, input: Any, weight: Any, bias: Any, groups:
         )
     if w[0] % groups:
         raise RuntimeError(
-            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, but got weight of size {w} instead"
+            f"Given groups={groups}, expected weight to be divisible by {groups} at dimension 0, "
+            f"but got weight of size {w} instead"
         )
     if min(w[2:]) < 1:
         raise RuntimeError(f"kernel size should be greater than zero, but got weight of size {w} for {name}")
@@ -420,11 +338,6 @@ def check_tensors(name: str, n: int, input: Any, weight: Any, bias: Any, groups:
         )
     if 0 in shape[-n:]:
         raise RuntimeError(f"Only zero batch or zero channel inputs are supported, but got input shape: {shape}")
-
-
-def by(sizes: Any) -> str:
-    """(4 x 4), as error messages show sizes."""
-    return f"({' x '.join(map(str, sizes))})"
 
 
 def padding_pairs(padding: Any, kernel: Ints, stride: Ints, dilation: Ints) -> Pairs:
@@ -459,10 +372,7 @@ def convolution(
     geometry = exact(size, kernel, stride, pairs, dilation, groups)
     batched = input.ndim == n + 2
     x = input if batched else input.unsqueeze(0)
-    if bias is None:
-        found = conv(x, weight, geometry)
-    else:
-        found = apply(CONV_BIAS, (x, weight, bias), {"geometry": geometry})
+    found = conv(x, weight, geometry) if bias is None else apply(CONV_BIAS, (x, weight, bias), {"geometry": geometry})
     return found if batched else found.squeeze(0)  # type: ignore[no-any-return]
 
 
@@ -638,82 +548,3 @@ def conv_transpose3d(
 ) -> Tensor:
     """The transpose of `conv3d`: every input element spreads `weight` [in, out / groups, *kernel] over the output."""
     return transposed_convolution("conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-# ---- the columns by themselves
-
-
-def block_geometry(size: Ints, kernel: Ints, dilation: Any, padding: Any, stride: Any) -> tuple[Geometry, Ints]:
-    """Checked arguments of `unfold` and `fold`, and how many blocks there are in each direction."""
-    stride, dilation, padding = (
-        per_dim(v, 2, name, "image") for v, name in ((stride, "stride"), (dilation, "dilation"), (padding, "padding"))
-    )
-    for name, values in (("kernel size", kernel), ("stride", stride), ("dilation", dilation)):
-        if min(values) < 1:
-            raise RuntimeError(f"{name} should be greater than zero, but got {list(values)}")
-    if min(padding) < 0:
-        raise RuntimeError(f"padding should be non-negative, but got {list(padding)}")
-    geometry = exact(size, kernel, stride, tuple((p, p) for p in padding), dilation)
-    room = (n + 2 * p - r for n, p, r in zip(size, padding, spans(kernel, dilation), strict=True))
-    return geometry, tuple(max(free // s + 1, 0) for free, s in zip(room, stride, strict=True))
-
-
-@public(
-    "nn.functional",
-    samples=[
-        sample(A(2, 2, 3, 4), 2),
-        sample(A(2, 4, 5), (2, 3), padding=(1, 0), stride=2),
-        sample(A(1, 1, 5, 5), 2, dilation=(2, 3), padding=1),
-    ],
-)
-def unfold(input: Tensor, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
-    """All blocks of an image [batch, channel, height, width] as columns [batch, channel * block, number of blocks]."""
-    if input.ndim not in (3, 4) or 0 in input.shape[-3:]:
-        raise RuntimeError(
-            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, "
-            f"but got: {list(input.shape)}"
-        )
-    size, kernel = tuple(input.shape[-2:]), per_dim(kernel_size, 2, "kernel_size", "image")
-    geometry, counts = block_geometry(size, kernel, dilation, padding, stride)
-    if min(counts) < 1:
-        raise RuntimeError(
-            f"Given input with spatial size {size}, kernel_size={kernel}, dilation={geometry.dilation}, padding={padding}, "
-            f"calculated shape of the array of sliding blocks as {counts}, but its components must be at least one."
-        )
-    batched = input.ndim == 4
-    found = columns(input if batched else input.unsqueeze(0), kernel, geometry)
-    return found if batched else found.squeeze(0)  # type: ignore[no-any-return]
-
-
-@public(
-    "nn.functional",
-    samples=[
-        sample(A(2, 4, 6), (3, 4), 2),
-        sample(A(6, 6), (4, 5), (2, 3), padding=(1, 0), stride=2),
-        sample(A(1, 4, 12), (4, 5), 2, dilation=2, padding=(1, 0)),
-    ],
-)
-def fold(input: Tensor, output_size: Any, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Tensor:
-    """Blocks [batch, channel * block, number of blocks] added up where they stood in an image of `output_size`."""
-    if input.ndim not in (2, 3) or 0 in input.shape[-2:]:
-        raise RuntimeError(
-            "Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and non-zero dimensions for input, "
-            f"but got: {list(input.shape)}"
-        )
-    size, kernel = per_dim(output_size, 2, "output_size", "image"), per_dim(kernel_size, 2, "kernel_size", "image")
-    geometry, counts = block_geometry(size, kernel, dilation, padding, stride)
-    width, length = input.shape[-2:]
-    if width % math.prod(kernel):
-        raise RuntimeError(
-            "Expected size of input's dimension 1 to be divisible by the product of kernel_size, "
-            f"but got input.size(1)={width} and kernel_size={kernel}."
-        )
-    if math.prod(counts) != length:
-        raise RuntimeError(
-            f"Given output_size={size}, kernel_size={kernel}, dilation={geometry.dilation}, padding={padding}, "
-            f"stride={geometry.stride}, expected size of input's dimension 2 to match the calculated number of sliding blocks "
-            f"{counts[0]} * {counts[1]} = {math.prod(counts)}, but got input.size(2)={length}."
-        )
-    batched = input.ndim == 3
-    found = uncolumns(input if batched else input.unsqueeze(0), kernel, counts, geometry)
-    return found if batched else found.squeeze(0)  # type: ignore[no-any-return]
