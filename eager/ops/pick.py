@@ -130,8 +130,10 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     place, index = vector("index_fill", index, dim, input)
     filler = scalar("index_fill", input, value)
     x = input if input._array.ndim else input.reshape(1)
-    shape = (*x._array.shape[:place], index._array.size, *x._array.shape[place + 1 :])
-    return at_dim(INDEX_PUT, (x, filler.expand(shape), index), place, strict=False).reshape(input._array.shape)  # type: ignore[no-any-return]
+    length = x._array.shape[place]
+    chosen = (x.new_zeros((length,), dtype=dtypes.bool_), x.new_ones(index._array.shape, dtype=dtypes.bool_), index)
+    mask = at_dim(INDEX_PUT, chosen, 0, strict=False).reshape((length,) + (1,) * (x._array.ndim - place - 1))
+    return where(mask, filler, x).reshape(input._array.shape)  # type: ignore[no-any-return]
 
 
 def scalar(name: str, input: Tensor, value: Any) -> Tensor:

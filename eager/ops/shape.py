@@ -321,7 +321,7 @@ def reshape_as(input: Tensor, other: Tensor) -> Tensor:
     return reshape(input, other._array.shape)
 
 
-@public(samples=[sample(A(2, 3), A(3, 2, grad=False))])
+@public(samples=[sample(A(6), A(3, 2, grad=False)), sample(A(2, 3), A(2, 1, 3, grad=False))])
 def view_as(input: Tensor, other: Tensor) -> Tensor:
     """`view` with another tensor's shape."""
     return view(input, other._array.shape)
