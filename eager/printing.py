@@ -121,11 +121,12 @@ class Formatter:
 def edges(array: Any) -> np.ndarray[Any, Any]:
     """The elements that are shown of an array that is too large: the ends of each dimension."""
     xp, n = devices.module_of(array), options.edgeitems
-    for d, length in enumerate(array.shape):
-        if length > 2 * n:
-            at = (slice(None),) * d
-            array = xp.concatenate([array[(*at, slice(n))], array[(*at, slice(length - n, None))]], axis=d)
-    return devices.to_numpy(array)
+    with devices.on(devices.device_of(array)):
+        for d, length in enumerate(array.shape):
+            if length > 2 * n:
+                at = (slice(None),) * d
+                array = xp.concatenate([array[(*at, slice(n))], array[(*at, slice(length - n, None))]], axis=d)
+        return devices.to_numpy(array)
 
 
 def vector(values: list[Any], cut: bool, indent: int, show: Formatter) -> str:
@@ -164,9 +165,8 @@ def contents(array: Any, indent: int) -> str:
 def suffixes(self: Tensor) -> list[str]:
     """What is said after the numbers, where it does not go without saying."""
     found = []
-    default, where = devices.get_default_device(), self.device
-    if where.type != default.type or (where.type == "cuda" and where != devices.as_device("cuda")):
-        found.append(f"device='{where}'")
+    if self.is_cuda:
+        found.append(f"device='{self.device}'")
     is_empty = self._array.size == 0
     if (is_empty and self._array.ndim != 1) or (not is_empty and not options.edgeitems):
         found.append(f"size={self._array.shape}")

@@ -245,7 +245,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
     """A tensor on the memory of anything that speaks DLPack."""
     if not hasattr(ext_tensor, "__dlpack__") and type(ext_tensor).__name__ != "PyCapsule":
-        raise TypeError(f"from_dlpack(): expected an object with __dlpack__ or a DLPack capsule, got {type(ext_tensor).__name__}")
+        raise TypeError(f"from_dlpack(): expected an object with __dlpack__ or a capsule, got {type(ext_tensor).__name__}")
     source = Capsule(ext_tensor)
     if source.__dlpack_device__()[0] in (2, 13):
         array = devices.module_for(devices.device("cuda")).from_dlpack(ext_tensor)
@@ -366,7 +366,7 @@ def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
         return memo[id(self)]  # type: ignore[no-any-return]
     t = object.__new__(type(self))
     memo[id(self)] = t
-    t._array, t._requires_grad = self._array.copy(), self._requires_grad
+    t._array, t._requires_grad = devices.copy(self._array), self._requires_grad
     if self._grad is not None:
         t._grad = deepcopy(self._grad, memo)
     t.__dict__.update(copy.deepcopy(attributes(self), memo))
