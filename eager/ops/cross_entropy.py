@@ -1,0 +1,349 @@
+"""Losses of class indices: negative log likelihood, and cross entropy, with one kernel from logits to loss and one back.
+
+Nothing of the logits' size is kept for the backward pass but the logits: the forward pass saves each row's maximum and
+the logarithm of its sum, from which softmax is made again. (Kept apart, because their sum would round large logits.)
+
+A row's loss is the sum over classes of q_c * (log-sum-exp - x_c), where q is 0 for ignored rows and otherwise
+(1 - smoothing) * weight_c for the target class plus smoothing / C * weight_c for every class. So the gradient is
+sum(q) * softmax - q.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..op import apply, primitive, public
+from ..samples import A, I, sample
+from ..tensor import Tensor
+from .loss import legacy_reduction, reduced
+from .norm import is_array, wide, wide_tensor
+from .pointwise import cast
+from .softmax import log_softmax, softmax, total
+
+# ---- targets
+
+
+def class_index(xp: Any, target: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
+    """Targets with 0 in the place of ignored ones, and which rows count; IndexError for what is no class."""
+    counts = target != ignore_index
+    index = xp.where(counts, target, xp.zeros((), target.dtype))
+    wrong = (index < 0) | (index >= classes)
+    if bool(wrong.any()):
+        raise IndexError(f"Target {int(index[wrong][0])} is out of bounds.")
+    return index, counts
+
+
+CLASS_INDEX = primitive(
+    "class_index",
+    "index",
+    lambda xp, target, *, classes, ignore_index: class_index(xp, target, classes, ignore_index),
+)
+
+# ---- kernels; x is (N, C) or (N, C, S)
+
+
+def run_cross_entropy(
+    xp: Any, x: Any, target: Any, weight: Any, *, ignore_index: int, label_smoothing: float, reduction: str
+) -> tuple[Any, Any, Any]:
+    dtype, x = x.dtype, wide(x)
+    index, counts = class_index(xp, target, x.shape[1], ignore_index)
+    highest = x.max(axis=1, keepdims=True) if x.size else xp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
+    e = x - highest
+    xp.exp(e, out=e)
+    log_total = xp.log(total(xp, e, 1)) if x.size else highest
+    of_target, of_all, each = shares(xp, x, index, counts, weight, label_smoothing)
+    picked = xp.take_along_axis(x, index[:, None], axis=1)
+    loss = (highest - picked + log_total)[:, 0] * of_target
+    if label_smoothing:
+        smooth = (highest + log_total)[:, 0] * (of_all - of_target)
+        smooth -= counts * (total(xp, x * each if is_array(each) else x, 1)[:, 0] * (label_smoothing / x.shape[1]))
+        loss += smooth
+    if reduction == "none":
+        return loss.astype(dtype, copy=False), highest, log_total
+    loss = loss.sum()
+    if reduction == "mean":
+        loss = loss / weight_of_targets(xp, x, index, counts, weight)
+    return xp.asarray(loss, dtype), highest, log_total
+
+
+def shares(xp: Any, x: Any, index: Any, counts: Any, weight: Any, label_smoothing: float) -> tuple[Any, Any, Any]:
+    """q of the target class without the part that all classes get, the sum of q over all, and the classes' weights."""
+    kept = counts.astype(x.dtype)
+    if not is_array(weight):
+        return kept * (1 - label_smoothing), kept, 1
+    each = wide(weight)
+    of_target = xp.take(each, index) * kept
+    of_target *= 1 - label_smoothing
+    of_all = of_target + kept * (each.sum() * (label_smoothing / x.shape[1])) if label_smoothing else of_target
+    return of_target, of_all, each.reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+def weight_of_targets(xp: Any, x: Any, index: Any, counts: Any, weight: Any) -> Any:
+    """What a mean is divided by: the weights of the targets that count."""
+    if not is_array(weight):
+        return counts.sum().astype(x.dtype)
+    return (xp.take(wide(weight), index) * counts).sum()
+
+
+def run_cross_entropy_backward(
+    xp: Any,
+    g: Any,
+    x: Any,
+    target: Any,
+    weight: Any,
+    highest: Any,
+    log_total: Any,
+    *,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Any:
+    dtype, g, x = x.dtype, wide(g), wide(x)
+    index, counts = class_index(xp, target, x.shape[1], ignore_index)
+    of_target, of_all, each = shares(xp, x, index, counts, weight, label_smoothing)
+    if reduction == "mean":
+        g = g / weight_of_targets(xp, x, index, counts, weight)
+    p = x - highest
+    p -= log_total
+    xp.exp(p, out=p)
+    p *= (of_all * g)[:, None]
+    if label_smoothing:
+        p -= (counts * g * x.dtype.type(label_smoothing / x.shape[1]))[:, None] * each
+    row = xp.arange(x.shape[0])
+    place = (row, index) if x.ndim == 2 else (row[:, None], index, xp.arange(x.shape[2]))
+    p[place] -= of_target * g
+    return p.astype(dtype, copy=False)
+
+
+# ---- the same in other ops
+
+
+def classes_of(x: Tensor, target: Tensor, weight: Any, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets that can be gathered by, and for each row: whether it counts (0 or 1), and the weight of its target."""
+    index, counts = apply(CLASS_INDEX, (target,), {"classes": x._array.shape[1], "ignore_index": ignore_index})
+    kept = cast(counts, x.dtype)
+    if not isinstance(weight, Tensor):
+        return index, kept, kept
+    return index, kept, weight.detach()[index] * kept
+
+
+def class_weights(weight: Any, ndim: int) -> Any:
+    return weight.detach().reshape(1, -1, *(1,) * (ndim - 2)) if isinstance(weight, Tensor) else 1
+
+
+def cross_entropy_by_parts(
+    x: Tensor, target: Tensor, weight: Any, ignore_index: int, label_smoothing: float, reduction: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype, x = x.dtype, wide_tensor(x)
+    index, kept, of_target = classes_of(x, target, weight, ignore_index)
+    logs = log_softmax(x, 1)
+    loss = -logs.gather(1, index.unsqueeze(1)).squeeze(1) * of_target
+    if label_smoothing:
+        smooth = (logs * class_weights(weight, x.ndim)).sum(1) * kept
+        loss = loss * (1 - label_smoothing) - smooth * (label_smoothing / x._array.shape[1])
+    if reduction != "none":
+        loss = loss.sum() / of_target.sum() if reduction == "mean" else loss.sum()
+    highest = x.detach().amax(1, keepdim=True)
+    log_total = (x.detach() - highest).exp().sum(1, keepdim=True).log()
+    return cast(loss, dtype), highest, log_total
+
+
+def cross_entropy_backward_by_parts(
+    g: Tensor,
+    x: Tensor,
+    target: Tensor,
+    weight: Any,
+    highest: Tensor,
+    log_total: Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> Tensor:
+    dtype, g, x = x.dtype, wide_tensor(g), wide_tensor(x)
+    index, kept, of_target = classes_of(x, target, weight, ignore_index)
+    if reduction == "mean":
+        g = g / of_target.sum()
+    share = (of_target * (1 - label_smoothing)).unsqueeze(1)
+    q = x.new_zeros(x.shape).scatter(1, index.unsqueeze(1), share)
+    if label_smoothing:
+        q = q + kept.unsqueeze(1) * class_weights(weight, x.ndim) * (label_smoothing / x._array.shape[1])
+    g = g if reduction != "none" else g.unsqueeze(1)
+    return cast((softmax(x, 1) * q.sum(1, keepdim=True) - q) * g, dtype)
+
+
+def cross_entropy_gradient(
+    gs: list[Tensor | None],
+    x: Tensor,
+    target: Tensor,
+    weight: Any,
+    out1: Tensor,
+    out2: Tensor,
+    ignore_index: int,
+    label_smoothing: float,
+    reduction: str,
+) -> tuple[Tensor | None, None, None]:
+    if gs[0] is None:
+        return None, None, None
+    attrs = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": reduction}
+    return apply(CROSS_ENTROPY_BACKWARD, (gs[0], x, target, weight, out1, out2), attrs), None, None
+
+
+CROSS_ENTROPY_BACKWARD = primitive(
+    "cross_entropy_backward",
+    "composite",
+    run_cross_entropy_backward,
+    expand=cross_entropy_backward_by_parts,
+    upcast=False,
+)
+CROSS_ENTROPY = primitive(
+    "class_cross_entropy",
+    "composite",
+    run_cross_entropy,
+    grad=cross_entropy_gradient,
+    expand=cross_entropy_by_parts,
+    upcast=False,
+)
+
+# ---- public functions
+
+
+def check_targets(name: str, input: Tensor, target: Tensor, weight: Tensor | None) -> None:
+    """Class indices for every row of logits, or an error that says what does not fit."""
+    if target._array.dtype.kind not in "iu" or target._array.dtype.itemsize not in (1, 8):
+        raise RuntimeError(f"{name}: expected target dtype to be Long or Byte, but got {target.dtype.legacy}")
+    shape, wanted = input._array.shape, target._array.shape
+    if len(shape) < 2 or shape[:1] != wanted[:1]:
+        raise ValueError(
+            f"{name}: Expected input batch_size ({shape[0] if shape else 0}) to match target batch_size "
+            f"({wanted[0] if wanted else 0}): an input of shape {list(shape)} and a target of shape {list(wanted)}."
+        )
+    if (shape[0], *shape[2:]) != wanted:
+        raise RuntimeError(f"{name}: Expected target size {[shape[0], *shape[2:]]}, got {list(wanted)}")
+    if weight is None:
+        return
+    if weight._array.shape != shape[1:2]:
+        raise RuntimeError(
+            f"{name}: weight tensor should be defined either for all {shape[1]} classes or no classes but got weight tensor "
+            f"of shape: {list(weight.shape)}"
+        )
+    if weight.requires_grad:
+        raise RuntimeError(
+            f"The function '{name}' is not differentiable with respect to argument 'weight'. "
+            "This input cannot have requires_grad True."
+        )
+
+
+def check_reduction(reduction: str) -> None:
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+
+
+@public(
+    "nn.functional",
+    samples=[
+        sample(A(3, 4), I(3)),
+        sample(A(3, 4), I(3), A(4, lo=0.2, grad=False), reduction="sum", label_smoothing=0.2),
+        sample(A(3, 4), I(3), A(4, lo=0.2, grad=False), ignore_index=2, label_smoothing=0.1),
+        sample(A(2, 3, 2), I(2, 2, hi=3), reduction="none"),
+        sample(A(2, 3, 2, 2), I(2, 2, 2, hi=3), A(3, lo=0.2, grad=False), ignore_index=1),
+        sample(A(4), I()),
+        sample(A(3, 4), A(3, 4, lo=0.1, hi=1), A(4, lo=0.2), label_smoothing=0.1),
+        sample(A(2, 3, 2), A(2, 3, 2, lo=0.1, hi=1), reduction="none"),
+    ],
+)
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """The cross entropy of logits (N, C, ...) and class indices (N, ...) or class probabilities (N, C, ...)."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    check_reduction(reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    if not input.dtype.is_floating_point:
+        raise NotImplementedError(
+            f"\"cross_entropy\" not implemented for '{input.dtype.legacy}': the input must be floating-point"
+        )
+    if input._array.shape == target._array.shape:
+        return with_probabilities(input, target, weight, ignore_index, reduction, label_smoothing)
+    if input._array.ndim == 1 and target._array.size == 1:
+        loss = cross_entropy(
+            input.unsqueeze(0), target.reshape(1), weight, None, ignore_index, None, reduction, label_smoothing
+        )
+        return loss.reshape(target.shape) if reduction == "none" else loss  # type: ignore[no-any-return]
+    if target.dtype.is_floating_point and input._array.ndim == target._array.ndim:
+        raise RuntimeError(
+            f"cross_entropy: 0D or 1D target tensor expected, multi-target not supported: class probabilities must have the "
+            f"input's shape {list(input.shape)}, got {list(target.shape)}"
+        )
+    check_targets("cross_entropy", input, target, weight)
+    shape = input._array.shape
+    if len(shape) > 3:
+        input, target = input.reshape(*shape[:2], -1), target.reshape(shape[0], -1)
+    attrs = {"ignore_index": int(ignore_index), "label_smoothing": float(label_smoothing), "reduction": reduction}
+    loss = apply(CROSS_ENTROPY, (input, target, 1 if weight is None else weight), attrs)[0]
+    return loss.reshape(shape[0], *shape[2:]) if reduction == "none" and len(shape) > 3 else loss  # type: ignore[no-any-return]
+
+
+def with_probabilities(
+    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, label_smoothing: float
+) -> Tensor:
+    if not target.dtype.is_floating_point:
+        raise RuntimeError(f"Expected floating point type for target with class probabilities, got {target.dtype.legacy}")
+    if ignore_index >= 0:
+        raise RuntimeError("ignore_index is not supported for floating point target")
+    shape = input._array.shape
+    place = 1 if len(shape) > 1 else 0
+    classes = shape[place] if shape else 1
+    if weight is not None and weight._array.shape != (classes,):
+        raise RuntimeError(
+            f"cross_entropy: weight tensor should be defined either for all {classes} classes or no classes but got weight "
+            f"tensor of shape: {list(weight.shape)}"
+        )
+    if label_smoothing:
+        target = target * (1 - label_smoothing) + label_smoothing / classes
+    logs = log_softmax(input, place) * target
+    if weight is not None:
+        logs = logs * weight.reshape(-1, *(1,) * (len(shape) - place - 1))
+    if reduction == "mean":
+        rows = math.prod(shape) // classes if classes else 0
+        return -logs.sum() / rows
+    return -logs.sum() if reduction == "sum" else -logs.sum(place)  # type: ignore[no-any-return]
+
+
+@public(
+    "nn.functional",
+    samples=[
+        sample(A(3, 4), I(3)),
+        sample(A(3, 4), I(3), A(4, lo=0.2, grad=False), ignore_index=2),
+        sample(A(2, 3, 2), I(2, 2, hi=3), reduction="sum"),
+        sample(A(2, 3, 2, 2), I(2, 2, 2, hi=3), reduction="none"),
+        sample(A(4), I()),
+    ],
+)
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus the log-probabilities (N, C, ...) of the target classes (N, ...)."""
+    reduction = legacy_reduction(size_average, reduce, reduction)
+    check_reduction(reduction)
+    if input._array.ndim == 1 and target._array.size == 1:
+        loss = nll_loss(input.unsqueeze(0), target.reshape(1), weight, None, ignore_index, None, reduction)
+        return loss.reshape(target.shape) if reduction == "none" else loss  # type: ignore[no-any-return]
+    check_targets("nll_loss", input, target, weight)
+    index, _, of_target = classes_of(input, target, weight, int(ignore_index))
+    loss = -input.gather(1, index.unsqueeze(1)).squeeze(1) * of_target
+    return loss.sum() / of_target.sum() if reduction == "mean" else reduced(loss, reduction)  # type: ignore[no-any-return]
