@@ -521,7 +521,6 @@ LOGSUMEXP = primitive("logsumexp", "composite", run_logsumexp, grad={"x": logsum
         sample(A(3, lo=9999, hi=10001), 0),
         sample(A(), 0),
         sample(A(0, 2), 0, grad=False),
-        sample(I(2, 3), 0, grad=False),
     ],
     op=LOGSUMEXP,
 )
@@ -581,7 +580,7 @@ def expand_norm(x: Tensor, *, p: float, dims: tuple[int, ...], keepdim: bool) ->
     if p == 2:
         return sqrt(sum(x * x, dims, keepdim))
     if p == 0:
-        return cast(sum(x != 0, dims, keepdim), x.dtype)
+        return sum(sign(x) * sign(x), dims, keepdim)
     if p in (math.inf, -math.inf):
         return (amax if p > 0 else amin)(abs(x), dims, keepdim)  # type: ignore[no-any-return]
     return sum(abs(x) ** p, dims, keepdim) ** (1 / p)
