@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .op import PRIMITIVES, Op, apply
-from .ops import contraction, pointwise, shape
+from .ops import contraction, pointwise
 from .tensor import Tensor
 
 
@@ -85,7 +85,6 @@ def attach() -> None:
     Tensor.__pos__ = pointwise.positive
     Tensor.__abs__ = pointwise.abs
     Tensor.__invert__ = pointwise.bitwise_not
-    Tensor.mT = property(lambda self: shape.transpose(self, -2, -1))
     for alias, function in pointwise.ALIASES.items():
         setattr(Tensor, alias, function)
         inplace = getattr(Tensor, function.__name__ + "_", None)

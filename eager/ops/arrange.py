@@ -234,13 +234,16 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     if mode == "constant":
         return pad_constant(input, pairs, 0.0 if value is None else value)
     if value is not None and value != 0:
-        raise ValueError(f'Padding mode "{mode}" doesn\'t take in value argument')
+        raise RuntimeError(f'Padding mode "{mode}" doesn\'t take in value argument')
     if ndim - len(pairs) not in (1, 2) or len(pairs) > 3:
         raise NotImplementedError(
             "pad: Only 2D, 3D, 4D, 5D padding with non-constant padding are supported for now, with all dims padded but the "
             f"first one or two; got input of shape {list(input.shape)} and padding {list(amounts)}"
         )
     for d, (before, after) in pairs.items():
+        n = input._array.shape[d]
+        if mode != "circular" and n + before + after < 1:
+            raise RuntimeError(f"pad: input of size {n} at dimension {d} is too small for padding ({before}, {after})")
         input = PADDERS[mode](input, d, before, after)
     return input if any(any(p) for p in pairs.values()) else input.clone()  # type: ignore[no-any-return]
 
@@ -309,6 +312,7 @@ def pad_replicate(x: Tensor, dim: int, before: int, after: int) -> Tensor:
 
 
 def pad_circular(x: Tensor, dim: int, before: int, after: int) -> Tensor:
+    x = trimmed(x, dim, before, after)
     n = x._array.shape[dim]
     if before > n or after > n:
         raise RuntimeError(
@@ -317,7 +321,7 @@ def pad_circular(x: Tensor, dim: int, before: int, after: int) -> Tensor:
         )
     left = piece(x, dim, n - before, n) if before > 0 else None
     right = piece(x, dim, 0, after) if after > 0 else None
-    return joined(left, trimmed(x, dim, before, after), right, dim)
+    return joined(left, x, right, dim)
 
 
 PADDERS = {"reflect": pad_reflect, "replicate": pad_replicate, "circular": pad_circular}

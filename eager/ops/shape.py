@@ -149,10 +149,7 @@ def t(input: Tensor) -> Tensor:
 def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     """A view without the dims of length 1 (all of them, or those named)."""
     shape = input._array.shape
-    if dim is None:
-        dims = set(range(len(shape)))
-    else:
-        dims = {wrap_dim(d, len(shape)) for d in (dim if isinstance(dim, (tuple, list)) else (dim,))}
+    dims = wrap_dims(dim, len(shape)) if dim is None or dim != () else ()
     found = tuple(n for i, n in enumerate(shape) if not (n == 1 and i in dims))
     return apply(VIEW, (input,), {"shape": found})  # type: ignore[no-any-return]
 
@@ -283,7 +280,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of the slices along a dim."""
     if input._array.ndim == 0:
-        raise RuntimeError("unbind: Dimension specified as 0 but tensor has no dimensions")
+        raise IndexError("unbind: Dimension specified as 0 but tensor has no dimensions")
     return apply(UNBIND, (input,), {"dim": wrap_dim(dim, input._array.ndim)})  # type: ignore[no-any-return]
 
 
@@ -454,14 +451,15 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 )
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """A view of windows of `size` elements along a dim, `step` apart; a window's elements are the new last dim."""
+    if input._array.ndim == 0:
+        return unfold(reshape(input, 1), dimension, size, step)[0]  # type: ignore[no-any-return]
     place = wrap_dim(dimension, input._array.ndim)
-    x = input if input._array.ndim else reshape(input, 1)
-    length = x._array.shape[place]
+    length = input._array.shape[place]
     if step <= 0:
         raise RuntimeError(f"unfold: step is {step} but must be > 0")
     if not 0 <= size <= length:
         raise RuntimeError(f"unfold: maximum size for tensor at dimension {place} is {length} but size is {size}")
-    return apply(WINDOWS, (x,), {"dim": place, "size": size, "step": step})  # type: ignore[no-any-return]
+    return apply(WINDOWS, (input,), {"dim": place, "size": size, "step": step})  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(3, 4), (2, 2), (1, 2)), sample(A(12), (3, 2), (4, 1), 1), sample(A(2, 3), (4, 3), (0, 1))])
