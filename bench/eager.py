@@ -1,6 +1,6 @@
 """Eager mode against PyTorch eager on the CPU: overhead per op, training steps, peak memory.
 
-    python bench/eager.py [--rounds 20] [--json FILE]
+    python bench/eager.py [NAME ...] [--rounds 20] [--json FILE]
 
 Each library runs in a process of its own, from the same code (`import tapejit as torch`), and the rounds take turns, so
 that what else the machine does falls on both. Printed are the best times, and the ratio of the best times; losses are
@@ -203,10 +203,10 @@ class Worker:
         self.process.wait()
 
 
-def compare(rounds: int) -> list[dict[str, Any]]:
+def compare(names: list[str], rounds: int) -> list[dict[str, Any]]:
     ours, theirs = Worker("tapejit"), Worker("torch")
     rows = []
-    for name in WORKLOADS:
+    for name in [n for n in WORKLOADS if n in names]:
         losses = [w.ask(workload=name, do="loss") for w in (ours, theirs)]
         if not math.isclose(*losses, rel_tol=1e-4):
             raise SystemExit(f"{name}: the losses differ, tapejit {losses[0]}, PyTorch {losses[1]}: no time is worth printing")
@@ -216,7 +216,7 @@ def compare(rounds: int) -> list[dict[str, Any]]:
             for k, worker in enumerate((ours, theirs)):
                 best[k] = min(best[k], worker.ask(workload=name, do="time", seconds=0.2))
         rows.append({"name": name, "unit": "us", "tapejit": best[0] * 1e6, "torch": best[1] * 1e6})
-    for name in LARGER:
+    for name in [n for n in LARGER if n in names]:
         peaks = [w.ask(workload=name, do="memory") for w in (ours, theirs)]
         rows.append({"name": name, "unit": "KiB", "tapejit": peaks[0] / 1024, "torch": peaks[1] / 1024})
     ours.close()
@@ -227,6 +227,7 @@ def compare(rounds: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("names", nargs="*", help=f"some of: {', '.join(FLOORS)}")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--serve", help=argparse.SUPPRESS)
@@ -235,7 +236,10 @@ def main() -> None:
         return serve(options.serve)
     if importlib.util.find_spec("torch") is None:
         raise SystemExit("the comparison needs PyTorch: pip install torch==2.13.0")
-    rows = compare(options.rounds)
+    unknown = [n for n in options.names if n not in FLOORS]
+    if unknown:
+        raise SystemExit(f"no workload is called {unknown[0]!r}; there are: {', '.join(FLOORS)}")
+    rows = compare(options.names or list(FLOORS), options.rounds)
     print(f"{'workload':20} {'tapejit':>12} {'torch eager':>12} {'ratio':>7} {'floor':>7}")
     for row in rows:
         ratio = row["tapejit"] / row["torch"]

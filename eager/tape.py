@@ -80,14 +80,6 @@ class Node:
     def owner(self) -> Node:
         return self
 
-    def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(grad)` with the gradient that reaches this node; what it returns replaces the gradient."""
-        if self.hooks is None:
-            self.hooks = {}
-        return RemovableHandle.add(self.hooks, hook)
-
-    register_prehook = register_hook
-
     def gradients(self, g: Any) -> Sequence[Tensor | None]:
         """The gradient for each edge, given the gradient of the output (a list of them for several outputs)."""
         return self.op.rules.gradients(self, g)
@@ -171,7 +163,9 @@ def save(x: Any) -> Any:
     versions = x._versions
     if versions is None:
         versions = x._versions = [0]
-    return (x._array, versions, versions[0], edge_of(x) if x._requires_grad else None)
+    if not x._requires_grad:
+        return (x._array, versions, versions[0], None)
+    return (x._array, versions, versions[0], (x._node or x) if x._base is None else edge_of(x))
 
 
 def save_output(x: Tensor) -> Saved:
