@@ -173,6 +173,12 @@ def move(array: Array, where: device) -> Array:
         return _cuda.load().asarray(array)
 
 
+def copy(array: Array) -> Array:
+    """A copy where the array is; CuPy's own copy goes to the current GPU."""
+    with on(device_of(array)):
+        return array.copy()
+
+
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     """The values on the CPU; no copy for a NumPy array."""
     return array if type(array) is np.ndarray else _cuda.load().asnumpy(array)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes
+from . import devices, dtypes
 from .tape import Node, edge_of, local, save_output
 from .tensor import Tensor, versions_of
 
@@ -68,10 +68,12 @@ def record(target: Tensor, value: Tensor, name: str) -> None:
                 f"{name}: result type {value.dtype.legacy} can't be cast to the desired output type {target.dtype.legacy}"
             )
         value = value.to(target.dtype)
-    source = value._array
-    if type(source) is not np.ndarray and value._versions is not None and value._versions is target._versions:
-        source = source.copy()  # CuPy, unlike NumPy, does not look out for overlap
-    target._array[...] = source
+    if type(value._array) is np.ndarray:
+        target._array[...] = value._array
+    else:
+        with devices.on(target.device):
+            overlap = value._versions is not None and value._versions is target._versions
+            target._array[...] = value._array.copy() if overlap else value._array  # CuPy does not look out for overlap
     versions = versions_of(target)
     versions[0] += 1
     if local.state.grad and (value._requires_grad or target._requires_grad):

@@ -285,7 +285,7 @@ class Rules:
         if target is not None:
             inputs = tuple([_untouched(x, target) for x in inputs])
         saved: dict[str, Any] = {}
-        for name, kind, i in self.plan(wants):
+        for name, kind, i in self.plans.get(wants) or self.plan(wants):
             if kind == INPUT:
                 saved[name] = save(inputs[i])
             elif kind == OUTPUT:
@@ -344,7 +344,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 def _untouched(x: Any, target: Tensor) -> Any:
     if isinstance(x, Tensor) and (x is target or (x._versions is not None and x._versions is target._versions)):
-        copy = wrap(x._array.copy())
+        copy = wrap(devices.copy(x._array))
         copy._requires_grad, copy._node = x._requires_grad, edge_of(x)
         return copy
     return x
@@ -379,6 +379,10 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         else:
             arrays.append(x)
         bit <<= 1
+    if special:
+        together = numbers_moved(op, inputs)
+        if together is not inputs:
+            return execute(op, together, attrs, out, state)
     if op.mutates:
         check_updates(op, inputs, state)
     tracked = wants if wants and state.grad and (op.grad is not None or op.expand is not None) else 0
@@ -449,16 +453,32 @@ def _into(op: Op, arrays: list[Any], out: Tensor, inputs: tuple[Any, ...]) -> Te
 
 def run_special(op: Op, inputs: tuple[Any, ...], arrays: list[Any], attrs: dict[str, Any]) -> tuple[Any, Any]:
     """Run on another device, or on half precision: computed in float32 and rounded once, as hardware and PyTorch do."""
-    xp = common_module(op, inputs)
+    where = common_device(op, inputs)
+    xp = devices.module_for(where)
     half = next((a.dtype for a in arrays if hasattr(a, "dtype") and a.dtype in dtypes.HALF), None) if op.upcast else None
-    if half is not None:
-        arrays = [a.astype(np.float32) if hasattr(a, "dtype") and a.dtype in dtypes.HALF else a for a in arrays]
-    result = getattr(xp, op.ufunc)(*arrays) if op.ufunc is not None else op.run(xp, *arrays, **attrs)  # type: ignore[misc]
-    if half is None:
-        return result, xp
-    if type(result) is tuple:
-        return tuple(r.astype(half) if r.dtype == np.float32 else r for r in result), xp
-    return (result.astype(half) if result.dtype == np.float32 else result), xp
+    with devices.on(where):
+        if half is not None:
+            arrays = [a.astype(np.float32) if hasattr(a, "dtype") and a.dtype in dtypes.HALF else a for a in arrays]
+        result = getattr(xp, op.ufunc)(*arrays) if op.ufunc is not None else op.run(xp, *arrays, **attrs)  # type: ignore[misc]
+        if half is None:
+            return result, xp
+        if type(result) is tuple:
+            return tuple(r.astype(half) if r.dtype == np.float32 else r for r in result), xp
+        return (result.astype(half) if result.dtype == np.float32 else result), xp
+
+
+def numbers_moved(op: Op, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """0-dim CPU tensors are numbers: a pointwise op takes them to the GPU of its other operands, on the tape."""
+    if op.kind != "pointwise":
+        return inputs
+    found = next((x.device for x in inputs if isinstance(x, Tensor) and x.is_cuda), None)
+    if found is None or not any(_is_cpu_number(x) for x in inputs):
+        return inputs
+    return tuple([x.to(found) if _is_cpu_number(x) else x for x in inputs])
+
+
+def _is_cpu_number(x: Any) -> bool:
+    return isinstance(x, Tensor) and not x.is_cuda and x._array.ndim == 0
 
 
 def tape(
@@ -522,6 +542,8 @@ def write(target: Tensor, value: Tensor, name: str, convert: bool = False) -> Te
                 f"{name}: output with shape {list(target.shape)} doesn't match the broadcast shape {list(value.shape)}"
             )
         value = value.expand(target._array.shape)
+    if type(value._array) is not type(target._array):
+        value = value.to(target.device)
     if value._array.dtype != target._array.dtype:
         if not convert and not dtypes.can_cast(value.dtype, target.dtype):
             raise RuntimeError(
@@ -536,8 +558,8 @@ STORE = primitive("store", "movement", lambda xp, x: x, grad={"x": lambda g: g})
 # ---- errors
 
 
-def common_module(op: Op, inputs: tuple[Any, ...]) -> Any:
-    """The array module of all inputs, or an error that names two devices."""
+def common_device(op: Op, inputs: tuple[Any, ...]) -> devices.device:
+    """The device of all inputs, or an error that names two devices."""
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     first = tensors[0].device
     for t in tensors[1:]:
@@ -546,7 +568,7 @@ def common_module(op: Op, inputs: tuple[Any, ...]) -> Any:
                 f"{op.name}: Expected all tensors to be on the same device, but found at least two devices, "
                 f"{first} and {t.device}! Move one of them with .to(device)."
             )
-    return devices.module_for(first)
+    return first
 
 
 def explained(op: Op, inputs: tuple[Any, ...], error: Exception, out: Tensor | None = None) -> Exception:

@@ -17,7 +17,7 @@ from harness import Case, assert_same, cases, flat, floats, gradients, tensors, 
 from tapejit.eager import devices
 
 GPUS = devices._driver_device_count()
-BACKENDS = ["stand-in", pytest.param("cupy", marks=pytest.mark.skipif(GPUS == 0, reason="no GPU"))]
+BACKENDS = ["stand-in", "cupy"] if GPUS else ["stand-in"]
 
 
 @pytest.fixture(params=BACKENDS, autouse=True)
@@ -133,9 +133,9 @@ def test_gradients_travel() -> None:
 
 def test_values_are_not_handed_out_without_a_word() -> None:
     x = tj.ones(2, device="cuda")
-    with pytest.raises(TypeError, match="Tensor.cpu"):
+    with pytest.raises(TypeError, match=r"Tensor\.cpu"):
         x.numpy()
-    with pytest.raises(TypeError, match="Tensor.cpu"):
+    with pytest.raises(TypeError, match=r"Tensor\.cpu"):
         np.asarray(x)
 
 

@@ -136,7 +136,7 @@ def unary(
             raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
         if result is FLOATING and input._array.dtype.kind in "biu":
             input = cast(input, dtypes.get_default_dtype())
-        return put(op, (input,), {}, out)
+        return apply(op, (input,)) if out is None else put(op, (input,), {}, out)  # type: ignore[no-any-return]
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or f"`{name}` of each element."
@@ -169,7 +169,7 @@ def binary(
             input, other = promoted(name, input, other, at_least=at_least)
             if not isinstance(input, Tensor) and not isinstance(other, Tensor):
                 raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-        return put(op, (input, other), {}, out)
+        return apply(op, (input, other)) if out is None else put(op, (input, other), {}, out)  # type: ignore[no-any-return]
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or f"`{name}` of two tensors, or a tensor and a number, element by element."
@@ -637,13 +637,17 @@ def bitwise_not(input: Tensor, *, out: Any = None) -> Tensor:
 WHERE = primitive(
     "where",
     "pointwise",
-    lambda xp, condition, a, b: xp.where(condition, *same_type(xp, a, b)),
+    lambda xp, condition, a, b: chosen(xp, condition, *same_type(xp, a, b)),
     grad={
         "a": lambda g, condition: where(condition, g, 0),
         "b": lambda g, condition: where(condition, 0, g),
     },
     upcast=False,
 )
+
+
+def chosen(xp: Any, condition: Any, a: Any, b: Any) -> Any:
+    return xp.where(condition, a, b).astype(a.dtype, copy=False)  # CuPy has float32 where it lacks bfloat16
 
 
 def same_type(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:

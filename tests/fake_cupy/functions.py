@@ -133,7 +133,7 @@ zeros_like(a, dtype=None, order='K', subok=None, shape=None)
 
 # Parameters that must be arrays of the GPU: lists, numbers and NumPy arrays are refused there.
 ARRAYS = {"a", "x", "m", "v", "ar", "ary", "arr", "array", "b", "prototype", "bins", "element", "dst", "weights", "A"}
-NUMBERS_TOO = {"allclose", "isclose", "searchsorted", "histogram", "put"}  # functions that also take numbers there
+NUMBERS_TOO = {"allclose", "isclose", "searchsorted", "histogram", "put", "where"}  # functions that also take numbers there
 FROM_OUTSIDE = {"array", "asarray", "ascontiguousarray"}  # functions that take anything
 PLAIN = {"broadcast_shapes", "can_cast", "may_share_memory", "ndim", "promote_types", "result_type", "shares_memory"}
 NO_BFLOAT16 = {

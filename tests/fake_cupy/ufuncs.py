@@ -58,12 +58,20 @@ def as_dtype(char: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16) if char == "E" else np.dtype(char)
 
 
-def fits(value: Any, char: str) -> bool:
-    """Whether an argument can be used in a loop: arrays and NumPy scalars by safe casting, Python numbers by kind."""
+def rank(value: Any) -> int:
+    """bool, integer, float: how high a kind of number an argument is."""
+    if isinstance(value, (ndarray, np.generic)):
+        return {"b": 0, "i": 1, "u": 1}.get(value.dtype.kind, 2)
+    return 2 if isinstance(value, float) else 0 if isinstance(value, bool) else 1
+
+
+def fits(value: Any, char: str, weak: bool) -> bool:
+    """Whether an argument can be used in a loop: by safe casting, or a weak Python number by its kind."""
     if isinstance(value, (ndarray, np.generic)):
         return bool(np.can_cast(value.dtype, as_dtype(char)))
-    rank = 2 if isinstance(value, float) else 1 if not isinstance(value, bool) else 0
-    return rank <= (0 if char == "?" else 1 if char in INTEGERS else 2)
+    if weak:
+        return rank(value) <= (0 if char == "?" else 1 if char in INTEGERS else 2)
+    return bool(np.can_cast(np.asarray(value).dtype, as_dtype(char)))
 
 
 class ufunc:  # noqa: N801 -- CuPy's name
@@ -102,12 +110,15 @@ class ufunc:  # noqa: N801 -- CuPy's name
     def loop(self, args: tuple[Any, ...], dtype: Any) -> tuple[str, str]:
         if self.name in ("subtract", "negative", "positive") and all(getattr(a, "dtype", None) == np.bool_ for a in args):
             raise TypeError(f"cupy boolean {self.name} is not supported")
+        numbers = [a for a in args if not isinstance(a, (ndarray, np.generic))]
+        arrays = [a for a in args if isinstance(a, (ndarray, np.generic))]
+        weak = bool(arrays and numbers) and max(map(rank, arrays)) >= max(map(rank, numbers))
         for types in self.types:
             inputs, outputs = types.split("->")
             if dtype is not None:
                 if as_dtype(outputs[0]) == np.dtype(dtype):
                     return inputs, outputs
-            elif all(fits(a, c) for a, c in zip(args, inputs, strict=True)):
+            elif all(fits(a, c, weak) for a, c in zip(args, inputs, strict=True)):
                 return inputs, outputs
         given = [getattr(a, "dtype", type(a)) for a in args]
         raise TypeError(f"Wrong type ({given}) of arguments for cupy_{self.name}")
