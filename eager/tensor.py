@@ -163,7 +163,8 @@ class Tensor:
     def grad_fn(self) -> Node | None:
         from .inplace import current_node
 
-        return current_node(self)
+        node = current_node(self)
+        return None if node is None else node.owner()
 
     @property
     def is_leaf(self) -> bool:

@@ -723,3 +723,29 @@ def test_an_error_in_backward_leaves_the_mode_and_other_leaves_usable() -> None:
     handle.remove()
     y.sum().backward()
     assert same(x.grad, [2, 2])
+
+
+def test_hooks_on_nodes() -> None:
+    x, b = leaf(1, 2), leaf(3)
+    y = x * b
+    seen: list[object] = []
+    before = y.grad_fn.register_prehook(lambda gs: (gs[0] * 2,))
+    after = y.grad_fn.register_hook(lambda inputs, outputs: seen.append((inputs, outputs)))
+    y.sum().backward(retain_graph=True)
+    (((gx, gb), (g,)),) = seen
+    assert same(g, [2, 2]) and same(gx, [6, 6]) and same(gb, [6])
+    assert same(x.grad, [6, 6]) and same(b.grad, [6])
+    before.remove()
+    after.remove()
+    y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] * 10, None))
+    x.grad = b.grad = None
+    y.sum().backward()
+    assert same(x.grad, [30, 30]) and b.grad is None
+    a, c = leaf(1, 2).split(1)
+    a.grad_fn.register_prehook(lambda gs: seen.append(gs))
+    a.sum().backward()
+    assert seen[-1][1] is None and same(seen[-1][0], [1])
+    y = x * 2
+    y.grad_fn.register_hook(lambda inputs, outputs: ())
+    with pytest.raises(RuntimeError, match="incorrect number of values"):
+        y.sum().backward()

@@ -48,7 +48,7 @@ class FunctionCtx:
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
         node = None if self._node is None else self._node()
-        return self._to_save if node is None else node.saved_tensors()
+        return self._to_save if node is None else node.kept()
 
     def mark_dirty(self, *tensors: Tensor) -> None:
         """Say that `forward` changed these inputs in place; it must return them too."""
@@ -91,7 +91,7 @@ class FunctionNode(Node):
         pairs = zip(tensors, self.saved_outputs, strict=True)
         self.saved = {"tensors": tuple(save(t) if i is None else save_output(t) for t, i in pairs)}
 
-    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+    def kept(self) -> tuple[Tensor | None, ...]:
         if self.saved is FREED:
             raise used_up(self)
         kept = self.saved.get("tensors", ())
