@@ -65,7 +65,6 @@ from .eager.ops.create import (
     is_floating_point,
     is_nonzero,
     is_tensor,
-    numel,
     scalar_tensor,
     tensor,
 )

@@ -26,7 +26,8 @@ IGNORED = {"layout", "pin_memory", "memory_format", "names"}  # arguments of PyT
 def run_full(xp: Any, value: Any, *, shape: tuple[int, ...], dtype: dtypes.dtype, device: devices.device) -> Any:
     xp = devices.module_for(device)
     with devices.on(device):
-        return xp.zeros(shape, dtype.numpy) if value == 0 else xp.full(shape, value, dtype.numpy)
+        plain_zero = value == 0 and math.copysign(1.0, value) > 0
+        return xp.zeros(shape, dtype.numpy) if plain_zero else xp.full(shape, value, dtype.numpy)
 
 
 def run_empty(xp: Any, *, shape: tuple[int, ...], dtype: dtypes.dtype, device: devices.device) -> Any:
@@ -563,12 +564,6 @@ def is_nonzero(input: Tensor) -> bool:
     """Whether a tensor's only element is not zero."""
     check_tensor(input, "is_nonzero")
     return bool(input)
-
-
-def numel(input: Tensor) -> int:
-    """The number of elements."""
-    check_tensor(input, "numel")
-    return input.numel()
 
 
 for _method in (new_empty, new_full, new_ones, new_tensor, new_zeros, is_nonzero):
