@@ -129,7 +129,7 @@ def mse_loss(
 def weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Tensor:
     if weight._array.shape != input._array.shape:
         raise ValueError(
-            f"Weights and input must have the same size: the weights are {list(weight.shape)}, the input is {list(input.shape)}."
+            f"Weights and input must have the same size: {list(weight.shape)} weights for an input of {list(input.shape)}."
         )
     loss = loss * weight
     return loss.sum() / weight.sum() if reduction == "mean" else reduced(loss, reduction)  # type: ignore[no-any-return]
