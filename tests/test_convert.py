@@ -138,7 +138,7 @@ def test_numpy_refusals() -> None:
         assert t.numpy(force=True).shape == (2,)
         assert t.detach().numpy().shape == (2,)
     for bad in ([1], np.float32(1), "a"):
-        with pytest.raises(TypeError, match="expected np.ndarray"):
+        with pytest.raises(TypeError, match="expected np"):
             tj.from_numpy(bad)
     with pytest.raises(ValueError, match="byte order"):
         tj.from_numpy(np.zeros(3, ">f4"))
@@ -151,7 +151,7 @@ def test_read_only_arrays_stay_so() -> None:
     array = np.zeros(3)
     array.flags.writeable = False
     t = tj.from_numpy(array)
-    with pytest.raises(RuntimeError, match="read-only|written"):
+    with pytest.raises(RuntimeError, match="written"):
         t += 1
     assert (t + 1).tolist() == [1, 1, 1]
 
