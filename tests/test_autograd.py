@@ -90,7 +90,7 @@ def test_backward_of_a_scalar_and_with_a_gradient() -> None:
 
 def test_backward_refuses_what_it_cannot_do() -> None:
     x = leaf(1, 2)
-    with pytest.raises(RuntimeError, match="grad can be implicitly created only for scalar outputs.*\\[2\\]"):
+    with pytest.raises(RuntimeError, match=r"grad can be implicitly created only for scalar outputs.*\[2\]"):
         (x * 2).backward()
     with pytest.raises(RuntimeError, match="element 0 of tensors does not require grad and does not have a grad_fn"):
         x.detach().sum().backward()
@@ -197,7 +197,7 @@ def test_a_second_backward_needs_retain_graph() -> None:
     loss.backward(retain_graph=True)
     loss.backward()
     assert same(x.grad, [4, 8])
-    with pytest.raises(RuntimeError, match="Trying to backward through the graph a second time.*retain_graph=True"):
+    with pytest.raises(RuntimeError, match=r"Trying to backward through the graph a second time.*retain_graph=True"):
         loss.backward()
     with pytest.raises(RuntimeError, match="second time"):
         autograd.grad(loss, x)
@@ -272,7 +272,7 @@ def test_grad_by_a_value_and_what_it_is_made_of() -> None:
 
 def test_grad_of_unused_inputs() -> None:
     x, y = leaf(1), leaf(2, 3)
-    with pytest.raises(RuntimeError, match="index 1 appears to not have been used in the graph. Set allow_unused=True"):
+    with pytest.raises(RuntimeError, match=r"index 1 appears to not have been used in the graph. Set allow_unused=True"):
         autograd.grad((x * 2).sum(), [x, y])
     assert autograd.grad((x * 2).sum(), [x, y], allow_unused=True)[1] is None
     assert same(autograd.grad((x * 2).sum(), [x, y], materialize_grads=True)[1], [0, 0])
@@ -741,7 +741,7 @@ def test_hooks_on_nodes() -> None:
     x.grad = b.grad = None
     y.sum().backward()
     assert same(x.grad, [30, 30]) and b.grad is None
-    a, c = leaf(1, 2).split(1)
+    a, _ = leaf(1, 2).split(1)
     a.grad_fn.register_prehook(lambda gs: seen.append(gs))
     a.sum().backward()
     assert seen[-1][1] is None and same(seen[-1][0], [1])

@@ -196,9 +196,7 @@ def test_wrong_numbers_and_kinds_of_gradients() -> None:
     def run(what: object) -> None:
         Returns.apply(x, 2.0, what).sum().backward()
 
-    with pytest.raises(
-        RuntimeError, match=r"function ReturnsBackward returned an incorrect number of gradients \(expected 3, got 1\)"
-    ):
+    with pytest.raises(RuntimeError, match=r"ReturnsBackward returned an incorrect number of gradients \(expected 3, got 1\)"):
         run(lambda g: g)
     with pytest.raises(RuntimeError, match=r"expected 3, got 4"):
         run(lambda g: (g, None, None, g))
