@@ -200,4 +200,4 @@ def representation(self: Tensor) -> str:
     return text(self, "tensor" if type(self) is Tensor else type(self).__name__)
 
 
-Tensor.__repr__ = representation  # type: ignore[method-assign]  # and str(), which falls back on it
+setattr(Tensor, "__repr__", representation)  # noqa: B010 -- and str(), which falls back on it

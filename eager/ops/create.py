@@ -325,7 +325,7 @@ def logspace(
     """`base` to the power of `steps` equally spaced exponents from start to end."""
     no_others(kw, "logspace")
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    exponents = spaced(number(start), number(end), as_index(steps, "logspace(): 'steps'"), kind, device)
+    exponents: Any = spaced(number(start), number(end), as_index(steps, "logspace(): 'steps'"), kind, device)
     found = (float(base) ** exponents).to(kind)
     return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
 

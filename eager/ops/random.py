@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import devices, dtypes, philox
 from ..inplace import check_target
-from ..op import Op, apply, primitive, write
+from ..op import Op, apply, broadcast_clash, primitive, write
 from ..random import Generator, default_generator
 from ..tape import local
 from ..tensor import Tensor, as_index
@@ -155,7 +155,7 @@ def refill(self: Tensor, op: Op, numbers: tuple[Any, ...], generator: Generator 
     return apply(op, (*take(generator), *numbers), attrs, self)  # type: ignore[no-any-return]
 
 
-def uniform_between(x: Tensor, low: float, high: float, generator: Generator | None) -> Tensor:
+def uniform_between(x: Tensor, low: float, high: float, generator: Generator | None) -> Any:
     """Uniform numbers to compute with, for a tensor's shape: half precision as float32."""
     dtype = dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
     return draw(UNIFORM, (low, high), x._array.shape, dtype, x.device, generator)
@@ -369,7 +369,11 @@ def normal(
         if size is None:
             raise TypeError("normal(): with numbers for mean and std the argument 'size' is needed")
         return draw(NORMAL, (mean, std), sizes((size,)), dtype, device, generator, requires_grad)
-    shape = np.broadcast_shapes(*[t._array.shape for t in tensors])
+    shapes = [t._array.shape for t in tensors]
+    clash = broadcast_clash(shapes)
+    if clash is not None:
+        raise RuntimeError(f"normal: {clash}")
+    shape = np.broadcast_shapes(*shapes)
     drawn = draw(NORMAL, (0, 1), shape, result_type(*tensors), tensors[0].device, generator)
     return drawn * (std.detach() if isinstance(std, Tensor) else std) + (mean.detach() if isinstance(mean, Tensor) else mean)
 
@@ -425,7 +429,7 @@ def exponential_(self: Tensor, lambd: float = 1.0, *, generator: Generator | Non
     return write(self, (clock(self, generator) / lambd).to(self.dtype), "exponential_")
 
 
-def clock(x: Tensor, generator: Generator | None) -> Tensor:
+def clock(x: Tensor, generator: Generator | None) -> Any:
     """Exponential numbers of rate 1, never 0, so that their logarithm is finite."""
     drawn = uniform_between(x, 0, 1, generator)
     return -(-drawn.clamp(min=2.0**-54 if drawn.dtype is dtypes.float64 else 2.0**-25)).log1p()
