@@ -18,6 +18,9 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _OURS = tuple(os.path.join(_ROOT, name) + os.sep for name in ("eager", "tracer", "codegen"))
 
 
+FRAMES = 10  # of the user's stack are noted
+
+
 class Anomaly:
     """What `local.state.anomaly` holds while anomalies are looked for."""
 
@@ -53,10 +56,13 @@ class Anomaly:
 
 
 def user_stack() -> str:
-    """The lines that led here, outside this package."""
+    """The lines that led here, outside this package: the innermost of them."""
     lines: list[str] = []
     frame = sys._getframe(1)
     while frame is not None:
+        if len(lines) == FRAMES:
+            lines.append("  ...\n")
+            break
         code = frame.f_code
         if not os.path.abspath(code.co_filename).startswith(_OURS):
             text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
