@@ -131,22 +131,27 @@ def primitive(
     return op
 
 
+def _parameters(function: Any) -> tuple[list[str], str | None, list[str]]:
+    """A function's positional parameters, the name of its `*rest`, and its keyword-only ones; `inspect` is slow at this."""
+    code = function.__code__
+    names = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1])
+    positional, keywords = names[: code.co_argcount], names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    return positional, names[-1] if code.co_flags & inspect.CO_VARARGS else None, keywords
+
+
 def _input_names(run: Any) -> tuple[str, ...] | None:
     """The inputs are `run`'s positional parameters after xp; `*arrays` means any number."""
-    parameters = list(inspect.signature(run).parameters.values())[1:]
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return None
-    return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+    positional, rest, _ = _parameters(run)
+    return tuple(positional[1:]) if rest is None else None
 
 
 def _named_inputs(op: Op) -> tuple[dict[str, int], str | None]:
     """Where each named input stands, and the name of the `*rest` of them, if there is one."""
     if op.run is None:
         return {n: i for i, n in enumerate(op.input_names or ())}, None
-    parameters = list(inspect.signature(op.run).parameters.values())[1:]
-    inputs = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-    rest = next((p.name for p in inputs if p.kind is p.VAR_POSITIONAL), None)
-    return {p.name: i for i, p in enumerate(inputs)}, rest
+    positional, rest, _ = _parameters(op.run)
+    names = positional[1:] if rest is None else [*positional[1:], rest]
+    return {n: i for i, n in enumerate(names)}, rest
 
 
 def public(
@@ -187,7 +192,8 @@ def public(
 
 def inplace_version(function: Any, name: str) -> Any:
     """`x.name_(...)` from `name(x, ...)`: the same value, written into x."""
-    parameters = inspect.signature(function).parameters
+    positional, _, keywords = _parameters(function)
+    parameters = (*positional, *keywords)
     if "out" in parameters:
 
         def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -257,7 +263,7 @@ class Rules:
         """(name, what it stands for, which input or output) for each parameter after the gradient."""
         index, rest = _named_inputs(self.op)
         found = []
-        for name in list(inspect.signature(rule).parameters)[1:]:
+        for name in _parameters(rule)[0][1:]:
             if name == rest:
                 found.append((name, INPUTS, index[name]))
             elif name in index:
