@@ -158,7 +158,7 @@ def inverse_gradient(g: Tensor, out: Tensor) -> Tensor:
     return -matmul(matmul(back, g), back)
 
 
-# `name` is the function that raises for a singular matrix; without one, its inverse is NaN.
+# `name` is the function that raises for a singular matrix; without one, its inverse is NaN. The same for Cholesky's factor.
 INVERSE = primitive(
     "matrix_inverse", "opaque", run_inverse, grad={"a": inverse_gradient}, infer=lambda a, name: (Spec(a.shape, a.dtype),)
 )
@@ -289,9 +289,17 @@ SLOGDET = primitive("slogdet", "opaque", run_slogdet, grad=slogdet_gradient, inf
 # ---- Cholesky
 
 
-def run_cholesky(xp: Any, a: Any, *, name: str) -> Any:
-    found = tried(xp, xp.linalg.cholesky, a)
-    if found is None or (xp is not np and not bool((xp.diagonal(found, axis1=-2, axis2=-1) > 0).all())):
+def run_cholesky(xp: Any, a: Any, *, name: str | None) -> Any:
+    def factor(a: Any) -> Any:
+        low = xp.linalg.cholesky(a)
+        if xp is not np and not bool((xp.diagonal(low, axis1=-2, axis2=-1) > 0).all()):
+            raise np.linalg.LinAlgError  # cuSOLVER says nothing, but stops at the diagonal element it cannot take the root of
+        return low
+
+    found = tried(xp, factor, a)
+    if found is None and name is None:
+        return one_by_one(xp, factor, a)
+    if found is None:
         element, order = first_failure(a, bad_minor)
         raise LinAlgError(
             f"{name}: {element}The factorization could not be completed because the input is not positive-definite (the "

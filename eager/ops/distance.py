@@ -18,7 +18,7 @@ from ..samples import sample
 from ..tape import sum_to
 from ..tensor import Tensor, wrap_dim, wrap_dims
 from .contraction import check_tensors, matmul, transposed
-from .decompositions import check_floating, svdvals
+from .decompositions import check_floating, check_matrices, svdvals
 from .pointwise import cast, clamp_min, promoted, where
 from .reduce import NORM
 
@@ -107,13 +107,20 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool 
     if ord == "fro":
         return vector_norm(A, 2, (rows, columns), keepdim)
     if ord in ("nuc", 2, -2):
+        check_matrices(A, name)
         return spectral_norm(A, ord, rows, columns, keepdim)
     if ord in (1, -1, math.inf, -math.inf):
         summed, searched = (rows, columns) if abs(ord) == 1 else (columns, rows)
         sums = vector_norm(A, 1, summed, keepdim=True)
-        found = sums.amax(searched, keepdim=True) if ord > 0 else sums.amin(searched, keepdim=True)
-        return found if keepdim else without(found, (rows, columns))  # type: ignore[no-any-return]
+        return without(extreme(sums, searched, ord), (() if keepdim else (rows, columns)))
     raise RuntimeError(f"{name}: Order {ord} not supported.")
+
+
+def extreme(x: Tensor, dim: int, ord: float) -> Tensor:
+    """The largest value along a dim, or the smallest for a negative order. The largest of no lengths is 0."""
+    if ord > 0 and x._array.shape[dim] == 0:
+        return x.sum(dim, keepdim=True)  # type: ignore[no-any-return]
+    return x.amax(dim, keepdim=True) if ord > 0 else x.amin(dim, keepdim=True)  # type: ignore[no-any-return]
 
 
 def without(x: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -126,10 +133,9 @@ def spectral_norm(A: Tensor, ord: Any, rows: int, columns: int, keepdim: bool) -
     shape = A._array.shape
     others = [i for i in range(len(shape)) if i not in (rows, columns)]
     values = svdvals(A.permute(*others, rows, columns))
-    found = values.sum(-1) if ord == "nuc" else values.amax(-1) if ord > 0 else values.amin(-1)
-    if not keepdim:
-        return found  # type: ignore[no-any-return]
-    return found.reshape([1 if i in (rows, columns) else n for i, n in enumerate(shape)])  # type: ignore[no-any-return]
+    found = values.sum(-1) if ord == "nuc" else extreme(values, -1, ord)
+    kept = [n for i, n in enumerate(shape) if i not in (rows, columns)]
+    return found.reshape([1 if i in (rows, columns) else n for i, n in enumerate(shape)] if keepdim else kept)  # type: ignore[no-any-return]
 
 
 @public(
