@@ -175,7 +175,7 @@ def binary(
     function.__doc__ = doc or f"`{name}` of two tensors, or a tensor and a number, element by element."
     cases = samples or [sample(A(2, 3), A(2, 3)), sample(A(2, 3), A(3)), sample(A(2, 1), A(3)), sample(A(3), 1.5)]
     if grad is None:
-        cases = [sample(*c.args, grad=False, **c.kwargs) for c in cases]
+        cases = [sample(*c.args, grad=False, peer=c.peer, **c.kwargs) for c in cases]
     return public(samples=cases, inplace=inplace, op=op)(function)  # type: ignore[no-any-return]
 
 
@@ -597,7 +597,7 @@ le = _comparison("le", "less_equal")
 gt = _comparison("gt", "greater")
 ge = _comparison("ge", "greater_equal")
 
-_logic = [sample(B(2, 3), B(2, 3)), sample(I(2, 3, hi=2), I(3, hi=2)), sample(B(3), True)]
+_logic = [sample(B(2, 3), B(2, 3)), sample(I(2, 3, hi=2), I(3, hi=2)), sample(B(3), True, peer=False)]
 logical_and = binary("logical_and", None, ufunc="logical_and", samples=_logic, inplace=False)
 logical_or = binary("logical_or", None, ufunc="logical_or", samples=_logic, inplace=False)
 logical_xor = binary("logical_xor", None, ufunc="logical_xor", samples=_logic, inplace=False)
@@ -770,7 +770,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
     return input.shape == other.shape and bool((input == other).all())
 
 
-@public(samples=[sample(A(2, 3, lo=-1, hi=-0.1), A(3)), sample(A(2, 3, lo=0.1), A(3))], inplace=True)
+@public(samples=[sample(A(2, 3), A(3), grad=False), sample(I(4, lo=-1, hi=2), I(1), grad=False)], inplace=True)
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero."""
     return where(input == 0, values, cast(input > 0, input.dtype))

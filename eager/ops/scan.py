@@ -24,31 +24,47 @@ from .results import named_result
 
 # ---- kernels
 
+CUPY = {"add": "cumsum", "multiply": "cumprod"}
+WIDE = 64  # elements in a row from which adding whole rows is quicker than NumPy's own running sum down the columns
+
 
 def part(dim: int, *bounds: int | None) -> tuple[slice, ...]:
     """The index of a range along one dim."""
     return (slice(None),) * dim + (slice(*bounds),)
 
 
-def scanned(scan: Callable[..., Any]) -> Callable[..., Any]:
-    """A kernel from `scan(xp, x, dim)`: in float64 where the result is float32, as PyTorch does, and in both directions."""
+def scanned(ufunc: str) -> Callable[..., Any]:
+    """A kernel for both directions that computes float32 in float64, as PyTorch does."""
 
     def run(xp: Any, x: Any, *, dim: int, reverse: bool) -> Any:
         if x.ndim == 0:
             return x.copy()
         wide = x.astype(np.float64) if x.dtype == np.float32 else x
         if not reverse:
-            return scan(xp, wide, dim).astype(x.dtype, copy=False)
+            return accumulated(xp, ufunc, wide, dim).astype(x.dtype, copy=False)
         backwards = part(dim, None, None, -1)
-        return xp.ascontiguousarray(scan(xp, wide[backwards], dim)[backwards]).astype(x.dtype, copy=False)
+        return xp.ascontiguousarray(accumulated(xp, ufunc, wide[backwards], dim)[backwards]).astype(x.dtype, copy=False)
 
     return run
 
 
 def accumulated(xp: Any, name: str, x: Any, dim: int) -> Any:
-    """A ufunc's running result. CuPy has no such thing: there, every pass joins results of twice the length."""
-    if xp is np:
-        return getattr(np, name).accumulate(x, axis=dim)
+    """A ufunc's running result along a dim."""
+    if xp is not np:
+        return getattr(xp, CUPY[name])(x, axis=dim, dtype=x.dtype) if name in CUPY else doubled(xp, name, x, dim)
+    ufunc = getattr(np, name)
+    if x.size == 0 or math.prod(x.shape[dim + 1 :]) < WIDE:
+        return ufunc.accumulate(x, axis=dim)
+    out = np.empty_like(x)
+    rows, sums = np.moveaxis(x, dim, 0), np.moveaxis(out, dim, 0)
+    sums[0] = rows[0]
+    for k in range(1, len(rows)):
+        ufunc(sums[k - 1], rows[k], out=sums[k])
+    return out
+
+
+def doubled(xp: Any, name: str, x: Any, dim: int) -> Any:
+    """The same where there is no `accumulate`, in CuPy: every pass joins results of twice the length."""
     step = 1
     while step < x.shape[dim]:
         joined = getattr(xp, name)(x[part(dim, step, None)], x[part(dim, 0, -step)])
@@ -120,21 +136,21 @@ def log_sum_exp_gradient(g: Tensor, x: Tensor, out: Tensor, dim: int, reverse: b
 CUMSUM = primitive(
     "cumsum",
     "scan",
-    scanned(lambda xp, x, dim: xp.cumsum(x, axis=dim, dtype=x.dtype)),
+    scanned("add"),
     grad={"x": lambda g, dim, reverse: opposite(CUMSUM, g, dim, reverse)},
     body=lambda b, acc, x: b.add(acc, x),
 )
 CUMPROD = primitive(
     "cumprod",
     "scan",
-    scanned(lambda xp, x, dim: xp.cumprod(x, axis=dim, dtype=x.dtype)),
+    scanned("multiply"),
     grad={"x": product_gradient},
     body=lambda b, acc, x: b.mul(acc, x),
 )
 LOGCUMSUMEXP = primitive(
     "logcumsumexp",
     "scan",
-    scanned(lambda xp, x, dim: accumulated(xp, "logaddexp", x, dim)),
+    scanned("logaddexp"),
     grad={"x": log_sum_exp_gradient},
     body=lambda b, acc, x: b.logaddexp(acc, x),
 )
@@ -271,7 +287,7 @@ def _heights_and_widths(y: Tensor, x: Tensor | None, dx: Any, dim: int, name: st
         return heights, 1 if dx is None else dx, place
     if dx is not None:
         raise RuntimeError(f"{name}: pass either x or dx, not both")
-    if x._array.ndim == 1 and y._array.ndim > 1:
+    if x._array.ndim == 1:
         if x._array.shape[0] != y._array.shape[place]:
             raise RuntimeError(
                 f"{name}: There must be one `x` value for each sample point, got {list(x.shape)} for {list(y.shape)}"

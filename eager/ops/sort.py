@@ -84,7 +84,7 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
 @public(
     samples=[
         sample(A(2, 5, distinct=True), grad=False),
-        sample(I(4, 3), 0, True, stable=True, grad=False),
+        sample(I(4, 3), dim=0, descending=True, stable=True, grad=False),
         sample(A(), grad=False),
     ]
 )
