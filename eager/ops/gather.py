@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..op import apply, primitive, public
+from ..op import InPlace, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
-from .index import within
+from .index import in_place, representable, settled, within
 from .movement import SLICE
-from .pointwise import as_category, cast, where
+from .pointwise import cast, out_or_inplace, where
 from .shape import broadcast_shape
 
 # ---- the primitives; `index` has as many dims as the tensor and is no longer than it except along `dim`
@@ -42,44 +42,50 @@ def run_gather(xp: Any, x: Any, index: Any, *, dim: int) -> Any:
 
 
 def run_scatter(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-    full = x.copy(order="C")
-    full.reshape(-1)[positions(xp, index, x.shape, dim)] = src
+    return put_along(xp, x.copy(order="C"), index, src, dim=dim)
+
+
+def put_along(xp: Any, full: Any, index: Any, src: Any, *, dim: int) -> Any:
+    full.reshape(-1)[positions(xp, index, full.shape, dim)] = src
     return full
 
 
 def run_scatter_sum(xp: Any, src: Any, index: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
-    full = xp.zeros(math.prod(shape), src.dtype)
-    return combine(xp, "add", full, positions(xp, index, shape, dim), src).reshape(shape)
+    return add_along(xp, xp.zeros(shape, src.dtype), index, src, dim=dim)
 
 
 def run_scatter_add(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
-    full = x.copy(order="C").reshape(-1)
-    return combine(xp, "add", full, positions(xp, index, x.shape, dim), src).reshape(x.shape)
+    return add_along(xp, x.copy(order="C"), index, src, dim=dim)
+
+
+def add_along(xp: Any, full: Any, index: Any, src: Any, *, dim: int) -> Any:
+    return combine(xp, "add", full, positions(xp, index, full.shape, dim), src)
 
 
 UFUNCS = {"prod": "multiply", "amax": "maximum", "amin": "minimum"}
 
 
 def run_scatter_reduce(xp: Any, x: Any, index: Any, src: Any, *, dim: int, reduce: str) -> Any:
-    full = x.copy(order="C").reshape(-1)
-    return combine(xp, UFUNCS[reduce], full, positions(xp, index, x.shape, dim), src).reshape(x.shape)
+    return combine(xp, UFUNCS[reduce], x.copy(order="C"), positions(xp, index, x.shape, dim), src)
 
 
 def combine(xp: Any, name: str, full: Any, place: Any, src: Any) -> Any:
-    """full[place] = name(full[place], src), one after the other where a place occurs several times."""
+    """memory[place] = name(memory[place], src), one after the other where a place occurs several times."""
     ufunc, place, src = getattr(xp, name), place.reshape(-1), src.reshape(-1)
     if xp is np:
-        ufunc.at(full, place, src)
-        return full
-    if name == "multiply":
-        return _multiply_at(xp, full, place, src)
-    narrow = full.dtype.kind in "biu" and full.dtype.itemsize < 4  # CuPy combines only wider integers
-    wide = full.astype(np.int64) if narrow else full
-    ufunc.at(wide, place, src.astype(wide.dtype))
-    return wide.astype(full.dtype) if narrow else wide
+        ufunc.at(full.reshape(-1), place, src)
+    elif name == "multiply":
+        _multiply_at(xp, full.reshape(-1), place, src)
+    elif full.dtype.kind in "biu" and full.dtype.itemsize < 4:  # CuPy combines only wider integers
+        wide = full.astype(np.int64)
+        ufunc.at(wide.reshape(-1), place, src.astype(np.int64))
+        return wide.astype(full.dtype)
+    else:
+        ufunc.at(full.reshape(-1), place, src)
+    return full
 
 
-def _multiply_at(xp: Any, full: Any, place: Any, src: Any) -> Any:
+def _multiply_at(xp: Any, memory: Any, place: Any, src: Any) -> None:
     """CuPy has no `multiply.at`: in each round every place takes the next of the factors meant for it."""
     order = xp.argsort(place)
     place, src = place[order], src[order]
@@ -87,8 +93,7 @@ def _multiply_at(xp: Any, full: Any, place: Any, src: Any) -> Any:
     turn = xp.arange(place.size) - first
     for k in range(int(turn.max()) + 1 if place.size else 0):
         now = turn == k
-        full[place[now]] = full[place[now]] * src[now]
-    return full
+        memory[place[now]] = memory[place[now]] * src[now]
 
 
 def scatter_reduce_gradient(
@@ -154,6 +159,8 @@ SCATTER_ADD = primitive(
     upcast=True,
 )
 SCATTER_REDUCE = primitive("scatter_reduce", "index", run_scatter_reduce, grad=scatter_reduce_gradient, upcast=True)
+SCATTER_INTO = in_place(SCATTER, put_along)
+SCATTER_ADD_INTO = in_place(SCATTER_ADD, add_along)
 
 # ---- arguments
 
@@ -220,12 +227,12 @@ def prepared(name: str, input: Tensor, dim: int, index: Tensor, src: Tensor) -> 
     ],
     op=GATHER,
 )
-def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: Any = None) -> Tensor:
     """Elements picked along `dim`: as many as there are indices."""
     check_index("gather", index)
     place = wrap_dim(dim, input._array.ndim)
     if index._array.size == 0:
-        return input.new_zeros(index._array.shape)  # type: ignore[no-any-return]
+        return in_out(input.new_zeros(index._array.shape), out, "gather")
     x, flat = flat_if_scalar(input), flat_if_scalar(index)
     if flat._array.ndim != x._array.ndim:
         raise RuntimeError(
@@ -239,7 +246,12 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
                 f"{list(input.shape)} apart from dimension {place}"
             )
     found = pick(x, flat, place)
-    return found.reshape(()) if index._array.ndim == 0 else found  # type: ignore[no-any-return]
+    return in_out(found.reshape(()) if index._array.ndim == 0 else found, out, "gather")
+
+
+def in_out(value: Tensor, out: Any, name: str) -> Tensor:
+    """The value, stored in `out` if there is one."""
+    return value if out is None else out_or_inplace(value, out, name)
 
 
 @public(
@@ -255,27 +267,30 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     inplace=True,
     op=SCATTER,
 )
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
+def scatter(
+    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None, out: Any = None
+) -> Tensor:
     """The tensor with elements of `src`, or a number, written along `dim` where the index says; `reduce` adds or multiplies."""
     given = value if src is None else src
     if reduce is not None:
         if reduce not in ("add", "multiply"):
             raise RuntimeError(f"reduce argument must be either add or multiply, got {reduce}")
         filled = given if isinstance(given, Tensor) else input.new_full(index._array.shape, given)
-        return scatter_reduce(input, dim, index, filled, "sum" if reduce == "add" else "prod")
+        kept = input.clone() if isinstance(out, InPlace) else input  # what the tape saves must not be written over
+        return in_out(scatter_reduce(kept, dim, index, filled, "sum" if reduce == "add" else "prod"), out, "scatter")
     if isinstance(given, Tensor):
         found = prepared("scatter", input, dim, index, given)
         if found is None:
-            return input.clone()  # type: ignore[no-any-return]
+            return in_out(input.clone(), out, "scatter")
         place, x, index, given = found
     else:
         check_index("scatter", index)
         place, x, index = wrap_dim(dim, input._array.ndim), flat_if_scalar(input), flat_if_scalar(index)
         if index._array.size == 0:
-            return input.clone()  # type: ignore[no-any-return]
+            return in_out(input.clone(), out, "scatter")
         check_sizes(x, place, index, None, "self")
-        given = as_category(given, input.dtype)
-    return apply(SCATTER, (x, index, given), {"dim": place}).reshape(input._array.shape)  # type: ignore[no-any-return]
+        given = representable("scatter", input.dtype, given)
+    return settled(SCATTER, SCATTER_INTO, (x, index, given), {"dim": place}, input, out)
 
 
 @public(
@@ -287,13 +302,13 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: A
     inplace=True,
     op=SCATTER_ADD,
 )
-def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Any = None) -> Tensor:
     """The tensor with elements of `src` added along `dim` where the index says."""
     found = prepared("scatter_add", input, dim, index, src)
     if found is None:
-        return input.clone()  # type: ignore[no-any-return]
+        return in_out(input.clone(), out, "scatter_add")
     place, x, index, src = found
-    return put_sum(x, index, src, place).reshape(input._array.shape)  # type: ignore[no-any-return]
+    return settled(SCATTER_ADD, SCATTER_ADD_INTO, (x, index, src), {"dim": place}, input, out)
 
 
 _apart = (A(3, 4, distinct=True), 0, I(5, 4, hi=3), A(5, 4, distinct=True, lo=-1.9, hi=2.1))

@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from ..op import Op, apply, primitive, write
+from .. import dtypes
+from ..op import InPlace, Op, apply, primitive, write
 from ..tensor import Tensor, as_index, wrap
 from .convert import transfer
+from .create import FULL
 from .movement import SLICE
-from .pointwise import cast, where
+from .pointwise import cast, out_or_inplace, where
 
 ALL = slice(None)
+UNSIGNED = {4: np.uint32, 8: np.uint64}
 
 
 class OutOfBoundsError(IndexError, RuntimeError):
@@ -41,6 +44,8 @@ def place_of(indices: tuple[Any, ...], dims: tuple[int, ...]) -> tuple[Any, ...]
 def within(xp: Any, index: Any, dim: int, size: int, strict: bool = False) -> Any:
     """The index with negative values counted from the end, or PyTorch's error for values outside of the dimension."""
     if index.size == 0:
+        return index
+    if strict and int(index.view(UNSIGNED[index.itemsize]).max()) < size:  # one look: negative ones become huge
         return index
     low, high = int(index.min()), int(index.max())
     if high >= size or low < (0 if strict else -size):
@@ -109,10 +114,20 @@ def run_index_add(xp: Any, x: Any, values: Any, *indices: Any, dims: tuple[int, 
     return add_at(xp, x.copy(order="C"), values, indices, dims, strict)
 
 
-def run_index_put(xp: Any, x: Any, values: Any, *indices: Any, dims: tuple[int, ...], strict: bool = False) -> Any:
-    full = x.copy(order="C")
-    full[place_of(all_within(xp, x, indices, dims, strict), dims)] = values
+def put_at(xp: Any, full: Any, values: Any, indices: tuple[Any, ...], dims: tuple[int, ...], strict: bool = False) -> Any:
+    """full[indices] = values; nothing is written if an index is out of bounds."""
+    if strict or xp is not np:
+        indices = all_within(xp, full, indices, dims, strict)
+    try:
+        full[place_of(indices, dims)] = values
+    except IndexError:
+        all_within(xp, full, indices, dims)
+        raise
     return full
+
+
+def run_index_put(xp: Any, x: Any, values: Any, *indices: Any, dims: tuple[int, ...], strict: bool = False) -> Any:
+    return put_at(xp, x.copy(order="C"), values, indices, dims, strict)
 
 
 def index_gradient(g: Tensor, x_shape: Any, indices: Any, dims: tuple[int, ...]) -> tuple[Tensor | None, ...]:
@@ -148,6 +163,43 @@ INDEX_ADD = primitive(
     upcast=True,
 )
 NONZERO = primitive("nonzero", "index", lambda xp, x: xp.nonzero(x), data_dependent=True)
+
+
+def in_place(op: Op, kernel: Any) -> Op:
+    """The op that writes into its first input: without history `kernel` works on its memory, else it is `op` and a store.
+
+    `kernel(xp, x, *rest, **attrs)` changes x, which is contiguous, or returns another array to be stored.
+    """
+
+    def run(xp: Any, x: Any, *rest: Any, **attrs: Any) -> None:
+        half = op.upcast and x.dtype in dtypes.HALF
+        if half or not x.flags.c_contiguous or any(hasattr(r, "dtype") and xp.may_share_memory(x, r) for r in rest):
+            arrays = [a.astype(np.float32) if half and hasattr(a, "dtype") and a.dtype == x.dtype else a for a in (x, *rest)]
+            x[...] = op.run(xp, *arrays, **attrs)  # type: ignore[misc]
+            return
+        found = kernel(xp, x, *rest, **attrs)
+        if found is not x:
+            x[...] = found
+
+    def meaning(x: Tensor, *rest: Any, **attrs: Any) -> None:
+        write(x, apply(op, (x, *rest), attrs), op.name + "_")
+
+    return primitive(op.name + "_into", op.kind, run, expand=meaning, mutates=(0,), upcast=False)
+
+
+def settled(op: Op, into: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], input: Tensor, out: Any) -> Tensor:
+    """The result in the input's shape; with `out`, which may mark an in-place op, stored there."""
+    if isinstance(out, InPlace):
+        apply(into, inputs, attrs)
+        return out.tensor
+    found = apply(op, inputs, attrs)
+    if found._array.shape != input._array.shape:
+        found = found.reshape(input._array.shape)
+    return found if out is None else out_or_inplace(found, out, op.name)  # type: ignore[no-any-return]
+
+
+INDEX_PUT_INTO = in_place(INDEX_PUT, lambda xp, x, values, *indices, **attrs: put_at(xp, x, values, indices, **attrs))
+INDEX_ADD_INTO = in_place(INDEX_ADD, lambda xp, x, values, *indices, **attrs: add_at(xp, x, values, indices, **attrs))
 
 # ---- reading an index
 
@@ -275,6 +327,8 @@ class Parts:
             found = apply(NONZERO, (pick,)) if pick._array.dtype.kind == "b" else (pick,)
             dims += range(dim, dim + len(found))
             tensors += found
+        if len(tensors) == 1:
+            return tuple(dims), tensors
         try:
             np.broadcast_shapes(*[t._array.shape for t in tensors])
         except ValueError:
@@ -389,7 +443,8 @@ def picked_by_mask(x: Tensor, mask: Tensor, dim: int) -> Tensor:
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
-    value = assigned(self, value)
+    if not isinstance(value, Tensor):
+        value = assigned(self, value)
     place = plain_place(self._array.shape, index)
     if place is not None:
         store(apply(SLICE, (self,), {"index": place}), value)
@@ -400,22 +455,44 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         store(view, value)
         return
     mask = parts.mask()
-    if mask is not None and value._array.ndim == 0:
+    if mask is not None and (not isinstance(value, Tensor) or value._array.ndim == 0):
         write(view, masked(view, mask, parts.picks[0][0], value), "index_put_")
     else:
-        write(view, put_at(INDEX_PUT, view, *parts.indices(), value), "index_put_")
+        value = transfer(value, self.device) if isinstance(value, Tensor) else full(view, (), value)
+        dims, tensors = parts.indices()
+        apply(INDEX_PUT_INTO, (view, spread(view, dims, tensors, value), *tensors), {"dims": dims})
 
 
-def assigned(self: Tensor, value: Any) -> Tensor:
-    """What is assigned, as a tensor; numbers take the dtype of where they go."""
-    if isinstance(value, Tensor):
-        return transfer(value, self.device)
-    if isinstance(value, (bool, int, float, np.number, np.bool_)):
-        return self.new_full((), value)  # type: ignore[no-any-return]
-    raise TypeError(
-        f"can't assign a {type(value).__name__} to a tapejit.{self.dtype.legacy}Tensor; make it a tensor first with "
-        "tapejit.tensor(...)"
-    )
+def assigned(self: Tensor, value: Any) -> Any:
+    """A number that is assigned, in the category of where it goes."""
+    if not isinstance(value, (bool, int, float)):
+        if not isinstance(value, (np.number, np.bool_)):
+            raise TypeError(
+                f"can't assign a {type(value).__name__} to a tapejit.{self.dtype.legacy}Tensor; make it a tensor first with "
+                "tapejit.tensor(...)"
+            )
+        value = value.item()
+    return representable("fill_", self.dtype, value)
+
+
+def representable(name: str, kind: dtypes.dtype, value: Any) -> Any:
+    """A number as a dtype can hold it; an error where it would overflow."""
+    if kind.category == dtypes.FLOAT:
+        found = float(value)
+        fits = kind.numpy.itemsize == 8 or not math.isfinite(found) or abs(found) <= float(dtypes.finfo(kind).max)
+    elif kind.category == dtypes.BOOL:
+        return bool(value)
+    else:
+        fits = math.isfinite(value) and np.iinfo(kind.numpy).min <= int(value) <= np.iinfo(kind.numpy).max
+        found = int(value) if fits else 0
+    if not fits:
+        raise RuntimeError(f"{name}: value {value} cannot be converted to type {kind.name} without overflow")
+    return found
+
+
+def full(like: Tensor, shape: tuple[int, ...], value: Any) -> Tensor:
+    """A number as a tensor."""
+    return apply(FULL, (value,), {"shape": shape, "dtype": like.dtype, "device": like.device})  # type: ignore[no-any-return]
 
 
 def fitted(value: Tensor, ndim: int) -> Tensor:
@@ -426,40 +503,46 @@ def fitted(value: Tensor, ndim: int) -> Tensor:
     return value
 
 
-def store(view: Tensor, value: Tensor) -> None:
-    value = fitted(value, view._array.ndim)
-    if value._array.shape != view._array.shape:
-        value = value.expand(view._array.shape)
-    write(view, value, "copy_", convert=True)
+def store(view: Tensor, value: Any) -> None:
+    """Write a tensor, or a number, into a view; a number as a tensor of the view's shape unless that were large."""
+    shape = view._array.shape
+    if not isinstance(value, Tensor):
+        value = full(view, shape if view._array.size <= 4096 else (), value)
+    value = fitted(value, len(shape))
+    write(view, value if value._array.shape == shape else value.expand(shape), "copy_", convert=True)
 
 
-def masked(view: Tensor, mask: Tensor, dim: int, value: Tensor) -> Tensor:
+def masked(view: Tensor, mask: Tensor, dim: int, value: Any) -> Tensor:
     """The view with a number where the mask, which stands at `dim`, holds: no shape depends on the mask's values."""
     rest = view._array.ndim - dim - mask._array.ndim
-    wide = mask.reshape((*mask._array.shape, *(1,) * rest))
-    return where(wide, cast(value, view.dtype), view)  # type: ignore[no-any-return]
+    wide = mask.reshape((*mask._array.shape, *(1,) * rest)) if rest else mask
+    return where(wide, cast(value, view.dtype) if isinstance(value, Tensor) else value, view)  # type: ignore[no-any-return]
 
 
-def put_at(op: Op, view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Tensor) -> Tensor:
-    """Overwrite, or add to, what tensors pick, with a value that is broadcast to it."""
+def spread(view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Tensor) -> Tensor:
+    """The value broadcast to what the tensors pick."""
     if value._array.dtype != view._array.dtype:
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {view.dtype.legacy} for the destination and "
             f"{value.dtype.legacy} for the source."
         )
     found = picked_shape(view, tensors, dims)
+    if value._array.shape == found:
+        return value
     value = fitted(value, len(found))
     if not broadcasts_to(value._array.shape, found):
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape "
             f"{list(found)}"
         )
-    return apply(op, (view, value.expand(found), *tensors), {"dims": dims})  # type: ignore[no-any-return]
+    return value.expand(found)  # type: ignore[no-any-return]
 
 
 def picked_shape(view: Tensor, tensors: list[Tensor], dims: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of `view` indexed by tensors at `dims`: they stand where the first stood if adjacent, else in front."""
     shape = view._array.shape
+    if len(dims) == 1:
+        return (*shape[: dims[0]], *tensors[0]._array.shape, *shape[dims[0] + 1 :])  # type: ignore[no-any-return]
     picked = np.broadcast_shapes(*[t._array.shape for t in tensors])
     rest = tuple(n for d, n in enumerate(shape) if d not in dims)
     at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0

@@ -11,13 +11,26 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..op import apply, public, write
+from ..op import Op, apply, public, write
 from ..samples import A, B, I, sample
 from ..tensor import Tensor, as_index, wrap_dim
 from .convert import transfer
 from .create import arange
 from .gather import check_index, scatter_reduce
-from .index import ALL, INDEX, INDEX_ADD, INDEX_PUT, NONZERO, OutOfBoundsError, Parts, put_at
+from .index import (
+    ALL,
+    INDEX,
+    INDEX_ADD,
+    INDEX_ADD_INTO,
+    INDEX_PUT,
+    INDEX_PUT_INTO,
+    NONZERO,
+    OutOfBoundsError,
+    Parts,
+    representable,
+    settled,
+    spread,
+)
 from .movement import DIAGONAL, SLICE, VIEW_SCATTER
 from .pointwise import cast, where
 from .shape import broadcast_shape, stack
@@ -66,7 +79,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     inplace=True,
     op=INDEX_ADD,
 )
-def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, out: Any = None) -> Tensor:
     """The tensor with alpha * source added to the slices along `dim` that the index names."""
     place, index = vector("index_add", index, dim, input)
     if source._array.dtype != input._array.dtype:
@@ -75,7 +88,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
         )
     check_source("index_add", input, place, index, source)
     scaled = source if alpha == 1 else source * alpha
-    return along(INDEX_ADD, input, place, index, scaled)
+    return along(INDEX_ADD, INDEX_ADD_INTO, input, place, index, scaled, out)
 
 
 def check_source(name: str, input: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
@@ -93,18 +106,17 @@ def check_source(name: str, input: Tensor, dim: int, index: Tensor, source: Tens
         )
 
 
-def along(op: Any, input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+def along(op: Op, into: Op, input: Tensor, dim: int, index: Tensor, source: Tensor, out: Any) -> Tensor:
     """Put slices along a dim; a 0-dim tensor counts as one of length 1."""
-    if input._array.ndim:
-        return at_dim(op, (input, source, index), dim)
-    return at_dim(op, (input.reshape(1), source.reshape(1), index), 0).reshape(())  # type: ignore[no-any-return]
+    inputs = (input, source, index) if input._array.ndim else (input.reshape(1), source.reshape(1), index)
+    return settled(op, into, inputs, {"dims": (dim,), "strict": True}, input, out)
 
 
 @public(
     samples=[sample(A(5, 2), 0, I(3, hi=5, distinct=True), A(3, 2)), sample(A(2, 4), -1, I(2, hi=4, distinct=True), A(2, 2))],
     inplace=True,
 )
-def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Any = None) -> Tensor:
     """The tensor with the slices along `dim` that the index names replaced by those of the source."""
     place, index = vector("index_copy", index, dim, input)
     if source._array.dtype != input._array.dtype:
@@ -113,7 +125,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
             f"{input.dtype.legacy} and (source) {source.dtype.legacy}"
         )
     check_source("index_copy", input, place, index, source)
-    return along(INDEX_PUT, input, place, index, source)
+    return along(INDEX_PUT, INDEX_PUT_INTO, input, place, index, source, out)
 
 
 @public(
@@ -144,23 +156,7 @@ def scalar(name: str, input: Tensor, value: Any) -> Tensor:
                 f"{name} only supports a 0-dimensional value tensor, but got tensor with {value._array.ndim} dimension(s)."
             )
         return cast(transfer(value, input.device), input.dtype)
-    return input.new_full((), representable(name, input, value))  # type: ignore[no-any-return]
-
-
-def representable(name: str, input: Tensor, value: Any) -> Any:
-    """A number as the dtype can hold it; an error where it would overflow."""
-    kind = input.dtype
-    if kind.is_floating_point:
-        found, limit = float(value), float(dtypes.finfo(kind).max)
-        fits = not math.isfinite(found) or abs(found) <= limit
-    elif kind.category == dtypes.BOOL:
-        return bool(value)
-    else:
-        fits = math.isfinite(value) and np.iinfo(kind.numpy).min <= int(value) <= np.iinfo(kind.numpy).max
-        found = int(value) if fits else 0
-    if not fits:
-        raise RuntimeError(f"{name}: value {value} cannot be converted to type {kind.name} without overflow")
-    return found
+    return input.new_full((), representable(name, input.dtype, value))  # type: ignore[no-any-return]
 
 
 @public(
@@ -194,15 +190,17 @@ def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     ],
     inplace=True,
 )
-def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
+def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False, *, out: Any = None) -> Tensor:
     """The tensor with `values` written, or with `accumulate` added, where the index tensors point."""
     for i, index in enumerate(indices):
         if not isinstance(index, Tensor):
             raise TypeError(f"expected Tensor as element {i} in argument 0, but got {type(index).__name__}")
     if not len(indices):
         raise RuntimeError("index_put(): expected at least one index tensor")
-    parts = Parts(input, tuple(i if i._array.ndim else i.reshape(1) for i in indices))
-    return put_at(INDEX_ADD if accumulate else INDEX_PUT, input, *parts.indices(), transfer(values, input.device))
+    dims, tensors = Parts(input, tuple(i if i._array.ndim else i.reshape(1) for i in indices)).indices()
+    inputs = (input, spread(input, dims, tensors, transfer(values, input.device)), *tensors)
+    op, into = (INDEX_ADD, INDEX_ADD_INTO) if accumulate else (INDEX_PUT, INDEX_PUT_INTO)
+    return settled(op, into, inputs, {"dims": dims}, input, out)
 
 
 @public(samples=[sample(A(3, 4), I(5, lo=-12, hi=12)), sample(A(3), I(2, 2, hi=3)), sample(A(2, 2), I(hi=4))])
@@ -275,7 +273,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     check_mask("masked_fill", mask)
     if isinstance(value, Tensor):
         return where(mask, scalar("masked_fill", input, value), input)  # type: ignore[no-any-return]
-    return where(mask, representable("masked_fill", input, value), input)  # type: ignore[no-any-return]
+    return where(mask, representable("masked_fill", input.dtype, value), input)  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(3, 4), B(3, 4), A(12)), sample(A(3, 4), B(4), A(4, 4))], inplace=True)
