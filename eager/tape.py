@@ -412,20 +412,24 @@ def retain(node: Node, g: Tensor) -> None:
         tensor._grad = g.clone() if tensor._grad is None else tensor._grad + g
 
 
+_accumulating = threading.Lock()  # threads that share a leaf may reach it at the same time, and NumPy adds without the GIL
+
+
 def accumulate_into(leaf: Tensor, g: Tensor, create_graph: bool, fresh: bool) -> None:
     """Add `g` to `leaf.grad`. The first one becomes the buffer (itself if `fresh`: nothing else refers to its memory),
     and later ones are added to it in place."""
-    before = leaf._grad
-    if before is not None and not create_graph:
-        add_into(before, g)
-    elif g._array.shape != leaf._array.shape or g._array.dtype != leaf._array.dtype:
-        raise RuntimeError(
-            f"the gradient of a leaf of shape {list(leaf.shape)} and {leaf.dtype} has shape {list(g.shape)} and {g.dtype}"
-        )
-    elif before is not None:
-        leaf._grad = before + g
-    else:
-        leaf._grad = g.clone() if create_graph else g if fresh else g.detach().clone()
+    with _accumulating:
+        before = leaf._grad
+        if before is not None and not create_graph:
+            add_into(before, g)
+        elif g._array.shape != leaf._array.shape or g._array.dtype != leaf._array.dtype:
+            raise RuntimeError(
+                f"the gradient of a leaf of shape {list(leaf.shape)} and {leaf.dtype} has shape {list(g.shape)} and {g.dtype}"
+            )
+        elif before is not None:
+            leaf._grad = before + g
+        else:
+            leaf._grad = g.clone() if create_graph else g if fresh else g.detach().clone()
     if leaf._after_accumulate:
         for hook in tuple(leaf._after_accumulate.values()):
             hook(leaf)

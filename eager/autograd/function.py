@@ -66,7 +66,7 @@ class FunctionCtx:
 class FunctionNode(Node):
     """A call of a Function on the tape."""
 
-    own_gradients = False
+    own_gradients = False  # the user may hold on to what backward returns, on ctx for one
 
     def __init__(self, function: type[Function], ctx: FunctionCtx, edges: tuple[Any, ...], inputs: tuple[Any, ...]) -> None:
         super().__init__(FUNCTION, edges, {})
@@ -141,11 +141,7 @@ class FunctionNode(Node):
                     f"but expected shape compatible with {list(shape)}"
                 )
             g = sum_to(g, shape)
-        if g._array.dtype != dtype.numpy:
-            g = cast(g, dtype)
-        # The user may hold on to this very tensor (on ctx, for one), so its memory must not become a leaf's buffer:
-        # an alias does not own its memory, which is what the engine looks at.
-        return g if local.state.grad else wrap(g._array.view())
+        return cast(g, dtype)
 
     def __getattr__(self, name: str) -> Any:
         """`grad_fn.attribute`: what `forward` put on ctx."""

@@ -97,6 +97,7 @@ def _watched(node: Node) -> Watched:
     found = node.__dict__.get("gradients")
     if found is None:
         found = node.__dict__["gradients"] = Watched(node)
+        node.own_gradients = False
     return found  # type: ignore[no-any-return]
 
 
