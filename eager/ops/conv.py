@@ -8,78 +8,40 @@ says the same with the windows of `windows.py`.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
-
-import numpy as np
 
 from ..op import apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor
-from .movement import strided
 from .windows import (
     Geometry,
     Ints,
     Pairs,
+    batches,
     by,
     columns,
     exact,
     input_size,
     kernel_size,
     output_size,
-    overlap,
+    padded,
     per_dim,
+    put_windows,
     spans,
     uncolumns,
+    window_view,
 )
 
-# Columns are made for so many bytes at a time: a CPU's cache, or what fills a GPU.
-CPU_BLOCK, GPU_BLOCK = 4 << 20, 256 << 20
 # From so many channels on, BLAS gets windows as rows of [place, channel], whose memory is in longer runs.
 MANY_CHANNELS = 16
 
 # ---- kernels
 
 
-def places(kernel: Ints, out: Ints, geometry: Geometry) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
-    """Each place in a window, with the elements of the padded input that stand there."""
-    for offset in itertools.product(*map(range, kernel)):
-        reach = zip(offset, out, geometry.stride, geometry.dilation, strict=True)
-        yield offset, tuple(slice(k * d, k * d + s * (m - 1) + 1, s) for k, m, s, d in reach)
-
-
-def window_view(xp: Any, x: Any, first: int, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
-    """A view [..., *kernel, *out, ...] of a padded array whose spatial dims begin at `first`."""
-    n = len(kernel)
-    steps = x.strides[first : first + n]
-    between = tuple(d * s for d, s in zip(geometry.dilation, steps, strict=True))
-    along = tuple(t * s for t, s in zip(geometry.stride, steps, strict=True))
-    shape = (*x.shape[:first], *kernel, *out, *x.shape[first + n :])
-    return strided(xp, x, shape, (*x.strides[:first], *between, *along, *x.strides[first + n :]))
-
-
-def padded(xp: Any, x: Any, first: int, padding: Pairs) -> Any:
-    """A C-ordered array with zeros around (or less of) the spatial dims, which begin at `first`."""
-    whole = (slice(None),) * first
-    part, place, size = overlap(x.shape[first : first + len(padding)], padding)
-    if size == x.shape[first : first + len(padding)] and part == place:
-        return xp.ascontiguousarray(x)
-    full = xp.zeros((*x.shape[:first], *size, *x.shape[first + len(padding) :]), x.dtype)
-    full[whole + place] = x[whole + part]
-    return full
-
-
 def by_rows(channels: int, kernel: Ints, geometry: Geometry) -> bool:
     """Whether windows become rows [place, channel] or columns [channel, place]. 1x1 needs no copy as columns."""
     return channels >= MANY_CHANNELS and (math.prod(kernel) > 1 or math.prod(geometry.stride) > 1)
-
-
-def batches(xp: Any, count: int, bytes_each: int) -> Iterator[slice]:
-    """The samples that are worked on together."""
-    step = max(1, (CPU_BLOCK if xp is np else GPU_BLOCK) // max(1, bytes_each))
-    return (slice(i, min(i + step, count)) for i in range(0, count, step))
 
 
 def columns_of(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
@@ -143,18 +105,13 @@ def run_input_grad(xp: Any, g: Any, w: Any, *, geometry: Geometry) -> Any:
         reach = zip(spans(kernel, geometry.dilation), geometry.padding, strict=True)
         padding = tuple((span - 1 - before, span - 1 - after) for span, (before, after) in reach)
         return convolve(xp, g, turned(w, groups), None, geometry._replace(padding=padding))
-    size, channels = input_size(out, kernel, geometry), groups * w.shape[1]
-    part, place, full_size = overlap(size, geometry.padding)
-    result = xp.zeros((g.shape[0], channels, *size), g.dtype)
+    channels, length = groups * w.shape[1], math.prod(out)
+    result = xp.empty((g.shape[0], channels, *input_size(out, kernel, geometry)), g.dtype)
     across = w.reshape(groups, -1, w.shape[1] * math.prod(kernel)).swapaxes(1, 2)
-    for block in batches(xp, g.shape[0], channels * math.prod(kernel) * math.prod(out) * g.itemsize):
+    for block in batches(xp, g.shape[0], channels * math.prod(kernel) * length * g.itemsize):
         some = g[block]
-        columns = xp.matmul(across, some.reshape(some.shape[0], groups, -1, math.prod(out)))
-        columns = columns.reshape(some.shape[0], channels, *kernel, *out)
-        full = xp.zeros((some.shape[0], channels, *full_size), g.dtype)
-        for offset, where in places(kernel, out, geometry):
-            full[(slice(None), slice(None), *where)] += columns[(slice(None), slice(None), *offset)]
-        result[(block, slice(None), *part)] = full[(slice(None), slice(None), *place)]
+        parts = xp.matmul(across, some.reshape(some.shape[0], groups, -1, length))
+        result[block] = put_windows(xp, parts.reshape(some.shape[0], channels, *kernel, *out), geometry)
     return result
 
 

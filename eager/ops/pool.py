@@ -9,9 +9,7 @@ other's transposes. Nothing is padded: slices end where the input ends. For wind
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -40,21 +38,6 @@ def at(dim: int, index: Any) -> tuple[Any, ...]:
     return (slice(None),) * dim + (index,)
 
 
-def reaches(size: Ints, out: Ints, kernel: Ints, geometry: Geometry) -> Iterator[tuple[int, tuple[Any, ...], tuple[Any, ...]]]:
-    """For each place in a window its number, the windows where it lies inside the input, and the inputs there."""
-    for number, offset in enumerate(itertools.product(*map(range, kernel))):
-        dims = zip(size, out, offset, geometry.stride, geometry.padding, geometry.dilation, strict=True)
-        pairs = [reach(n, m, k, s, before, d) for n, m, k, s, (before, _), d in dims]
-        if all(pairs):
-            whole = (slice(None), slice(None))
-            yield number, (*whole, *(p[0] for p in pairs if p)), (*whole, *(p[1] for p in pairs if p))
-
-
-def disjoint(kernel: Ints, geometry: Geometry) -> bool:
-    """Whether no input is in two windows."""
-    return all(s >= r for s, r in zip(geometry.stride, spans(kernel, geometry.dilation), strict=True))
-
-
 # ---- the maximum
 
 
@@ -81,7 +64,7 @@ def best_along(
             better |= value != value
         number = kind.type(place * unit)
         won[here] = xp.where(better, number if winners is None else winners[there] + number, won[here])
-        best[here] = xp.maximum(so_far, value)
+        xp.maximum(so_far, value, out=so_far)
     return best, won
 
 
@@ -119,24 +102,37 @@ def run_max_pool(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry) -> Any:
     return values, winners
 
 
+def positions(xp: Any, winners: Any, kernel: Ints, geometry: Geometry, size: Ints) -> Any:
+    """Where the winners stand in the whole input's memory."""
+    paces = [math.prod(size[i + 1 :]) for i in range(len(size))]
+    offsets, begins = np.zeros((), np.int64), np.zeros((), np.int64)
+    for i, pace in enumerate(paces):
+        offsets = offsets[..., None] + np.arange(kernel[i]) * geometry.dilation[i] * pace
+        begins = begins[..., None] + (np.arange(winners.shape[2 + i]) * geometry.stride[i] - geometry.padding[i][0]) * pace
+    planes = xp.arange(winners.shape[0] * winners.shape[1]).reshape(*winners.shape[:2], *(1,) * len(size))
+    found = xp.asarray(offsets.reshape(-1))[winners]
+    found += xp.asarray(begins)
+    found += planes * math.prod(size)
+    if max(geometry.dilation) > 1:  # a window that steps over all of a short input has no winner inside
+        found = xp.clip(found, 0, planes.size * math.prod(size) - 1)
+    return found.reshape(-1)
+
+
 def run_put(xp: Any, g: Any, winners: Any, *, kernel: Ints, geometry: Geometry) -> Any:
     size = input_size(g.shape[2:], kernel, geometry)
-    full = xp.zeros((*g.shape[:2], *size), g.dtype)
-    zero, apart = xp.zeros((), g.dtype), disjoint(kernel, geometry)
-    for number, here, there in reaches(size, g.shape[2:], kernel, geometry):
-        part = xp.where(winners[here] == number, g[here], zero)
-        if apart:
-            full[there] = part
-        else:
-            full[there] += part
-    return full
+    full = xp.zeros(math.prod((*g.shape[:2], *size)), g.dtype)
+    where = positions(xp, winners, kernel, geometry, size)
+    apart = max(geometry.dilation) == 1 and all(s >= k for s, k in zip(geometry.stride, kernel, strict=True))
+    if apart:  # no input is in two windows
+        full[where] = g.reshape(-1)
+    else:
+        xp.add.at(full, where, g.reshape(-1))
+    return full.reshape(*g.shape[:2], *size)
 
 
 def run_pick(xp: Any, x: Any, winners: Any, *, kernel: Ints, geometry: Geometry) -> Any:
-    found = xp.zeros(winners.shape, x.dtype)
-    for number, here, there in reaches(x.shape[2:], winners.shape[2:], kernel, geometry):
-        found[here] = xp.where(winners[here] == number, x[there], found[here])
-    return found
+    where = positions(xp, winners, kernel, geometry, x.shape[2:])
+    return x.reshape(-1).take(where).reshape(winners.shape)
 
 
 def lowest(dtype: dtypes.dtype) -> float:
@@ -261,6 +257,9 @@ def spread_along(xp: Any, g: Any, dim: int, size: int, k: int, step: int, before
 
 def run_mean_pool(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry, divisor: Divisor) -> Any:
     out = output_size(x.shape[2:], kernel, geometry)
+    if kernel == x.shape[2:] and math.prod(out) == 1 and not any(before for before, _ in geometry.padding):
+        dims = tuple(range(2, x.ndim))
+        return divided(xp, x.sum(axis=dims, keepdims=True, dtype=x.dtype), divisor)
     for i in reversed(range(len(kernel))):
         x = sum_along(xp, x, 2 + i, out[i], kernel[i], geometry.stride[i], geometry.padding[i][0])
     return divided(xp, x, divisor)

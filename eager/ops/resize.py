@@ -130,14 +130,12 @@ def selected(size: int, index: Array) -> Taps:
 
 @functools.lru_cache(256)
 def nearest(size: int, length: int, scale: float, exact: bool) -> Taps:
-    """The input at or before the output's beginning, or the one under its middle (`exact`)."""
-    positions = np.arange(length)
-    if exact:
-        return selected(size, np.floor((positions + np.float32(0.5)) * np.float32(scale)).astype(np.int64))
-    if length in (size, 2 * size):
-        return selected(size, positions * size // length)
-    # in float32, as PyTorch does: another precision would round to another input here and there
-    return selected(size, np.floor(positions.astype(np.float32) * np.float32(scale)).astype(np.int64))
+    """The input at or before the output's beginning, or the one under its middle (`exact`).
+
+    Rounded to float32 as PyTorch does: another precision would floor to another input here and there.
+    """
+    begins = (np.arange(length) + 0.5 * exact) * float(np.float32(scale))
+    return selected(size, np.floor(begins.astype(np.float32)).astype(np.int64))
 
 
 def sources(length: int, scale: float, align_corners: bool) -> Array:
@@ -148,7 +146,9 @@ def sources(length: int, scale: float, align_corners: bool) -> Array:
 
 @functools.lru_cache(256)
 def linear(size: int, length: int, scale: float, align_corners: bool) -> Taps:
-    """Between the two nearest inputs."""
+    """Between the two nearest inputs; an equal length is a copy, whatever the scale factor was."""
+    if length == size:
+        return selected(size, np.arange(size))
     source = np.clip(sources(length, scale, align_corners), 0, size - 1)
     low = np.floor(source).astype(np.int64)
     share = source - low

@@ -6,13 +6,17 @@ ops. `unfold` and `fold` are the windows as the columns of a matrix, and back.
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..op import apply, public
+import numpy as np
+
+from ..op import apply, primitive, public
 from ..samples import A, sample
 from ..tensor import Tensor, as_index
-from .movement import SLICE, UNSLICE, UNWINDOWS, WINDOWS
+from .movement import SLICE, UNSLICE, UNWINDOWS, WINDOWS, strided
 
 Ints = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -30,6 +34,9 @@ class Geometry(NamedTuple):
     dilation: Ints
     groups: int = 1
 
+
+# Columns are made for so many bytes at a time: a CPU's cache, or what fills a GPU.
+CPU_BLOCK, GPU_BLOCK = 4 << 20, 256 << 20
 
 # ---- sizes
 
@@ -70,6 +77,73 @@ def overlap(size: Ints, padding: Pairs) -> tuple[tuple[slice, ...], tuple[slice,
     return part, place, tuple(n + a + b for n, (a, b) in zip(size, padding, strict=True))
 
 
+# ---- kernels
+
+
+def places(kernel: Ints, out: Ints, geometry: Geometry) -> Iterator[tuple[Ints, tuple[slice, ...]]]:
+    """Each place in a window, with the elements of the padded input that stand there."""
+    for offset in itertools.product(*map(range, kernel)):
+        reach = zip(offset, out, geometry.stride, geometry.dilation, strict=True)
+        yield offset, tuple(slice(k * d, k * d + s * (m - 1) + 1, s) for k, m, s, d in reach)
+
+
+def window_view(xp: Any, x: Any, first: int, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
+    """A view [..., *kernel, *out, ...] of a padded array whose spatial dims begin at `first`."""
+    n = len(kernel)
+    steps = x.strides[first : first + n]
+    between = tuple(d * s for d, s in zip(geometry.dilation, steps, strict=True))
+    along = tuple(t * s for t, s in zip(geometry.stride, steps, strict=True))
+    shape = (*x.shape[:first], *kernel, *out, *x.shape[first + n :])
+    return strided(xp, x, shape, (*x.strides[:first], *between, *along, *x.strides[first + n :]))
+
+
+def padded(xp: Any, x: Any, first: int, padding: Pairs) -> Any:
+    """A C-ordered array with zeros around (or less of) the spatial dims, which begin at `first`."""
+    whole = (slice(None),) * first
+    part, place, size = overlap(x.shape[first : first + len(padding)], padding)
+    if size == x.shape[first : first + len(padding)] and part == place:
+        return xp.ascontiguousarray(x)
+    full = xp.zeros((*x.shape[:first], *size, *x.shape[first + len(padding) :]), x.dtype)
+    full[whole + place] = x[whole + part]
+    return full
+
+
+def put_windows(xp: Any, parts: Any, geometry: Geometry) -> Any:
+    """The transpose of `window_view` and padding: [sample, channel, *kernel, *out] added up where they stood."""
+    n = (parts.ndim - 2) // 2
+    kernel, out = parts.shape[2 : 2 + n], parts.shape[2 + n :]
+    size, whole = input_size(out, kernel, geometry), (slice(None), slice(None))
+    part, place, full_size = overlap(size, geometry.padding)
+    full = xp.zeros((*parts.shape[:2], *full_size), parts.dtype)
+    for offset, where in places(kernel, out, geometry):
+        full[whole + where] += parts[whole + offset]
+    if full_size == size and part == place:
+        return full
+    result = xp.zeros((*parts.shape[:2], *size), parts.dtype)
+    result[whole + part] = full[whole + place]
+    return result
+
+
+def batches(xp: Any, count: int, bytes_each: int) -> Iterator[slice]:
+    """The samples that are worked on together."""
+    step = max(1, (CPU_BLOCK if xp is np else GPU_BLOCK) // max(1, bytes_each))
+    return (slice(i, min(i + step, count)) for i in range(0, count, step))
+
+
+def run_columns(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry) -> Any:
+    out = output_size(x.shape[2:], kernel, geometry)
+    view = window_view(xp, padded(xp, x, 2, geometry.padding), 2, kernel, out, geometry)
+    return view.reshape(x.shape[0], -1, math.prod(out))
+
+
+def run_uncolumns(xp: Any, g: Any, *, kernel: Ints, counts: Ints, geometry: Geometry) -> Any:
+    parts = g.reshape(g.shape[0], -1, *kernel, *counts)
+    found = xp.empty((*parts.shape[:2], *input_size(counts, kernel, geometry)), g.dtype)
+    for block in batches(xp, g.shape[0], math.prod(parts.shape[1:]) * g.itemsize):
+        found[block] = put_windows(xp, parts[block], geometry)
+    return found
+
+
 # ---- windows
 
 
@@ -107,7 +181,7 @@ def unwindows(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
     return padded_tensor(x, tuple((-before, -after) for before, after in geometry.padding))
 
 
-def columns(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
+def expand_columns(x: Tensor, *, kernel: Ints, geometry: Geometry) -> Tensor:
     """All windows as [sample, channel * place, position]."""
     n = len(kernel)
     order = (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
@@ -115,11 +189,36 @@ def columns(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
     return found.reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(found.shape[2 + n :]))  # type: ignore[no-any-return]
 
 
-def uncolumns(x: Tensor, kernel: Ints, out: Ints, geometry: Geometry) -> Tensor:
+def expand_uncolumns(g: Tensor, *, kernel: Ints, counts: Ints, geometry: Geometry) -> Tensor:
     """The transpose of `columns`."""
     n = len(kernel)
-    x = x.reshape(x.shape[0], x.shape[1] // math.prod(kernel), *kernel, *out)
-    return unwindows(x.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n)), kernel, geometry)
+    g = g.reshape(g.shape[0], g.shape[1] // math.prod(kernel), *kernel, *counts)
+    return unwindows(g.permute(0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n)), kernel, geometry)
+
+
+def columns(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
+    return apply(COLUMNS, (x,), {"kernel": kernel, "geometry": geometry})  # type: ignore[no-any-return]
+
+
+def uncolumns(g: Tensor, kernel: Ints, counts: Ints, geometry: Geometry) -> Tensor:
+    return apply(UNCOLUMNS, (g,), {"kernel": kernel, "counts": counts, "geometry": geometry})  # type: ignore[no-any-return]
+
+
+COLUMNS = primitive(
+    "columns",
+    "composite",
+    run_columns,
+    grad={"x": lambda g, kernel, geometry, x_shape: uncolumns(g, kernel, output_size(x_shape[2:], kernel, geometry), geometry)},
+    expand=expand_columns,
+    upcast=False,
+)
+UNCOLUMNS = primitive(
+    "uncolumns",
+    "composite",
+    run_uncolumns,
+    grad={"g": lambda gradient, kernel, geometry: columns(gradient, kernel, geometry)},
+    expand=expand_uncolumns,
+)
 
 
 # ---- arguments
