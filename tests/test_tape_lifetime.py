@@ -355,7 +355,7 @@ def test_a_deep_graph_of_functions() -> None:
 
 def test_time_grows_with_the_number_of_ops() -> None:
     def seconds(depth: int) -> float:
-        x, y = chain(depth)
+        _, y = chain(depth)
         start = time.perf_counter()
         y.backward()
         return time.perf_counter() - start
