@@ -75,7 +75,7 @@ def reduced(xp: Any, name: str, x: Any, dims: tuple[int, ...], keepdim: bool) ->
     return getattr(x, name)(axis=dims, keepdims=keepdim)
 
 
-MANY, LONG = 1024, 4096  # elements from which BLAS is quicker; terms from which its plain sums get imprecise
+MANY, LONG = 1024, 1024  # elements from which BLAS is quicker; terms from which its plain sums get imprecise
 
 
 def total(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> Any:
@@ -104,6 +104,14 @@ def _columns(x: Any) -> Any:
     return found if whole == rows else found + np.ones(rows - whole, x.dtype) @ x[whole:]
 
 
+def divided(value: Any, count: float) -> Any:
+    """A mean of nothing is NaN, without a warning."""
+    if count:
+        return value / count
+    with np.errstate(all="ignore"):
+        return value / 0
+
+
 # ---- sum and mean
 
 SUM = primitive(
@@ -124,7 +132,7 @@ def expand_mean(x: Tensor, *, dims: tuple[int, ...], keepdim: bool) -> Tensor:
 MEAN = primitive(
     "mean",
     "composite",
-    lambda xp, x, *, dims, keepdim: total(xp, x, dims, keepdim) / count_of(x.shape, dims),
+    lambda xp, x, *, dims, keepdim: divided(total(xp, x, dims, keepdim), count_of(x.shape, dims)),
     grad={"x": lambda g, x_shape, dims, keepdim: spread(g / count_of(x_shape, dims), x_shape, dims, keepdim)},
     expand=expand_mean,
 )
@@ -221,10 +229,10 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
 def run_moments(xp: Any, x: Any, *, dims: tuple[int, ...], keepdim: bool, correction: float, root: bool) -> Any:
     """Two passes: squares of distances from the mean cannot cancel as the difference of mean squares does."""
     count = count_of(x.shape, dims)
-    mean = xp.asarray(total(xp, x, dims, True) / count)
+    mean = xp.asarray(divided(total(xp, x, dims, True), count))
     distance = x - mean
     distance *= distance
-    spread_out = xp.asarray(total(xp, distance, dims, keepdim) / degrees(count, correction))
+    spread_out = xp.asarray(divided(total(xp, distance, dims, keepdim), degrees(count, correction)))
     return (xp.sqrt(spread_out) if root else spread_out), mean.reshape(spread_out.shape)
 
 
@@ -533,7 +541,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 # ---- norms
 
-PIECE = 1 << 15
+PIECE = 512  # terms that float32 sums without losing more than the last digit
 
 
 def run_norm(xp: Any, x: Any, *, p: float, dims: tuple[int, ...], keepdim: bool) -> Any:
@@ -551,10 +559,11 @@ def run_norm(xp: Any, x: Any, *, p: float, dims: tuple[int, ...], keepdim: bool)
 
 def _squares(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
     """The sum of squares; of a whole array piece by piece, with no copy of it."""
-    if xp is np and len(dims) == x.ndim and x.size > PIECE and x.flags.c_contiguous:
-        flat = x.reshape(-1)
-        pieces = [flat[i : i + PIECE] for i in range(0, flat.size, PIECE)]
-        return np.asarray(math.fsum(float(piece @ piece) for piece in pieces), x.dtype).reshape((1,) * x.ndim * keepdim)
+    if xp is np and len(dims) == x.ndim and x.size > PIECE and x.flags.c_contiguous and x.dtype.char in "fd":
+        whole = x.size // PIECE * PIECE
+        pieces, rest = x.reshape(-1)[:whole].reshape(-1, PIECE), x.reshape(-1)[whole:]
+        found = np.add.reduce(np.vecdot(pieces, pieces), dtype=np.float64) + rest @ rest
+        return np.asarray(found, x.dtype).reshape((1,) * x.ndim * keepdim)
     return total(xp, x * x, dims, keepdim)
 
 
