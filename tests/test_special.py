@@ -49,7 +49,7 @@ def elementwise(function: Callable[[float], float]) -> Callable[[np.ndarray], np
             "lgamma",
             np.concatenate([spread(0, 0.9), spread(1.1, 1.9), spread(2.1, 20), 10.0 ** spread(-300, 300)]),
             scipy.special.gammaln,
-            2e-15,
+            1e-14,
         ),
         ("digamma", np.concatenate([spread(0.01, 1.4), spread(1.5, 30), 10.0 ** spread(1, 15)]), scipy.special.digamma, 4e-15),
     ],
