@@ -7,6 +7,7 @@ of a subscript is in `pick.py`, what picks along one dim with an index for each 
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Iterator
@@ -479,7 +480,7 @@ def representable(name: str, kind: dtypes.dtype, value: Any) -> Any:
     """A number as a dtype can hold it; an error where it would overflow."""
     if kind.category == dtypes.FLOAT:
         found = float(value)
-        fits = kind.numpy.itemsize == 8 or not math.isfinite(found) or abs(found) <= float(dtypes.finfo(kind).max)
+        fits = abs(found) <= largest(kind) or not math.isfinite(found)
     elif kind.category == dtypes.BOOL:
         return bool(value)
     else:
@@ -490,9 +491,15 @@ def representable(name: str, kind: dtypes.dtype, value: Any) -> Any:
     return found
 
 
-def full(like: Tensor, shape: tuple[int, ...], value: Any) -> Tensor:
+@functools.cache
+def largest(kind: dtypes.dtype) -> float:
+    return float(dtypes.finfo(kind).max)
+
+
+def full(like: Tensor, shape: tuple[int, ...], value: Any, out: Tensor | None = None) -> Tensor:
     """A number as a tensor."""
-    return apply(FULL, (value,), {"shape": shape, "dtype": like.dtype, "device": like.device})  # type: ignore[no-any-return]
+    attrs = {"shape": shape, "dtype": like.dtype, "device": like.device}
+    return apply(FULL, (value,), attrs, out)  # type: ignore[no-any-return]
 
 
 def fitted(value: Tensor, ndim: int) -> Tensor:
@@ -504,10 +511,13 @@ def fitted(value: Tensor, ndim: int) -> Tensor:
 
 
 def store(view: Tensor, value: Any) -> None:
-    """Write a tensor, or a number, into a view; a number as a tensor of the view's shape unless that were large."""
+    """Write a tensor, or a number, into a view."""
     shape = view._array.shape
     if not isinstance(value, Tensor):
-        value = full(view, shape if view._array.size <= 4096 else (), value)
+        if view._array.size <= 4096:
+            full(view, shape, value, view)
+            return
+        value = full(view, (), value)  # expanded, which needs no memory
     value = fitted(value, len(shape))
     write(view, value if value._array.shape == shape else value.expand(shape), "copy_", convert=True)
 

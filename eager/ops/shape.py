@@ -16,7 +16,7 @@ from ..samples import A, I, sample
 from ..tape import local
 from ..tensor import Size, Tensor, as_index, wrap_dim, wrap_dims
 from .movement import AS_STRIDED, CAT, CLONE, DIAGONAL, EXPAND, PERMUTE, SPLIT, UNBIND, VIEW, WINDOWS
-from .pointwise import cast, result_type
+from .pointwise import cast, put, result_type
 
 
 def sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
@@ -207,51 +207,65 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 @public(samples=[sample([A(2, 3), A(1, 3)]), sample([A(2, 1), A(2, 2), A(2, 3)], dim=-1)], method=False, op=CAT)
-def cat(tensors: Any, dim: int = 0) -> Tensor:
+def cat(tensors: Any, dim: int = 0, *, out: Any = None) -> Tensor:
     """Join tensors along a dim."""
-    parts = list(tensors)
+    parts = tensor_list(tensors, "cat")
     if not parts:
         raise ValueError("cat(): expected a non-empty list of Tensors")
-    if not all(isinstance(p, Tensor) for p in parts):
-        kind = next(type(p).__name__ for p in parts if not isinstance(p, Tensor))
-        raise TypeError(f"cat(): expected Tensors, but found {kind} in the list")
     kept = [p for p in parts if p._array.shape != (0,)] or parts[:1]
     first = kept[0]._array.shape
     if not first:
         raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated; use stack")
     place = wrap_dim(dim, len(first))
+    before, after = first[:place], first[place + 1 :]
     for i, p in enumerate(kept):
         shape = p._array.shape
         if len(shape) != len(first):
             raise RuntimeError(f"Tensors must have same number of dimensions: got {len(first)} and {len(shape)} in cat()")
-        if any(n != m for d, (n, m) in enumerate(zip(first, shape, strict=True)) if d != place):
+        if shape[:place] != before or shape[place + 1 :] != after:
             raise RuntimeError(
                 f"Sizes of tensors must match except in dimension {place}. Expected {list(first)} but got {list(shape)} for "
                 f"tensor number {i} in the list."
             )
-    common = parts[0].dtype if all_same([p._array.dtype for p in parts]) else result_type(*parts)
-    return apply(CAT, tuple([cast(p, common) for p in kept]), {"dim": place})  # type: ignore[no-any-return]
+    return put(CAT, tuple(of_one_dtype(kept, parts)), {"dim": place}, out)
 
 
-def all_same(values: list[Any]) -> bool:
-    return all(v == values[0] for v in values)
+def tensor_list(tensors: Any, name: str) -> list[Tensor]:
+    """What is to be joined: tensors and nothing else."""
+    if isinstance(tensors, Tensor):
+        raise TypeError(f"{name}(): argument 'tensors' must be tuple of Tensors, not Tensor")
+    parts = list(tensors)
+    for p in parts:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"{name}(): expected Tensors, but found {type(p).__name__} in the list")
+    return parts
+
+
+def of_one_dtype(kept: list[Tensor], parts: list[Tensor]) -> list[Tensor]:
+    """The tensors in the dtype that all parts promote to."""
+    dtype = parts[0]._array.dtype
+    for p in parts:
+        if p._array.dtype is not dtype:
+            common = result_type(*parts)
+            return [cast(p, common) for p in kept]
+    return kept
 
 
 @public(samples=[sample([A(2, 3), A(2, 3)]), sample([A(2), A(2), A(2)], dim=-1)], method=False)
-def stack(tensors: Any, dim: int = 0) -> Tensor:
+def stack(tensors: Any, dim: int = 0, *, out: Any = None) -> Tensor:
     """Join tensors of one shape along a new dim."""
-    parts = list(tensors)
+    parts = tensor_list(tensors, "stack")
     if not parts:
         raise RuntimeError("stack expects a non-empty TensorList")
-    shapes = [p._array.shape for p in parts]
-    for i, shape in enumerate(shapes):
-        if shape != shapes[0]:
+    shape = parts[0]._array.shape
+    for i, p in enumerate(parts):
+        if p._array.shape != shape:
             raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(shapes[0])} at entry 0 and {list(shape)} at "
-                f"entry {i}"
+                f"stack expects each tensor to be equal size, but got {list(shape)} at entry 0 and {list(p.shape)} at entry {i}"
             )
-    place = wrap_dim(dim, len(shapes[0]) + 1)
-    return cat([unsqueeze(p, place) for p in parts], place)
+    place = wrap_dim(dim, len(shape) + 1)
+    attrs = {"shape": (*shape[:place], 1, *shape[place:])}
+    return put(CAT, tuple([apply(VIEW, (p,), attrs) for p in of_one_dtype(parts, parts)]), {"dim": place}, out)
 
 
 @public(samples=[sample(A(5, 2), 2), sample(A(5, 2), [1, 4]), sample(A(2, 6), 3, dim=1)])
