@@ -288,6 +288,16 @@ def test_grad_takes_tuples_and_generators() -> None:
     assert same(found[0], [3]) and same(found[1], [2])
 
 
+def test_grad_of_several_seeds_at_once() -> None:
+    x, y = leaf(1, 2), leaf(3)
+    out = x * x * y
+    seeds = tj.eye(2, dtype=tj.float64)
+    gx, gy = autograd.grad(out, [x, y], seeds, is_grads_batched=True)
+    assert same(gx, [[6, 0], [0, 12]]) and same(gy, [[1], [4]])
+    with pytest.raises(RuntimeError, match="second time"):
+        out.sum().backward()
+
+
 # ---- higher orders
 
 

@@ -16,6 +16,7 @@ from ..grad_mode import (
 )
 from ..op import apply
 from ..ops.create import FULL
+from ..ops.shape import stack
 from ..tensor import Tensor
 from . import functional, hooks
 from .anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
@@ -104,15 +105,28 @@ def grad(
     retain_graph: bool | None = None,
     create_graph: bool = False,
     allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of `outputs` with respect to `inputs`, leaving every `.grad` as it is."""
+    """The gradients of `outputs` with respect to `inputs`, leaving every `.grad` as it is.
+
+    With `is_grads_batched` the first dim of each of `grad_outputs` counts gradients to begin with, and that of each result
+    the ones that came of them.
+    """
     if materialize_grads and allow_unused is False:
         raise ValueError(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
         )
     roots, wanted = _sequence(outputs), _sequence(inputs)
     keep = create_graph if retain_graph is None else retain_graph
+    if is_grads_batched:
+        batches = list(zip(*[g.unbind(0) for g in _sequence(grad_outputs)], strict=True))
+        last = len(batches) - 1
+        rows = [
+            grad(roots, wanted, gs, keep or i < last, create_graph, allow_unused, False, materialize_grads)
+            for i, gs in enumerate(batches)
+        ]
+        return tuple(None if column[0] is None else stack(column) for column in zip(*rows, strict=True))
     for w in wanted:
         if not w.requires_grad:
             raise RuntimeError("One of the differentiated Tensors does not require grad")

@@ -294,6 +294,9 @@ def _part_from_base(t: Tensor, inputs: tuple[Any, ...], outputs: tuple[Any, ...]
 class _Refusal(Node):
     """Stands behind the gradients of a backward that cannot be differentiated again."""
 
+    def name(self) -> str:
+        return "Error"
+
     def gradients(self, g: Any) -> list[Tensor | None]:
         raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
 
