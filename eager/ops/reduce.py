@@ -63,7 +63,7 @@ def need_elements(name: str, input: Tensor, dims: tuple[int, ...], dim: Any, err
 
 # ---- kernels
 
-UFUNCS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+UFUNCS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def reduced(xp: Any, name: str, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
@@ -460,7 +460,7 @@ def extreme_in_three_forms(name: str, input: Tensor, dim: Any, keepdim: bool, ot
     if dim is None:
         need_elements(name, input, (), dim)
         return (amax if name == "max" else amin)(input)
-    if not isinstance(dim, (int, np.integer)) or isinstance(dim, bool):
+    if isinstance(dim, (bool, tuple, list)):
         raise TypeError(f"{name}(): argument 'dim' must be int or Tensor, not {type(dim).__name__}; a{name} takes several dims")
     place = wrap_dim(dim, input._array.ndim)
     need_elements(name, input, (place,) if input._array.ndim else (), dim)

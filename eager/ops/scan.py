@@ -89,8 +89,8 @@ def run_recurrence(xp: Any, a: Any, b: Any, *, dim: int, reverse: bool) -> Any:
 # ---- primitives
 
 
-def opposite(op: Any, g: Tensor, dim: int, reverse: bool) -> Tensor:
-    return apply(op, (g,), {"dim": dim, "reverse": not reverse})  # type: ignore[no-any-return]
+def opposite_sum(g: Tensor, dim: int, reverse: bool) -> Tensor:
+    return apply(CUMSUM, (g,), {"dim": dim, "reverse": not reverse})  # type: ignore[no-any-return]
 
 
 def neighbours(x: Tensor, dim: int, reverse: bool, edge: float) -> Tensor:
@@ -137,7 +137,7 @@ CUMSUM = primitive(
     "cumsum",
     "scan",
     scanned("add"),
-    grad={"x": lambda g, dim, reverse: opposite(CUMSUM, g, dim, reverse)},
+    grad={"x": opposite_sum},
     body=lambda b, acc, x: b.add(acc, x),
 )
 CUMPROD = primitive(
