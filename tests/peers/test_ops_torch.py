@@ -1,0 +1,92 @@
+"""Every op and sample of the table against PyTorch: values, dtypes and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tapejit as tj
+import torch
+from harness import Case, cases, floats, gradients, tensors, weights_like
+from peers.common import assert_alike, torch_call, torch_function
+
+# Calls whose results are meant to differ, with the reason.
+DIFFERENT: dict[str, str] = {}
+# Which of equal elements comes first is left open by PyTorch; integers have many equal ones.
+TIES = dict.fromkeys(
+    ("kthvalue", "median", "mode", "nanmedian", "sort", "argsort", "topk", "msort"), "the order of equal elements"
+)
+
+
+def comparable(case: Case) -> bool:
+    return case.sample.peer and case.key not in DIFFERENT and not case.op.name.endswith("_")
+
+
+def torch_inputs(case: Case, arrays: list[np.ndarray], grad: bool = False) -> list[torch.Tensor]:
+    found = [torch.from_numpy(a.copy()) for a in arrays]
+    return [t.requires_grad_() if grad and i in case.differentiable else t for i, t in enumerate(found)]
+
+
+def test_pytorch_has_every_op() -> None:
+    missing = sorted({c.values[0].key for c in cases(comparable) if torch_function(c.values[0]) is None})
+    assert not missing, f"PyTorch has no such function: {missing}; mark their samples peer=False"
+
+
+@pytest.mark.parametrize("case", cases(comparable))
+def test_value(case: Case) -> None:
+    mine = case.call(tensors(case, case.arrays()))
+    theirs = torch_call(case, torch_inputs(case, case.arrays()))
+    assert_alike(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("case", cases(lambda c: comparable(c) and bool(c.differentiable)))
+def test_gradient(case: Case) -> None:
+    theirs = torch_inputs(case, case.arrays(), grad=True)
+    results = torch_call(case, theirs)
+    outputs = [t for t in flat_torch(results) if t.is_floating_point()]
+    weights = weights_like(outputs, case.random("weights"))
+    total = sum((t * torch.from_numpy(w)).sum() for t, w in zip(outputs, weights, strict=True))
+    wanted = [theirs[i] for i in case.differentiable]
+    expected: Any = [None] * len(wanted)
+    try:
+        if total.requires_grad:
+            expected = torch.autograd.grad(total, wanted, allow_unused=True)
+    except RuntimeError:
+        pytest.skip("PyTorch has no gradient for this call")
+    mine = gradients(case, tensors(case, case.arrays(), grad=True))
+    for m, t, x in zip(mine, expected, wanted, strict=True):
+        zeros = torch.zeros_like(x)
+        assert_alike(np.zeros(x.shape) if m is None else m, zeros if t is None else t, rtol=1e-6, atol=1e-8, dtypes=False)
+    for m, t in zip(floats(case.call(tensors(case, case.arrays(), grad=True))), outputs, strict=True):
+        assert m.requires_grad == t.requires_grad
+
+
+def flat_torch(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, (tuple, list)):
+        return [t for r in result for t in flat_torch(r)]
+    return [result] if isinstance(result, torch.Tensor) else []
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("case", cases(lambda c: comparable(c) and any(s.kind == "float" for s in c.specs)))
+def test_dtype(case: Case, dtype: str) -> None:
+    """What PyTorch takes is taken, with the same result dtypes and nearly the same values."""
+    if case.key in TIES and "int" in dtype:
+        pytest.skip(TIES[case.key])
+    unsigned = dtype in ("bool", "uint8")  # a negative number has no defined value there
+    arrays = [np.asarray(np.abs(a)) if unsigned and a.dtype.kind == "f" else a for a in case.arrays()]
+    theirs = [t.to(getattr(torch, dtype)) if t.is_floating_point() else t for t in torch_inputs(case, arrays)]
+    try:
+        expected = torch_call(case, theirs)
+    except (RuntimeError, TypeError, NotImplementedError, IndexError, ValueError):
+        return
+    mine = [t.to(getattr(tj, dtype)) if t.is_floating_point() else t for t in tensors(case, arrays)]
+    try:
+        found = case.call(mine)
+    except (RuntimeError, NotImplementedError):
+        if "nn.functional" in case.op.namespaces and "float" not in dtype:
+            return  # networks are made of floats; PyTorch takes integers here and there by accident
+        raise
+    loose = {"float16": 5e-3, "bfloat16": 4e-2}.get(dtype, 2e-5)
+    assert_alike(found, expected, rtol=loose, atol=loose)
