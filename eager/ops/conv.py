@@ -9,6 +9,7 @@ says the same with the windows of `windows.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from ..op import apply, primitive, public
@@ -18,16 +19,18 @@ from .windows import (
     Geometry,
     Ints,
     Pairs,
+    add_windows,
+    bands,
     batches,
     by,
     columns,
+    cropped,
     exact,
     input_size,
     kernel_size,
     output_size,
     padded,
     per_dim,
-    put_windows,
     spans,
     uncolumns,
     window_view,
@@ -44,51 +47,64 @@ def by_rows(channels: int, kernel: Ints, geometry: Geometry) -> bool:
     return channels >= MANY_CHANNELS and (math.prod(kernel) > 1 or math.prod(geometry.stride) > 1)
 
 
-def columns_of(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
-    """The windows as [sample, group, channel * place, position]."""
-    view = window_view(xp, padded(xp, x, 2, geometry.padding), 2, kernel, out, geometry)
-    return view.reshape(x.shape[0], geometry.groups, -1, math.prod(out))
+def blocks(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry, rows: bool) -> Iterator[tuple[slice, slice, Any]]:
+    """The windows of some samples at some positions, as matrices.
+
+    Columns are [sample, group, channel * place, position], rows are [group, sample * position, place * channel].
+    """
+    n, groups, rest = len(kernel), geometry.groups, math.prod(out[1:])
+    size = x.shape[1] * math.prod(kernel) * math.prod(out) * x.itemsize
+    first = 1 if rows else 2
+    if rows:
+        x = x.transpose(0, *range(2, n + 2), 1)
+    for samples in batches(xp, x.shape[0], size):
+        full = padded(xp, x[samples], first, geometry.padding)
+        for lines, below in bands(xp, size, out, kernel, geometry):
+            here = full[(slice(None),) * first + (below,)]
+            view = window_view(xp, here, first, kernel, (lines.stop - lines.start, *out[1:]), geometry)
+            yield samples, slice(lines.start * rest, lines.stop * rest), (as_rows if rows else as_columns)(view, n, groups)
 
 
-def rows_of(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry) -> Any:
-    """The windows as [group, sample * position, place * channel]."""
-    n, groups = len(kernel), geometry.groups
-    last = x.transpose(0, *range(2, n + 2), 1)
-    view = window_view(xp, padded(xp, last, 1, geometry.padding), 1, kernel, out, geometry)
-    view = view.reshape(*view.shape[:-1], groups, -1)
-    order = (2 * n + 1, 0, *range(n + 1, 2 * n + 1), *range(1, n + 1), 2 * n + 2)
-    width = math.prod(kernel) * view.shape[-1]
-    return view.transpose(order).reshape(groups, x.shape[0] * math.prod(out), width)
+def as_columns(view: Any, n: int, groups: int) -> Any:
+    width = math.prod(view.shape[1 : 2 + n]) // groups
+    return view.reshape(view.shape[0], groups, width, math.prod(view.shape[2 + n :]))
+
+
+def as_rows(view: Any, n: int, groups: int) -> Any:
+    channels = view.shape[-1] // groups
+    width, length = math.prod(view.shape[1 : 1 + n]) * channels, view.shape[0] * math.prod(view.shape[1 + n : -1])
+    view = view.reshape(*view.shape[:-1], groups, channels)
+    return view.transpose(2 * n + 1, 0, *range(n + 1, 2 * n + 1), *range(1, n + 1), 2 * n + 2).reshape(groups, length, width)
 
 
 def convolve(xp: Any, x: Any, w: Any, bias: Any, geometry: Geometry) -> Any:
     groups, kernel, n = geometry.groups, w.shape[2:], w.ndim - 2
     out = output_size(x.shape[2:], kernel, geometry)
     length, each = math.prod(out), w.shape[0] // groups
-    result = xp.empty((x.shape[0], groups, each, length), x.dtype)
+    result = xp.empty((x.shape[0], w.shape[0], *out), x.dtype)
+    grouped = result.reshape(x.shape[0], groups, each, length)
     if bias is not None:
         bias = bias.reshape(groups, each, 1)
     rows = by_rows(w.shape[1], kernel, geometry)
     w = w.reshape(groups, each, *w.shape[1:])
+    width = math.prod(w.shape[2:])
     if rows:
-        w = w.transpose(0, *range(3, n + 3), 2, 1)
-        w = w.reshape(groups, -1, each)
+        w = w.transpose(0, *range(3, n + 3), 2, 1).reshape(groups, width, each)
     else:
-        w = w.reshape(groups, each, -1)
-    for block in batches(xp, x.shape[0], x.shape[1] * math.prod(kernel) * length * x.itemsize):
-        part = result[block]
+        w = xp.ascontiguousarray(w.reshape(groups, each, width))  # BLAS takes no negative strides
+    for samples, positions, parts in blocks(xp, x, kernel, out, geometry, rows):
+        place = grouped[samples, :, :, positions]
         if rows:
-            found = xp.matmul(rows_of(xp, x[block], kernel, out, geometry), w)
-            found = found.reshape(groups, part.shape[0], length, each).transpose(1, 0, 3, 2)
+            found = xp.matmul(parts, w).reshape(groups, place.shape[0], place.shape[3], each).transpose(1, 0, 3, 2)
             if bias is None:
-                part[...] = found
+                place[...] = found
             else:
-                xp.add(found, bias, out=part)
+                xp.add(found, bias, out=place)
         else:
-            xp.matmul(w, columns_of(xp, x[block], kernel, out, geometry), out=part)
+            xp.matmul(w, parts, out=place)
             if bias is not None:
-                part += bias
-    return result.reshape(x.shape[0], -1, *out)
+                place += bias
+    return result
 
 
 def turned(w: Any, groups: int) -> Any:
@@ -107,11 +123,16 @@ def run_input_grad(xp: Any, g: Any, w: Any, *, geometry: Geometry) -> Any:
         return convolve(xp, g, turned(w, groups), None, geometry._replace(padding=padding))
     channels, length = groups * w.shape[1], math.prod(out)
     result = xp.empty((g.shape[0], channels, *input_size(out, kernel, geometry)), g.dtype)
-    across = w.reshape(groups, -1, w.shape[1] * math.prod(kernel)).swapaxes(1, 2)
-    for block in batches(xp, g.shape[0], channels * math.prod(kernel) * length * g.itemsize):
-        some = g[block]
-        parts = xp.matmul(across, some.reshape(some.shape[0], groups, -1, length))
-        result[block] = put_windows(xp, parts.reshape(some.shape[0], channels, *kernel, *out), geometry)
+    room = input_size(out, kernel, geometry._replace(padding=((0, 0),) * len(out)))
+    across = w.reshape(groups, w.shape[0] // groups, w.shape[1] * math.prod(kernel)).swapaxes(1, 2)
+    size = channels * math.prod(kernel) * length * g.itemsize
+    for samples in batches(xp, g.shape[0], size):
+        full = xp.zeros((samples.stop - samples.start, channels, *room), g.dtype)
+        for lines, below in bands(xp, size, out, kernel, geometry):
+            some = g[samples, :, lines]
+            parts = xp.matmul(across, some.reshape(some.shape[0], groups, -1, math.prod(some.shape[2:])))
+            add_windows(full[:, :, below], parts.reshape(some.shape[0], channels, *kernel, *some.shape[2:]), geometry)
+        result[samples] = cropped(xp, full, geometry.padding)
     return result
 
 
@@ -120,18 +141,16 @@ def run_weight_grad(xp: Any, x: Any, g: Any, *, geometry: Geometry) -> Any:
     kernel = kernel_size(x.shape[2:], out, geometry)
     channels, each, length = x.shape[1] // groups, g.shape[1] // groups, math.prod(out)
     rows = by_rows(channels, kernel, geometry)
-    total = xp.zeros((groups, each, channels * math.prod(kernel)), x.dtype)
-    for block in batches(xp, x.shape[0], x.shape[1] * math.prod(kernel) * length * x.itemsize):
-        some = g[block].reshape(-1, groups, each, length)
+    result = xp.zeros((g.shape[1], *kernel, channels) if rows else (g.shape[1], channels, *kernel), x.dtype)
+    total = result.reshape(groups, each, channels * math.prod(kernel))
+    grouped = g.reshape(g.shape[0], groups, each, length)
+    for samples, positions, parts in blocks(xp, x, kernel, out, geometry, rows):
+        some = grouped[samples, :, :, positions]
         if rows:
-            some = some.transpose(1, 2, 0, 3).reshape(groups, each, -1)
-            total += xp.matmul(some, rows_of(xp, x[block], kernel, out, geometry))
+            total += xp.matmul(some.transpose(1, 2, 0, 3).reshape(groups, each, parts.shape[1]), parts)
         else:
-            total += xp.matmul(some, columns_of(xp, x[block], kernel, out, geometry).swapaxes(2, 3)).sum(axis=0)
-    if rows:
-        total = total.reshape(groups * each, *kernel, channels).transpose(0, n + 1, *range(1, n + 1))
-        return xp.ascontiguousarray(total)
-    return total.reshape(groups * each, channels, *kernel)
+            total += xp.matmul(some, parts.swapaxes(2, 3)).sum(axis=0)
+    return xp.ascontiguousarray(result.transpose(0, n + 1, *range(1, n + 1))) if rows else result
 
 
 # ---- the same in public ops

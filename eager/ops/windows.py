@@ -108,39 +108,50 @@ def padded(xp: Any, x: Any, first: int, padding: Pairs) -> Any:
     return full
 
 
-def put_windows(xp: Any, parts: Any, geometry: Geometry) -> Any:
-    """The transpose of `window_view` and padding: [sample, channel, *kernel, *out] added up where they stood."""
-    n = (parts.ndim - 2) // 2
-    kernel, out = parts.shape[2 : 2 + n], parts.shape[2 + n :]
-    size, whole = input_size(out, kernel, geometry), (slice(None), slice(None))
-    part, place, full_size = overlap(size, geometry.padding)
-    full = xp.zeros((*parts.shape[:2], *full_size), parts.dtype)
-    for offset, where in places(kernel, out, geometry):
+def add_windows(full: Any, parts: Any, geometry: Geometry) -> None:
+    """The transpose of `window_view`: add [sample, channel, *kernel, *out] to a padded array where they stand in it."""
+    n, whole = full.ndim - 2, (slice(None), slice(None))
+    for offset, where in places(parts.shape[2 : 2 + n], parts.shape[2 + n :], geometry):
         full[whole + where] += parts[whole + offset]
-    if full_size == size and part == place:
-        return full
-    result = xp.zeros((*parts.shape[:2], *size), parts.dtype)
-    result[whole + part] = full[whole + place]
-    return result
+
+
+def cropped(xp: Any, full: Any, padding: Pairs) -> Any:
+    """The transpose of `padded`."""
+    return padded(xp, full, 2, tuple((-before, -after) for before, after in padding))
+
+
+def block_bytes(xp: Any) -> int:
+    return CPU_BLOCK if xp is np else GPU_BLOCK
 
 
 def batches(xp: Any, count: int, bytes_each: int) -> Iterator[slice]:
     """The samples that are worked on together."""
-    step = max(1, (CPU_BLOCK if xp is np else GPU_BLOCK) // max(1, bytes_each))
+    step = max(1, block_bytes(xp) // max(1, bytes_each))
     return (slice(i, min(i + step, count)) for i in range(0, count, step))
+
+
+def bands(xp: Any, bytes_each: int, out: Ints, kernel: Ints, geometry: Geometry) -> list[tuple[slice, slice]]:
+    """Where one sample's windows are too many: bands of lines of the output, and the lines of the padded input below them."""
+    count, reach = out[0], spans(kernel, geometry.dilation)[0]
+    lines = max(1, min(count, count * block_bytes(xp) // max(1, bytes_each)))
+    ends = [(first, min(first + lines, count)) for first in range(0, count, lines)]
+    return [(slice(a, b), slice(a * geometry.stride[0], (b - 1) * geometry.stride[0] + reach)) for a, b in ends]
 
 
 def run_columns(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry) -> Any:
     out = output_size(x.shape[2:], kernel, geometry)
     view = window_view(xp, padded(xp, x, 2, geometry.padding), 2, kernel, out, geometry)
-    return view.reshape(x.shape[0], -1, math.prod(out))
+    return view.reshape(x.shape[0], x.shape[1] * math.prod(kernel), math.prod(out))
 
 
 def run_uncolumns(xp: Any, g: Any, *, kernel: Ints, counts: Ints, geometry: Geometry) -> Any:
-    parts = g.reshape(g.shape[0], -1, *kernel, *counts)
+    parts = g.reshape(g.shape[0], g.shape[1] // math.prod(kernel), *kernel, *counts)
     found = xp.empty((*parts.shape[:2], *input_size(counts, kernel, geometry)), g.dtype)
+    room = input_size(counts, kernel, geometry._replace(padding=((0, 0),) * len(kernel)))
     for block in batches(xp, g.shape[0], math.prod(parts.shape[1:]) * g.itemsize):
-        found[block] = put_windows(xp, parts[block], geometry)
+        full = xp.zeros((*parts[block].shape[:2], *room), g.dtype)
+        add_windows(full, parts[block], geometry)
+        found[block] = cropped(xp, full, geometry.padding)
     return found
 
 
