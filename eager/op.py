@@ -133,7 +133,7 @@ def primitive(
 
 def _parameters(function: Any) -> tuple[list[str], str | None, list[str]]:
     """A function's positional parameters, the name of its `*rest`, and its keyword-only ones; `inspect` is slow at this."""
-    code = function.__code__
+    code = getattr(function, "__wrapped__", function).__code__
     names = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1])
     positional, keywords = names[: code.co_argcount], names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     return positional, names[-1] if code.co_flags & inspect.CO_VARARGS else None, keywords

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import special
+from ..blocks import blockwise
 from ..op import Op, apply, overwrite, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
@@ -322,6 +323,7 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
 _TANH_A, _TANH_B = math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715
 
 
+@blockwise
 def run_gelu(xp: Any, x: Any, *, approximate: str) -> Any:
     t = run_gelu_gate(xp, x) if approximate == "tanh" else special.erf(xp, x * (1 / _ROOT_2))
     t += 1
@@ -339,6 +341,7 @@ def run_gelu_gate(xp: Any, x: Any) -> Any:
     return xp.tanh(t, out=t)
 
 
+@blockwise
 def run_gelu_backward(xp: Any, g: Any, x: Any, *, approximate: str) -> Any:
     density = xp.multiply(x, x, out=xp.empty_like(x))
     if approximate == "tanh":
@@ -394,6 +397,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return apply(GELU, (input,), {"approximate": approximate})  # type: ignore[no-any-return]
 
 
+@blockwise
 def run_silu(xp: Any, x: Any) -> Any:
     t = xp.negative(x, out=xp.empty_like(x))
     xp.exp(t, out=t)
@@ -401,6 +405,7 @@ def run_silu(xp: Any, x: Any) -> Any:
     return xp.true_divide(x, t, out=t)
 
 
+@blockwise
 def run_silu_backward(xp: Any, g: Any, x: Any) -> Any:
     s = xp.negative(x, out=xp.empty_like(x))
     xp.exp(s, out=s)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import devices, dtypes, special
+from ..blocks import blockwise
 from ..op import InPlace, Op, apply, primitive, public
 from ..samples import A, B, I, Sample, sample
 from ..tensor import Tensor, wrap
@@ -375,7 +376,7 @@ cosh = unary("cosh", lambda g, x: g * sinh(x), ufunc="cosh")
 TANH_BACKWARD = primitive(
     "tanh_backward",
     "composite",
-    lambda xp, g, out: one_minus_square_times(xp, out, g),
+    blockwise(lambda xp, g, out: one_minus_square_times(xp, out, g)),
     expand=lambda g, out: g * (1 - out * out),
 )
 tanh = unary("tanh", lambda g, out: apply(TANH_BACKWARD, (g, out)), ufunc="tanh")
@@ -385,7 +386,7 @@ atanh = unary("atanh", lambda g, x: g / (1 - x * x), ufunc="arctanh", lo=-0.9, h
 SIGMOID_BACKWARD = primitive(
     "sigmoid_backward",
     "composite",
-    lambda xp, g, out: out_minus_square_times(xp, out, g),
+    blockwise(lambda xp, g, out: out_minus_square_times(xp, out, g)),
     expand=lambda g, out: g * out * (1 - out),
 )
 sigmoid = unary("sigmoid", lambda g, out: apply(SIGMOID_BACKWARD, (g, out)), run=lambda xp, x: special.sigmoid(xp, x))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..blocks import in_blocks
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .optimizer import Optimizer, in_blocks, non_negative, unit_interval
+from .optimizer import Optimizer, non_negative, unit_interval
 
 
 def run_adam(

@@ -10,14 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from ..grad_mode import enable_grad, no_grad
 from ..tape import RemovableHandle
 from ..tensor import Tensor
 
 REQUIRED = object()  # a default that has to be given
-_BLOCK = 16384  # elements an update works on at a time: a few arrays of them fit into a core's cache
 
 
 class Optimizer:
@@ -175,14 +172,3 @@ def unit_interval(betas: Iterable[float]) -> None:
     for i, beta in enumerate(betas):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
-
-
-def in_blocks(kernel: Callable[..., None], *arrays: Any) -> None:
-    """Run an in-place kernel over arrays of one shape piece by piece, so that its temporaries stay in the cache."""
-    present = [a for a in arrays if a is not None]
-    if type(present[0]) is not np.ndarray or present[0].size <= _BLOCK or not all(a.flags.c_contiguous for a in present):
-        kernel(*arrays)
-        return
-    flat = [None if a is None else a.reshape(-1) for a in arrays]
-    for start in range(0, present[0].size, _BLOCK):
-        kernel(*[None if a is None else a[start : start + _BLOCK] for a in flat])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..blocks import in_blocks
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .optimizer import Optimizer, in_blocks, non_negative
+from .optimizer import Optimizer, non_negative
 
 
 def run_sgd(
