@@ -61,6 +61,13 @@ def test_quick_sums_are_sums(shape: tuple[int, ...], keepdim: bool) -> None:
             np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("dims", [(1, 0), (0, 3, 2), (3, 1, 2), (2, 3), (0, 2), (3, 0, 1)])
+def test_dims_in_any_order(dims: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal((6, 5, 7, 8))
+    np.testing.assert_allclose(tj.tensor(x).sum(dims).numpy(), x.sum(axis=dims), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(tj.tensor(x).mean(dims, True).numpy(), x.mean(axis=dims, keepdims=True), rtol=1e-10, atol=1e-12)
+
+
 def test_long_columns_are_summed_precisely() -> None:
     x = tj.full((1_000_000, 2), 0.1)
     np.testing.assert_allclose(x.sum(0).numpy(), 100000.0, rtol=1e-5)

@@ -85,10 +85,10 @@ def total(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> Any:
     less: NumPy adds a column term by term.
     """
     if xp is np and x.size >= MANY and 0 < len(dims) < x.ndim and x.dtype.char in "fd" and x.flags.c_contiguous:
-        kept, n = x.ndim - len(dims), count_of(x.shape, dims)
-        if dims[0] == 0 and dims[-1] == len(dims) - 1:
+        kept, n, ordered = x.ndim - len(dims), count_of(x.shape, dims), sorted(dims)
+        if ordered[-1] == len(dims) - 1:
             return _columns(x.reshape(n, -1)).reshape((1,) * len(dims) * keepdim + x.shape[len(dims) :])
-        if dims[0] == kept and dims[-1] == x.ndim - 1 and n <= LONG:
+        if ordered[0] == kept and n <= LONG:
             return (x.reshape(-1, n) @ np.ones(n, x.dtype)).reshape(x.shape[:kept] + (1,) * len(dims) * keepdim)
     return reduced(xp, "sum", x, dims, keepdim)
 
