@@ -62,6 +62,29 @@ def test_gradient(case: Case) -> None:
         assert m.requires_grad == t.requires_grad
 
 
+@pytest.mark.parametrize("which", ["input", "output"])
+@pytest.mark.parametrize("case", cases(lambda c: comparable(c) and bool(c.differentiable)))
+def test_what_may_be_overwritten(case: Case, which: str) -> None:
+    """A tensor that PyTorch does not save for the gradient can be overwritten here too."""
+
+    def survives(lib: Any, inputs: list[Any], call: Any) -> bool:
+        given = [x * 1 if x.requires_grad else x for x in inputs]
+        outputs = [t for t in call(given) if t.requires_grad]
+        changed = [x for x in given if x.requires_grad] if which == "input" else outputs
+        try:
+            total = sum(t.sum() for t in outputs if which == "input")
+            for t in changed:
+                t.add_(1)
+            (sum(t.sum() for t in outputs) if which == "output" else total).backward()
+        except RuntimeError:
+            return False
+        return True
+
+    theirs = torch_inputs(case, case.arrays(), grad=True)
+    if survives(torch, theirs, lambda given: flat_torch(torch_call(case, given))):
+        assert survives(tj, tensors(case, case.arrays(), grad=True), lambda given: floats(case.call(given)))
+
+
 def flat_torch(result: Any) -> list[torch.Tensor]:
     if isinstance(result, (tuple, list)):
         return [t for r in result for t in flat_torch(r)]

@@ -38,8 +38,8 @@ VIEWS: list[Callable[[Any, Any], Any]] = [
     lambda lib, x: x.expand(2, *x.shape),
     lambda lib, x: x.narrow(0, 0, 1) if x.ndim and x.shape[0] else x,
     lambda lib, x: x.diagonal() if x.ndim >= 2 else x,
-    lambda lib, x: x.chunk(2, -1)[0] if x.ndim else x,
-    lambda lib, x: x.unbind(0)[-1] if x.ndim and x.shape[0] else x,
+    lambda lib, x: x.chunk(2, -1)[0].detach() if x.ndim else x,  # PyTorch refuses writes to one of several views, here
+    lambda lib, x: x.unbind(0)[-1].detach() if x.ndim and x.shape[0] else x,  # they are right: see `by_hand_split_written`
     lambda lib, x: x.movedim(0, -1) if x.ndim else x,
     lambda lib, x: x.unfold(-1, 2, 1) if x.ndim and x.shape[-1] >= 2 else x,
     lambda lib, x: x.detach(),
@@ -94,7 +94,7 @@ def run(lib: Any, start: np.ndarray, program: list[tuple[int, int]], grad: bool)
         *alive,
         *failed,
         [t.requires_grad for t in alive],
-        [t._version for t in alive],
+        [t._version for t in alive if t.numel()],
         [t.is_leaf for t in alive],
     ]
     if grad:
@@ -127,10 +127,10 @@ def test_random_programs(seed: int, shape: tuple[int, ...], program: list[tuple[
 
 def by_hand_split_written(lib: Any, x: Any) -> Any:
     y = x * 2
-    a, b = y.chunk(2)
-    c = b.clone()
-    c *= a
-    return (c * y[:2]).sum()
+    a, b = (y[:2], y[2:]) if lib is torch else y.chunk(2)
+    b *= a.clone()
+    a += 1
+    return (y.clone() * x).sum()
 
 
 def by_hand_base_rewritten(lib: Any, x: Any) -> Any:
