@@ -112,8 +112,9 @@ def test_integers_stay_what_they_are(dtype: Any) -> None:
     assert (a @ a).dtype is dtype and (a @ a).tolist() == [[7, 10], [15, 22]]
     assert (b @ b).dtype is dtype and tj.mv(a, b).tolist() == [5, 11]
     assert tj.addmm(b, a, a, beta=2, alpha=3).tolist() == [[23, 34], [47, 70]]
-    assert tj.einsum("ij->", a).dtype is dtype
-    assert tj.trace(a).dtype is tj.int64
+    assert tj.einsum("ij,jk->ik", a, a).dtype is dtype
+    assert tj.einsum("ij->", a).dtype is tj.trace(a).dtype is tj.int64
+    assert tj.einsum("ijk,kl->il", tj.stack([a, a]), a).tolist() == [[22, 32], [22, 32]]
 
 
 @pytest.mark.parametrize("dtype", [tj.float16, tj.bfloat16])

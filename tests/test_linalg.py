@@ -264,7 +264,7 @@ def test_least_squares() -> None:
     found = linalg.lstsq(a, b, driver="gelsd")
     expected, residuals, rank, values = np.linalg.lstsq(a.detach().numpy(), b.detach().numpy(), rcond=None)
     np.testing.assert_allclose(found.solution.detach().numpy(), expected)
-    np.testing.assert_allclose(found.residuals.numpy(), residuals)
+    np.testing.assert_allclose(found.residuals.detach().numpy(), residuals)
     np.testing.assert_allclose(found.singular_values.numpy(), values)
     assert found.rank.item() == rank
     check(lambda a, b: linalg.lstsq(a, b).solution, a, b)

@@ -139,7 +139,7 @@ def check_dtypes(a: Tensor, b: Tensor) -> None:
         raise RuntimeError(
             f"expected m1 and m2 to have the same dtype, but got: {a.dtype.name} != {b.dtype.name}; convert one with .to(dtype)"
         )
-    if a._array.dtype.kind == "b":
+    if a._array.dtype.kind == "b" and a._array.size and b._array.size:
         raise NotImplementedError("\"addmm_impl_cpu_\" not implemented for 'Bool'; convert to an integer or float dtype first")
 
 
@@ -336,7 +336,7 @@ def same_dtype_as_input(input: Tensor, mat2: Tensor) -> None:
     samples=[
         sample(A(3, 2), A(3, 4), A(4, 2)),
         sample(A(2), A(3, 4), A(4, 2), beta=0.5, alpha=2.0),
-        sample(A(3, 1), A(3, 4), A(4, 2), beta=0, alpha=-1),
+        sample(A(3, 1), A(3, 4), A(4, 2), beta=0, alpha=3),
         sample(I(2), I(3, 4), I(4, 2), beta=2, alpha=3),
     ],
     inplace=True,

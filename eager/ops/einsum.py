@@ -19,6 +19,7 @@ from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim, wrap_dims
 from .contraction import check_tensors, matmul
 from .movement import DIAGONAL, PERMUTE
+from .pointwise import promoted
 
 Labels = tuple[int, ...]
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -226,12 +227,11 @@ class Operand:
                 labels = [s for k, s in enumerate(labels) if k not in (first, second)] + [label]
         return Operand(tensor, tuple(labels))
 
-    def summed(self, gone: frozenset[int]) -> Operand:
+    def summed(self, gone: frozenset[int], dtype: Any = None) -> Operand:
         dims = tuple(i for i, s in enumerate(self.labels) if s in gone)
         if not dims:
             return self
-        total = self.tensor.sum(dim=dims, dtype=self.tensor.dtype)
-        return Operand(total, tuple(s for s in self.labels if s not in gone))
+        return Operand(self.tensor.sum(dim=dims, dtype=dtype), tuple(s for s in self.labels if s not in gone))
 
     def squeezed(self, gone: frozenset[int]) -> Operand:
         """Without dims of length 1."""
@@ -255,19 +255,24 @@ class Operand:
         return found.reshape([*map(self.size, batch), *(math.prod(map(self.size, group)) for group in (rows, columns))])  # type: ignore[no-any-return]
 
 
-def contracted(a: Operand, b: Operand, keep: frozenset[int]) -> Operand:
-    """Two operands as one that has the labels in `keep`."""
+def contracted(a: Operand, b: Operand, keep: frozenset[int], dtype: Any = None) -> Operand:
+    """Two operands as one that has the labels in `keep`. `dtype` is for what is summed alone, to be broadcast."""
     shared = [s for s in a.labels if s in b.labels]
     a_stretched = frozenset(s for s in shared if a.size(s) == 1 != b.size(s))
     b_stretched = frozenset(s for s in shared if b.size(s) == 1 != a.size(s))
-    a, b = a.squeezed(a_stretched).summed(b_stretched - keep), b.squeezed(b_stretched).summed(a_stretched - keep)
+    a = a.squeezed(a_stretched).summed(b_stretched - keep, dtype)
+    b = b.squeezed(b_stretched).summed(a_stretched - keep, dtype)
     shared = [s for s in a.labels if s in b.labels]
     batch, inner = tuple(s for s in shared if s in keep), tuple(s for s in shared if s not in keep)
     left, right = tuple(s for s in a.labels if s not in shared), tuple(s for s in b.labels if s not in shared)
     if not inner or (batch and not left and not right):
         order = batch + left + right + inner
-        return Operand(aligned(a, order) * aligned(b, order), order).summed(frozenset(inner))
-    value = matmul(a.grouped((batch, left, inner)), b.grouped((batch, inner, right)))
+        found = aligned(a, order) * aligned(b, order)
+        return Operand(found, order).summed(frozenset(inner), found.dtype)
+    x, y = a.grouped((batch, left, inner)), b.grouped((batch, inner, right))
+    if not x.dtype.is_floating_point and not y.dtype.is_floating_point:
+        x, y = promoted("einsum", x, y)  # an operand that has been summed is int64
+    value = matmul(x, y)
     if len(left) != 1 or len(right) != 1:
         value = value.reshape([*map(a.size, batch + left), *map(b.size, right)])
     return Operand(value, batch + left + right)
@@ -369,7 +374,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
             )
         left[d] = right[e] = 200 + i
     keep = tuple(s for s in (*left, *right) if s < 200)
-    return contracted(Operand(a, tuple(left)), Operand(b, tuple(right)), frozenset(keep)).arranged(keep)
+    return contracted(Operand(a, tuple(left)), Operand(b, tuple(right)), frozenset(keep), a.dtype).arranged(keep)
 
 
 def paired_dims(a: Tensor, b: Tensor, dims: Any) -> tuple[Labels, Labels]:

@@ -358,10 +358,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     rtol = max(A._array.shape[-2:]) * dtypes.finfo(A.dtype).eps if rcond is None else rcond
     solution = matmul(pinv(A, rtol=rtol), target)
     with_residuals = driver not in (None, "gelsy") and A._array.shape[-2] > A._array.shape[-1]
-    nothing = A.new_zeros((0,))
-    residuals = (matmul(A, solution) - target).square().sum(-2).detach() if with_residuals else nothing
+    residuals = (matmul(A, solution) - target).square().sum(-2) if with_residuals else solution.reshape(-1)[:0]
     rank = A.new_zeros((0,), dtype=dtypes.int64) if driver == "gels" else matrix_rank(A, rtol=rtol)
-    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else nothing
+    values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else A.new_zeros((0,))
     if vector:
         solution = solution.squeeze(-1)
     return Lstsq(solution, residuals, rank, values)
@@ -451,10 +450,11 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
         square = matmul(square, square)
 
 
-@public("", "linalg", samples=[sample(Array(3, 3)), sample(Array(2, 2, 2, lo=-6, hi=6))], op=MATRIX_EXP)
+# PyTorch gives NaN for these in half precision.
+@public("", "linalg", samples=[sample(Array(3, 3), peer=False), sample(Array(2, 2, 2, lo=-6, hi=6), peer=False)], op=MATRIX_EXP)
 def matrix_exp(A: Tensor) -> Tensor:
     """The exponential of square matrices: the sum of A ** k / k!."""
-    check_square(A, "linalg.matrix_exp")
+    check_square(A, "linalg.matrix_exp", half=True)
     return apply(MATRIX_EXP, (A,))  # type: ignore[no-any-return]
 
 
