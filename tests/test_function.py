@@ -511,6 +511,19 @@ def test_non_differentiable_outputs() -> None:
     (y + mask).sum().backward()
     assert same(x.grad, [2, 2])
 
+    class Beside(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.mark_non_differentiable(x)
+            return x, x * 2
+
+        @staticmethod
+        def backward(ctx, g, g_twice):
+            return g_twice * 2
+
+    same_values, _ = Beside.apply(x)
+    assert same_values is not x and x.requires_grad and not same_values.requires_grad
+
 
 # ---- what is shared
 

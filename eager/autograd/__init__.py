@@ -20,13 +20,14 @@ from ..ops.shape import stack
 from ..tensor import Tensor
 from . import functional, hooks
 from .anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
-from .check import gradcheck, gradgradcheck
+from .check import GradcheckError, gradcheck, gradgradcheck
 from .draw import draw
 from .function import Function
 from .variable import Variable
 
 __all__ = [
     "Function",
+    "GradcheckError",
     "Variable",
     "backward",
     "detect_anomaly",

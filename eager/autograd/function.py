@@ -207,9 +207,11 @@ class Function:
                 cls.setup_context(ctx, args, found)
             else:
                 found = cls.forward(ctx, *args)
-            outputs = _own_outputs(ctx, args, found if isinstance(found, tuple) else (found,))
+            returned = found if isinstance(found, tuple) else (found,)
+            outputs = _own_outputs(ctx, args, returned)
         if node is not None:
-            _connect(node, ctx, args, outputs)
+            constant = {id(t) for t in ctx._non_differentiable}
+            _connect(node, ctx, args, outputs, [id(t) in constant for t in returned])
         ctx._to_save = ctx._dirty = ctx._non_differentiable = ()  # from here on the node keeps them, without cycles
         return outputs if isinstance(found, tuple) else outputs[0]
 
@@ -249,20 +251,21 @@ def _has_history(t: Tensor, given: set[int]) -> bool:
     return t._requires_grad and id(t) not in given
 
 
-def _connect(node: FunctionNode, ctx: FunctionCtx, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
-    """Give the outputs their place on the tape."""
+def _connect(
+    node: FunctionNode, ctx: FunctionCtx, inputs: tuple[Any, ...], outputs: tuple[Any, ...], constant: list[bool]
+) -> None:
+    """Give the outputs that are not constant their place on the tape."""
     ctx._node = weakref.ref(node)
     node.outputs = len(outputs)
     node.keep(ctx._to_save, outputs)
     given = {id(x) for x in inputs if isinstance(x, Tensor)}
     dirty = {id(t) for t in ctx._dirty} & given
-    constant = {id(t) for t in ctx._non_differentiable}
     for i, t in enumerate(outputs):
         if not isinstance(t, Tensor):
             node.results.append(None)
             continue
         node.results.append((t._array.shape, t.dtype, t.device))
-        if id(t) in constant or not t.dtype.is_floating_point:
+        if constant[i] or not t.dtype.is_floating_point:
             continue
         place = node if node.outputs == 1 else Pick(node, i)
         if id(t) in dirty:
