@@ -15,6 +15,7 @@ from .. import dtypes
 from ..op import apply, primitive, public
 from ..samples import A, B, I, sample
 from ..tensor import Tensor, wrap_dim
+from .create import arange
 from .gather import GATHER, SCATTER
 from .pointwise import cast, isnan, lerp, promoted, where
 from .reduce import need_elements, shared_among_ties
@@ -173,30 +174,22 @@ def middle(name: str, result: Any, input: Tensor, dim: int | None, keepdim: bool
     missing = isnan(input).sum(place, keepdim=True)
     numbers = (input._array.shape[place] if input._array.ndim else 1) - missing
     lower = ((numbers - 1) // 2).clamp(min=0)
-    ranks = lower if skip_nan else where((missing > 0), numbers, lower)
+    ranks = lower if skip_nan else where(missing > 0, numbers, lower)
     return ranked(result, input, order, ranks, place, keepdim)
 
 
-MEDIAN = primitive(
-    "median",
-    "opaque",
-    lambda xp, x, *, dims, keepdim: run_median(xp, x, skip_nan=False),
-    grad={"x": shared_among_ties},
-    upcast=True,
-)
-NANMEDIAN = primitive(
-    "nanmedian",
-    "opaque",
-    lambda xp, x, *, dims, keepdim: run_median(xp, x, skip_nan=True),
-    grad={"x": shared_among_ties},
-    upcast=True,
-)
+def median_of_all(name: str, skip_nan: bool) -> Any:
+    """An op for the median of a whole tensor. `dims`, all of them, and `keepdim` are there for the gradient."""
+
+    def run(xp: Any, x: Any, *, dims: tuple[int, ...], keepdim: bool) -> Any:
+        row = xp.sort(x.reshape(-1))
+        numbers = row.size if x.dtype.kind != "f" else row.size - int(xp.isnan(row).sum())
+        return row[-1 if numbers < row.size and not skip_nan else (numbers - 1) // 2].copy()
+
+    return primitive(name, "opaque", run, grad={"x": shared_among_ties}, upcast=True)
 
 
-def run_median(xp: Any, x: Any, *, skip_nan: bool) -> Any:
-    row = xp.sort(x.reshape(-1))
-    numbers = row.size if x.dtype.kind != "f" else row.size - int(xp.isnan(row).sum())
-    return row[-1 if numbers < row.size and not skip_nan else (numbers - 1) // 2].copy()
+MEDIAN, NANMEDIAN = median_of_all("median", False), median_of_all("nanmedian", True)
 
 
 def whole_middle(input: Tensor, skip_nan: bool) -> Tensor:
@@ -245,7 +238,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
         return Mode(input.clone(), input.new_zeros((), dtype=dtypes.int64))
     values, order = sorted_along(input.detach(), place)
     n = input._array.shape[place]
-    position = values.new_tensor(list(range(n)), dtype=dtypes.int64).reshape((-1,) + (1,) * (input._array.ndim - place - 1))
+    position = arange(n, device=input.device).reshape((-1,) + (1,) * (input._array.ndim - place - 1))
     begins = values.narrow(place, 1, n - 1) != values.narrow(place, 0, n - 1)
     first = values.new_ones((*values.shape[:place], 1, *values.shape[place + 1 :]), dtype=dtypes.bool_)
     start = where(_joined([first, begins], place), position, 0).cummax(place).values
