@@ -24,7 +24,8 @@ from .create import arange
 from .dropout import dropout
 from .norm import is_array, wide, wide_tensor
 from .pointwise import cast, where
-from .softmax import softmax, total
+from .reduce import total
+from .softmax import softmax
 
 _BUFFER = 1 << 20  # scores computed at a time
 _CAUSAL_ROWS = 128  # rows computed at a time when the keys after them can be left out
@@ -108,7 +109,7 @@ def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale
             highest[empty] = 0
         p -= highest
         xp.exp(p, out=p)
-        sums = total(xp, p, 3)
+        sums = total(xp, p, (3,), True)
         if empty is not None:
             sums[empty] = 1
         found = xp.matmul(joined(p), wide(see.value[heads, keys])).reshape(*p.shape[:3], -1)
@@ -153,7 +154,7 @@ def run_attention_backward(
         if of_query is None and of_key is None:
             continue
         slopes = xp.matmul(joined(pull), wide(see.value[heads, keys]).swapaxes(-1, -2)).reshape(p.shape)
-        slopes -= total(xp, pull * wide(out[heads, :, rows]), 3)
+        slopes -= total(xp, pull * wide(out[heads, :, rows]), (3,), True)
         slopes *= p
         if of_query is not None:
             found = xp.matmul(joined(slopes), wide(see.key[heads, keys])).reshape(*p.shape[:3], -1)

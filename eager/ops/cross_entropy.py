@@ -19,7 +19,8 @@ from ..tensor import Tensor
 from .loss import legacy_reduction, reduced
 from .norm import is_array, wide, wide_tensor
 from .pointwise import cast
-from .softmax import log_softmax, softmax, total
+from .reduce import total
+from .softmax import log_softmax, softmax
 
 # ---- targets
 
@@ -51,13 +52,13 @@ def run_cross_entropy(
     highest = x.max(axis=1, keepdims=True) if x.size else xp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
     e = x - highest
     xp.exp(e, out=e)
-    log_total = xp.log(total(xp, e, 1)) if x.size else highest
+    log_total = xp.log(total(xp, e, (1,), True)) if x.size else highest
     of_target, of_all, each = shares(xp, x, index, counts, weight, label_smoothing)
     picked = xp.take_along_axis(x, index[:, None], axis=1)
     loss = (highest - picked + log_total)[:, 0] * of_target
     if label_smoothing:
         smooth = (highest + log_total)[:, 0] * (of_all - of_target)
-        smooth -= counts * (total(xp, x * each if is_array(each) else x, 1)[:, 0] * (label_smoothing / x.shape[1]))
+        smooth -= counts * (total(xp, x * each if is_array(each) else x, (1,), True)[:, 0] * (label_smoothing / x.shape[1]))
         loss += smooth
     if reduction == "none":
         return loss.astype(dtype, copy=False), highest, log_total

@@ -23,13 +23,14 @@ from ..tape import sum_to
 from ..tensor import Tensor
 from .movement import CAT, WINDOWS
 from .pointwise import cast, clamp_min, rsqrt
+from .reduce import total as sums
 
 # ---- sums in a kernel
 
 
 def wide(x: Any) -> Any:
     """An array in a dtype to compute in: half precision as float32."""
-    return x.astype(np.float32) if x.dtype in dtypes.HALF else x
+    return x.astype(np.float32) if x.itemsize == 2 else x
 
 
 def trailing(ndim: int, dims: tuple[int, ...]) -> bool:
@@ -37,26 +38,16 @@ def trailing(ndim: int, dims: tuple[int, ...]) -> bool:
 
 
 def total(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
-    """The sum over dims, which stay as length 1. Sums along the last dims are products with ones, which are quicker."""
-    last = 0
-    while last < x.ndim and x.ndim - 1 - last in dims:
-        last += 1
-    if not last or not x.flags.c_contiguous:
-        return x.sum(axis=dims, keepdims=True)
-    front = x.shape[: x.ndim - last]
-    length = math.prod(x.shape[x.ndim - last :])
-    rows = xp.matmul(x.reshape(-1, length) if x.size else x.reshape(math.prod(front), length), xp.ones(length, x.dtype))
-    rows = rows.reshape(*front, *(1,) * last)
-    rest = tuple(d for d in dims if d < x.ndim - last)
-    return rows.sum(axis=rest, keepdims=True) if rest else rows
+    """The sum over dims, which stay as length 1; where these stand on both sides of others, the inner ones first."""
+    if 0 in dims and x.ndim - 1 in dims and len(dims) < x.ndim:
+        x, dims = sums(xp, x, tuple([d for d in dims if d]), True), (0,)
+    return sums(xp, x, dims, True)
 
 
 def squares(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
-    """The sum of squares over dims, which stay as length 1."""
-    if trailing(x.ndim, dims) and x.flags.c_contiguous and x.size:
-        front = x.shape[: x.ndim - len(dims)]
-        rows = x.reshape(-1, math.prod(x.shape[d] for d in dims))
-        return xp.matmul(rows[:, None, :], rows[:, :, None]).reshape(*front, *(1,) * len(dims))
+    """The sum of squares over dims, which stay as length 1; of long rows as products, without a buffer."""
+    if x.ndim == 2 and dims == (1,) and x.shape[1] >= 256:
+        return xp.matmul(x[:, None, :], x[:, :, None])[:, 0]
     return total(xp, x * x, dims)
 
 
@@ -65,6 +56,18 @@ def onto(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     extra = x.ndim - len(shape)
     dims = (*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 and x.shape[i + extra] != 1))
     return (total(xp, x, dims) if dims else x).reshape(shape)
+
+
+def as_rows(x: Any, weight: Any, bias: Any, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+    """x as a matrix whose rows are normalised, weight and bias as vectors; None where that does not fit."""
+    if not trailing(x.ndim, dims):
+        return None
+    shape = x.shape[x.ndim - len(dims) :]
+    if any(is_array(v) and v.shape != shape for v in (weight, bias)):
+        return None
+    length = math.prod(shape)
+    rows = x.reshape(math.prod(x.shape[: x.ndim - len(dims)]), length)
+    return rows, *(v.reshape(length) if is_array(v) else v for v in (weight, bias))
 
 
 def is_array(x: Any) -> bool:
@@ -78,8 +81,13 @@ def is_array(x: Any) -> bool:
 def run_normalise(
     xp: Any, x: Any, weight: Any, bias: Any, *, dims: tuple[int, ...], eps: float, centre: bool
 ) -> tuple[Any, Any, Any]:
+    rows = as_rows(x, weight, bias, dims) if x.ndim != 2 else None
+    if rows is not None:
+        shape = (*x.shape[: x.ndim - len(dims)], *(1,) * len(dims))
+        out, mean, variance = run_normalise(xp, *rows, dims=(1,), eps=eps, centre=centre)
+        return out.reshape(x.shape), mean.reshape(shape if centre else (1,) * x.ndim), variance.reshape(shape)
     dtype, x = x.dtype, wide(x)
-    count = math.prod(x.shape[d] for d in dims) or 1
+    count = math.prod([x.shape[d] for d in dims]) or 1
     if centre:
         mean = total(xp, x, dims)
         mean *= 1 / count
@@ -124,6 +132,13 @@ def run_normalise_backward(
     needs: tuple[bool, bool, bool],
 ) -> tuple[Any, ...]:
     """The gradients of x, weight and bias, those that are needed."""
+    rows = as_rows(x, weight, bias, dims) if x.ndim != 2 else None
+    if rows is not None:
+        shape, flat = x.shape[x.ndim - len(dims) :], rows[0].shape
+        statistics = mean.reshape(-1, 1), variance.reshape(-1, 1)
+        attrs: dict[str, Any] = {"dims": (1,), "eps": eps, "centre": centre, "needs": needs}
+        results = run_normalise_backward(xp, g.reshape(flat), *rows, *statistics, **attrs)
+        return tuple(r.reshape(x.shape) if r.ndim == 2 else r.reshape(shape) for r in results)
     dtype, g, x = x.dtype, wide(g), wide(x)
     of_x = of_weight = of_bias = None
     scale = inverse_root(xp, variance, eps)
@@ -136,7 +151,7 @@ def run_normalise_backward(
     if needs[2]:
         of_bias = onto(xp, g, bias.shape).astype(bias.dtype, copy=False)
     if needs[0]:
-        count = math.prod(x.shape[d] for d in dims) or 1
+        count = math.prod([x.shape[d] for d in dims]) or 1
         if uniform(weight, g.ndim, dims):  # then it can wait for the end, where it joins the scale
             along_unit, along_one = total(xp, slopes, dims), total(xp, g, dims) if centre else None
             pull = g
@@ -163,9 +178,8 @@ def uniform(weight: Any, ndim: int, dims: tuple[int, ...]) -> bool:
 def weighted(xp: Any, x: Any, weight: Any, dims: tuple[int, ...]) -> Any:
     """The sum of x * weight over dims, which stay as length 1; for a weight of just these dims a matrix product."""
     weight = wide(weight)
-    if trailing(x.ndim, dims) and weight.shape == tuple(x.shape[d] for d in dims) and x.flags.c_contiguous:
-        kept = (*x.shape[: x.ndim - len(dims)], *(1,) * len(dims))
-        return xp.matmul(x.reshape(math.prod(kept), weight.size), weight.reshape(-1)).reshape(kept)
+    if x.ndim == 2 and dims == (1,) and weight.ndim == 1:
+        return xp.matmul(x, weight[:, None])
     return total(xp, x * weight, dims)
 
 

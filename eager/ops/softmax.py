@@ -14,15 +14,9 @@ from ..samples import A, sample
 from ..tensor import Tensor, wrap_dim
 from .pointwise import cast, exp, log
 from .random import rand_like
+from .reduce import total
 
 # ---- kernels
-
-
-def total(xp: Any, x: Any, dim: int) -> Any:
-    """The sum over a dim, which stays as length 1; over the last one as a product with ones, which is quicker."""
-    if dim == x.ndim - 1:
-        return xp.matmul(x, xp.ones(x.shape[dim], x.dtype))[..., None]
-    return x.sum(axis=dim, keepdims=True)
 
 
 def shifted(xp: Any, x: Any, dim: int) -> Any:
@@ -35,7 +29,7 @@ def run_softmax(xp: Any, x: Any, *, dim: int) -> Any:
         return run_softmax(xp, x.reshape(1), dim=0).reshape(()) if x.size else x.copy()
     e = shifted(xp, x, dim)
     xp.exp(e, out=e)
-    e /= total(xp, e, dim)
+    e /= total(xp, e, (dim,), True)
     return e
 
 
@@ -43,7 +37,7 @@ def run_log_softmax(xp: Any, x: Any, *, dim: int) -> Any:
     if x.ndim == 0 or x.size == 0:
         return run_log_softmax(xp, x.reshape(1), dim=0).reshape(()) if x.size else x.copy()
     t = shifted(xp, x, dim)
-    t -= xp.log(total(xp, xp.exp(t), dim))
+    t -= xp.log(total(xp, xp.exp(t), (dim,), True))
     return t
 
 
@@ -51,7 +45,7 @@ def run_softmax_backward(xp: Any, g: Any, out: Any, *, dim: int) -> Any:
     t = xp.multiply(g, out, out=xp.empty_like(out))
     if t.ndim == 0 or t.size == 0:
         return xp.zeros_like(t)
-    xp.subtract(g, total(xp, t, dim), out=t)
+    xp.subtract(g, total(xp, t, (dim,), True), out=t)
     t *= out
     return t
 
@@ -60,7 +54,7 @@ def run_log_softmax_backward(xp: Any, g: Any, out: Any, *, dim: int) -> Any:
     if g.ndim == 0 or g.size == 0:
         return xp.zeros_like(g)
     t = xp.exp(out)
-    t *= total(xp, g, dim)
+    t *= total(xp, g, (dim,), True)
     return xp.subtract(g, t, out=t)
 
 
