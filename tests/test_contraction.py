@@ -301,6 +301,19 @@ def test_einsum_promotes_where_nothing_is_summed() -> None:
     assert tj.einsum("i,i->i", tj.ones(2, dtype=tj.bool), tj.ones(2, dtype=tj.bool)).dtype is tj.bool
 
 
+def test_attention_s_products_copy_nothing() -> None:
+    """Heads beside the positions they attend from: the operands go to matmul as views."""
+    q, k = draw(2, 5, 3, 4, grad=True), draw(2, 6, 3, 4, grad=True)
+    found = tj.einsum("bqhd,bkhd->bhqk", q, k)
+    np.testing.assert_allclose(found.detach().numpy(), np.einsum("bqhd,bkhd->bhqk", q.detach().numpy(), k.detach().numpy()))
+    assert found.grad_fn.name() == "MatmulBackward0"
+    assert [f.name() for f, _ in found.grad_fn.next_functions] == ["PermuteBackward0"] * 2
+    weights = draw(*found.shape)
+    gq, gk = tj.autograd.grad((found * weights).sum(), (q, k))
+    assert tj.allclose(gq, tj.einsum("bhqk,bkhd->bqhd", weights, k))
+    assert tj.allclose(gk, tj.einsum("bhqk,bqhd->bkhd", weights, q))
+
+
 def test_einsum_of_views_can_be_a_view() -> None:
     a = draw(3, 3)
     assert tj.einsum("ii->i", a)._is_view()

@@ -55,7 +55,7 @@ def left_gradient(g: Tensor, b: Tensor, a_shape: tuple[int, ...]) -> Tensor:
 
 def right_gradient(g: Tensor, a: Tensor, b_shape: tuple[int, ...]) -> Tensor:
     if len(b_shape) == 2:
-        return apply(OUTER_SUM, (a, g))  # type: ignore[no-any-return]
+        return outer_sum(a, g)
     return sum_to(apply(MATMUL, (transposed(a), g)), b_shape)
 
 
@@ -89,12 +89,29 @@ def times(g: Tensor, weight: Tensor) -> Tensor:
     return apply(MATMUL, (g, weight)) if g._array.ndim > 1 else matmul(g, weight)  # type: ignore[no-any-return]
 
 
+def outer_sum(a: Tensor, b: Tensor) -> Tensor:
+    """The sum over all rows of the outer products of the rows of `a` and `b`."""
+    return apply(OUTER_SUM, (a, b))  # type: ignore[no-any-return]
+
+
+def expand_project(x: Tensor, weight: Tensor) -> Tensor:
+    return matmul(x, transposed(weight))
+
+
+def expand_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return matmul(x, transposed(weight)) + bias
+
+
+def expand_outer_sum(a: Tensor, b: Tensor) -> Tensor:
+    return matmul(transposed(flat_rows(a)), flat_rows(b))
+
+
 PROJECT = primitive(
     "project",
     "composite",
     run_project,
-    grad={"x": lambda g, weight: times(g, weight), "weight": lambda g, x: apply(OUTER_SUM, (g, x))},
-    expand=lambda x, weight: matmul(x, transposed(weight)),
+    grad={"x": lambda g, weight: times(g, weight), "weight": lambda g, x: outer_sum(g, x)},
+    expand=expand_project,
     infer=lambda x, weight: (Spec((*x.shape[:-1], weight.shape[0]), x.dtype),),
 )
 LINEAR = primitive(
@@ -103,10 +120,10 @@ LINEAR = primitive(
     run_linear,
     grad={
         "x": lambda g, weight: times(g, weight),
-        "weight": lambda g, x: apply(OUTER_SUM, (g, x)),
+        "weight": lambda g, x: outer_sum(g, x),
         "bias": lambda g, bias_shape: sum_to(g, bias_shape),
     },
-    expand=lambda x, weight, bias: matmul(x, transposed(weight)) + bias,
+    expand=expand_linear,
     infer=lambda x, weight, bias: (Spec((*x.shape[:-1], weight.shape[0]), x.dtype),),
 )
 OUTER_SUM = primitive(
@@ -114,7 +131,7 @@ OUTER_SUM = primitive(
     "composite",
     run_outer_sum,
     grad={"a": lambda g, b: apply(PROJECT, (b, g)), "b": lambda g, a: times(a, g)},
-    expand=lambda a, b: matmul(transposed(flat_rows(a)), flat_rows(b)),
+    expand=expand_outer_sum,
     infer=lambda a, b: (Spec((a.shape[-1], b.shape[-1]), a.dtype),),
 )
 

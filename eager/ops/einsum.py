@@ -300,7 +300,7 @@ def carry_out(plan: Plan, tensors: Sequence[Tensor]) -> Tensor:
 @public(
     samples=[
         sample("ij,jk->ik", A(2, 3), A(3, 4)),
-        sample("bqhd,bkhd->bhqk", A(2, 3, 2, 4), A(2, 2, 2, 4)),
+        sample("bhqd,bhkd->bhqk", A(2, 2, 3, 4), A(2, 2, 2, 4)),
         sample("ii->i", A(3, 3)),
         sample("ii", A(3, 3)),
         sample("ij", A(2, 3)),
