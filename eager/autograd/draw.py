@@ -6,8 +6,6 @@ A node knows neither its output nor its shape, so shapes are worked out from wha
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,6 +76,9 @@ class Drawing:
         elif not kind:
             raise ValueError(f"save: {str(path)!r} does not say which kind of picture; end it in .svg, .dot, .png or .pdf")
         else:
+            import shutil  # only here: neither is needed to import the package, which is to be quick
+            import subprocess
+
             program = shutil.which("dot")
             if program is None:
                 raise RuntimeError(f"save: .{kind} needs the program `dot` (install Graphviz); .svg and .dot work without it")

@@ -6,24 +6,19 @@ where their neighbours stand, and each box is moved as near to the mean of its n
 
 from __future__ import annotations
 
-import html
 import itertools
-from dataclasses import dataclass, field
 
 CHARACTER, LINE, PADDING = 6.7, 15.0, 9.0  # of the font, at 11 pixels
 BETWEEN_COLUMNS, BETWEEN_BOXES, MARGIN = 44.0, 16.0, 14.0
 FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 
 
-@dataclass
 class Box:
     """A box with a title and lines below it; `x` and `y` are its centre."""
 
-    kind: str
-    title: str
-    lines: list[str] = field(default_factory=list)
-    x: float = 0.0
-    y: float = 0.0
+    def __init__(self, kind: str, title: str, lines: list[str]) -> None:
+        self.kind, self.title, self.lines = kind, title, lines
+        self.x = self.y = 0.0
 
     @property
     def width(self) -> float:
@@ -55,13 +50,17 @@ def to_svg(boxes: list[Box], arrows: list[Arrow], fills: dict[str, str], lines: 
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
+def escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 def _rectangle(b: Box, fill: str, line: str) -> str:
     left, top = b.x - b.width / 2, b.y - b.height / 2
     corner = 8 if b.kind in ("op", "more") else 2
     texts = [
         f'<text x="{b.x:.1f}" y="{top + PADDING / 2 + LINE * (i + 0.75):.1f}" text-anchor="middle"'
         + (' font-weight="bold" fill="#0f172a">' if i == 0 else ' fill="#475569">')
-        + f"{html.escape(text)}</text>"
+        + f"{escaped(text)}</text>"
         for i, text in enumerate((b.title, *b.lines))
     ]
     return (
@@ -88,7 +87,7 @@ def _curve(route: list[Box], label: str, spans: dict[int, float]) -> str:
     if label:
         side = 12 if route[-2].y < y - 1 else -5  # the side of the arrow that it does not come from
         place = f'x="{x - 8:.1f}" y="{y + side:.1f}" text-anchor="end"'
-        drawn += f'<text {place} fill="#64748b" font-size="9">{html.escape(label)}</text>'
+        drawn += f'<text {place} fill="#64748b" font-size="9">{escaped(label)}</text>'
     return drawn
 
 
@@ -105,7 +104,7 @@ def arrange(boxes: list[Box], arrows: list[Arrow]) -> tuple[list[list[Box]], lis
     for source, target, label in arrows:
         route = [boxes[source]]
         for r in range(ranks[source] + 1, ranks[target]):
-            columns[r].append(Box("", ""))
+            columns[r].append(Box("", "", []))
             route.append(columns[r][-1])
         routes.append(([*route, boxes[target]], label))
     before: dict[int, list[Box]] = {}
