@@ -24,11 +24,11 @@ from .windows import (
     batches,
     by,
     columns,
-    cropped,
     exact,
     input_size,
     kernel_size,
     output_size,
+    overlap,
     padded,
     per_dim,
     spans,
@@ -53,16 +53,16 @@ def blocks(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry, rows: b
     Columns are [sample, group, channel * place, position], rows are [group, sample * position, place * channel].
     """
     n, groups, rest = len(kernel), geometry.groups, math.prod(out[1:])
-    size = x.shape[1] * math.prod(kernel) * math.prod(out) * x.itemsize
-    first = 1 if rows else 2
+    total = x.shape[1] * math.prod(kernel) * math.prod(out) * x.itemsize
+    pieces = bands(xp, total, x.shape[2:], out, kernel, geometry)
     if rows:
         x = x.transpose(0, *range(2, n + 2), 1)
-    for samples in batches(xp, x.shape[0], size):
-        full = padded(xp, x[samples], first, geometry.padding)
-        for lines, below in bands(xp, size, out, kernel, geometry):
-            here = full[(slice(None),) * first + (below,)]
-            view = window_view(xp, here, first, kernel, (lines.stop - lines.start, *out[1:]), geometry)
-            yield samples, slice(lines.start * rest, lines.stop * rest), (as_rows if rows else as_columns)(view, n, groups)
+    first, shaped = (1, as_rows) if rows else (2, as_columns)
+    for samples in batches(xp, x.shape[0], total):
+        for lines, padding in pieces:
+            full = padded(xp, x[samples], first, padding)
+            view = window_view(xp, full, first, kernel, (lines.stop - lines.start, *out[1:]), geometry)
+            yield samples, slice(lines.start * rest, lines.stop * rest), shaped(view, n, groups)
 
 
 def as_columns(view: Any, n: int, groups: int) -> Any:
@@ -121,18 +121,20 @@ def run_input_grad(xp: Any, g: Any, w: Any, *, geometry: Geometry) -> Any:
         reach = zip(spans(kernel, geometry.dilation), geometry.padding, strict=True)
         padding = tuple((span - 1 - before, span - 1 - after) for span, (before, after) in reach)
         return convolve(xp, g, turned(w, groups), None, geometry._replace(padding=padding))
-    channels, length = groups * w.shape[1], math.prod(out)
-    result = xp.empty((g.shape[0], channels, *input_size(out, kernel, geometry)), g.dtype)
-    room = input_size(out, kernel, geometry._replace(padding=((0, 0),) * len(out)))
+    size, channels = input_size(out, kernel, geometry), groups * w.shape[1]
+    result = xp.zeros((g.shape[0], channels, *size), g.dtype)
     across = w.reshape(groups, w.shape[0] // groups, w.shape[1] * math.prod(kernel)).swapaxes(1, 2)
-    size = channels * math.prod(kernel) * length * g.itemsize
-    for samples in batches(xp, g.shape[0], size):
-        full = xp.zeros((samples.stop - samples.start, channels, *room), g.dtype)
-        for lines, below in bands(xp, size, out, kernel, geometry):
+    total = channels * math.prod(kernel) * math.prod(out) * g.itemsize
+    pieces = bands(xp, total, size, out, kernel, geometry)
+    for samples in batches(xp, g.shape[0], total):
+        for lines, padding in pieces:
             some = g[samples, :, lines]
-            parts = xp.matmul(across, some.reshape(some.shape[0], groups, -1, math.prod(some.shape[2:])))
-            add_windows(full[:, :, below], parts.reshape(some.shape[0], channels, *kernel, *some.shape[2:]), geometry)
-        result[samples] = cropped(xp, full, geometry.padding)
+            count, here = some.shape[0], some.shape[2:]
+            parts = xp.matmul(across, some.reshape(count, groups, w.shape[0] // groups, math.prod(here)))
+            part, place, room = overlap(size, padding)
+            full = xp.zeros((count, channels, *room), g.dtype)
+            add_windows(full, parts.reshape(count, channels, *kernel, *here), geometry)
+            result[(samples, slice(None), *part)] += full[(slice(None), slice(None), *place)]
     return result
 
 

@@ -19,7 +19,7 @@ from ..op import apply, primitive, public
 from ..samples import A, I, Sample, sample
 from ..tensor import Tensor, as_index
 from .create import arange, tensor
-from .windows import Geometry, Ints, by, input_size, output_size, spans, unwindows, windows
+from .windows import Geometry, Ints, batches, by, input_size, output_size, spans, unwindows, windows
 
 # ---- slices
 
@@ -94,12 +94,27 @@ def run_max_pool(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry) -> Any:
     """The maxima, and the numbers of their places in the windows."""
     kind = np.dtype(np.uint8 if math.prod(kernel) <= 256 else np.int32)
     out = output_size(x.shape[2:], kernel, geometry)
-    values, winners, unit = x, None, 1
-    for i in reversed(range(len(kernel))):
-        step, (before, _), d = geometry.stride[i], geometry.padding[i], geometry.dilation[i]
-        values, winners = best_along(xp, values, winners, 2 + i, out[i], kernel[i], step, before, d, unit, kind)
-        unit *= kernel[i]
-    return values, winners
+
+    def pool(values: Any) -> Any:
+        winners, unit = None, 1
+        for i in reversed(range(len(kernel))):
+            step, (before, _), d = geometry.stride[i], geometry.padding[i], geometry.dilation[i]
+            values, winners = best_along(xp, values, winners, 2 + i, out[i], kernel[i], step, before, d, unit, kind)
+            unit *= kernel[i]
+        return values, winners
+
+    return by_planes(xp, pool, x, out, (x.dtype, kind))
+
+
+def by_planes(xp: Any, function: Any, x: Any, out: Ints, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A function of [plane, 1, *size], applied to as many planes at a time as a cache holds."""
+    count = x.shape[0] * x.shape[1]
+    planes = x.reshape(count, 1, *x.shape[2:])
+    results = tuple(xp.empty((*x.shape[:2], *out), kind) for kind in kinds)
+    for block in batches(xp, count, 4 * math.prod(x.shape[2:]) * x.itemsize):
+        for result, found in zip(results, function(planes[block]), strict=True):
+            result.reshape(count, 1, *out)[block] = found
+    return results
 
 
 def positions(xp: Any, winners: Any, kernel: Ints, geometry: Geometry, size: Ints) -> Any:
@@ -260,9 +275,13 @@ def run_mean_pool(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry, divisor:
     if kernel == x.shape[2:] and math.prod(out) == 1 and not any(before for before, _ in geometry.padding):
         dims = tuple(range(2, x.ndim))
         return divided(xp, x.sum(axis=dims, keepdims=True, dtype=x.dtype), divisor)
-    for i in reversed(range(len(kernel))):
-        x = sum_along(xp, x, 2 + i, out[i], kernel[i], geometry.stride[i], geometry.padding[i][0])
-    return divided(xp, x, divisor)
+
+    def pool(total: Any) -> Any:
+        for i in reversed(range(len(kernel))):
+            total = sum_along(xp, total, 2 + i, out[i], kernel[i], geometry.stride[i], geometry.padding[i][0])
+        return (divided(xp, total, divisor),)
+
+    return by_planes(xp, pool, x, out, (x.dtype,))[0]
 
 
 def run_mean_spread(xp: Any, g: Any, *, kernel: Ints, geometry: Geometry, divisor: Divisor) -> Any:

@@ -72,9 +72,13 @@ def kernel_size(size: Ints, out: Ints, geometry: Geometry) -> Ints:
 
 def overlap(size: Ints, padding: Pairs) -> tuple[tuple[slice, ...], tuple[slice, ...], Ints]:
     """Where an input lies in its padded form: the part of the input, its place there, and that form's size."""
-    part = tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(size, padding, strict=True))
-    place = tuple(slice(max(a, 0), max(a, 0) + s.stop - s.start) for s, (a, _) in zip(part, padding, strict=True))
-    return part, place, tuple(n + a + b for n, (a, b) in zip(size, padding, strict=True))
+    part, place = [], []
+    for n, (before, after) in zip(size, padding, strict=True):
+        first = max(-before, 0)
+        last = max(first, n - max(-after, 0))
+        part.append(slice(first, last))
+        place.append(slice(max(before, 0), max(before, 0) + last - first))
+    return tuple(part), tuple(place), tuple(n + before + after for n, (before, after) in zip(size, padding, strict=True))
 
 
 # ---- kernels
@@ -115,11 +119,6 @@ def add_windows(full: Any, parts: Any, geometry: Geometry) -> None:
         full[whole + where] += parts[whole + offset]
 
 
-def cropped(xp: Any, full: Any, padding: Pairs) -> Any:
-    """The transpose of `padded`."""
-    return padded(xp, full, 2, tuple((-before, -after) for before, after in padding))
-
-
 def block_bytes(xp: Any) -> int:
     return CPU_BLOCK if xp is np else GPU_BLOCK
 
@@ -130,12 +129,16 @@ def batches(xp: Any, count: int, bytes_each: int) -> Iterator[slice]:
     return (slice(i, min(i + step, count)) for i in range(0, count, step))
 
 
-def bands(xp: Any, bytes_each: int, out: Ints, kernel: Ints, geometry: Geometry) -> list[tuple[slice, slice]]:
-    """Where one sample's windows are too many: bands of lines of the output, and the lines of the padded input below them."""
-    count, reach = out[0], spans(kernel, geometry.dilation)[0]
-    lines = max(1, min(count, count * block_bytes(xp) // max(1, bytes_each)))
-    ends = [(first, min(first + lines, count)) for first in range(0, count, lines)]
-    return [(slice(a, b), slice(a * geometry.stride[0], (b - 1) * geometry.stride[0] + reach)) for a, b in ends]
+def bands(xp: Any, bytes_each: int, size: Ints, out: Ints, kernel: Ints, geometry: Geometry) -> list[tuple[slice, Pairs]]:
+    """Where one sample's windows are too many: bands of lines of the output, each with the padding that cuts them out."""
+    step, reach, (before, _) = geometry.stride[0], spans(kernel, geometry.dilation)[0], geometry.padding[0]
+    lines = max(1, min(out[0], out[0] * block_bytes(xp) // max(1, bytes_each)))
+    found = []
+    for first in range(0, out[0], lines):
+        last = min(first + lines, out[0])
+        cut = (before - first * step, (last - 1) * step + reach - before - size[0])
+        found.append((slice(first, last), (cut, *geometry.padding[1:])))
+    return found
 
 
 def run_columns(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry) -> Any:
@@ -146,12 +149,13 @@ def run_columns(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry) -> Any:
 
 def run_uncolumns(xp: Any, g: Any, *, kernel: Ints, counts: Ints, geometry: Geometry) -> Any:
     parts = g.reshape(g.shape[0], g.shape[1] // math.prod(kernel), *kernel, *counts)
-    found = xp.empty((*parts.shape[:2], *input_size(counts, kernel, geometry)), g.dtype)
-    room = input_size(counts, kernel, geometry._replace(padding=((0, 0),) * len(kernel)))
+    size, whole = input_size(counts, kernel, geometry), (slice(None), slice(None))
+    part, place, room = overlap(size, geometry.padding)
+    found = xp.zeros((*parts.shape[:2], *size), g.dtype)
     for block in batches(xp, g.shape[0], math.prod(parts.shape[1:]) * g.itemsize):
-        full = xp.zeros((*parts[block].shape[:2], *room), g.dtype)
+        full = xp.zeros((block.stop - block.start, parts.shape[1], *room), g.dtype)
         add_windows(full, parts[block], geometry)
-        found[block] = cropped(xp, full, geometry.padding)
+        found[(block, slice(None), *part)] = full[whole + place]
     return found
 
 
