@@ -145,7 +145,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     length = x._array.shape[place]
     chosen = (x.new_zeros((length,), dtype=dtypes.bool_), x.new_ones(index._array.shape, dtype=dtypes.bool_), index)
     mask = at_dim(INDEX_PUT, chosen, 0, strict=False).reshape((length,) + (1,) * (x._array.ndim - place - 1))
-    return where(mask, filler, x).reshape(input._array.shape)  # type: ignore[no-any-return]
+    found = where(mask, filler, x)
+    return found if input._array.ndim else found.reshape(())  # type: ignore[no-any-return]
 
 
 def scalar(name: str, input: Tensor, value: Any) -> Tensor:

@@ -538,7 +538,7 @@ def _matrix_transpose(self: Tensor) -> Tensor:
 def _hermitian(self: Tensor) -> Tensor:
     if self._array.ndim not in (0, 2):
         raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self._array.ndim}-D tensor.")
-    return transpose(self, 0, 1)
+    return t(self)  # type: ignore[no-any-return]
 
 
 def attach() -> None:
