@@ -114,4 +114,9 @@ def _submodules(**modules: Any) -> None:
 
 _submodules(autograd=autograd, autograd__function=autograd.function, autograd__functional=autograd.functional)
 _submodules(nn=nn, nn__functional=nn.functional, accelerator=accelerator, backends=backends, cuda=cuda)
+_submodules(nn__init=nn.init, nn__parameter=nn.parameter, nn__modules=nn.modules, nn__utils=nn.utils)
+_submodules(**{f"nn__modules__{name}": module for name, module in nn.modules.FILES.items()})
+_submodules(nn__utils__clip_grad=nn.utils.clip_grad, nn__utils__convert_parameters=nn.utils.convert_parameters)
+_submodules(nn__utils__parametrize=nn.utils.parametrize, nn__utils__parametrizations=nn.utils.parametrizations)
+_submodules(nn__utils__fusion=nn.utils.fusion)
 _submodules(linalg=linalg, random=random)

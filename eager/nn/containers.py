@@ -5,23 +5,45 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ..tensor import Tensor
-from .module import Module
+from .module import Module, typename
 from .parameter import Parameter
 
 S = TypeVar("S", bound="_ModuleSequence")
 
 
+def _absolute(index: Any, size: int) -> int:
+    """A position counted from the front."""
+    position = operator.index(index)
+    if not -size <= position < size:
+        raise IndexError(f"index {position} is out of range")
+    return position % size
+
+
+def _items(given: Any, who: str, *ordered: type) -> Iterable[tuple[str, Any]]:
+    """Keys and values of a mapping or an iterable of pairs."""
+    if isinstance(given, (Mapping, *ordered)):
+        return given.items()
+    if not isinstance(given, Iterable):
+        raise TypeError(f"{who}.update should be called with an iterable of key/value pairs, but got {type(given).__name__}")
+    pairs = []
+    for i, pair in enumerate(given):
+        if not isinstance(pair, Iterable):
+            raise TypeError(f"{who} update sequence element #{i} should be Iterable; is {type(pair).__name__}")
+        pair = tuple(pair)
+        if len(pair) != 2:
+            raise ValueError(f"{who} update sequence element #{i} has length {len(pair)}; 2 is required")
+        pairs.append(pair)
+    return pairs
+
+
+# ---- modules in a row
+
+
 class _ModuleSequence(Module):
     """What Sequential and ModuleList share: submodules named by their position."""
-
-    def _position(self, index: Any) -> int:
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"index {position} is out of range")
-        return position % len(self)
 
     def _renumber(self, modules: Iterable[Any]) -> None:
         self._modules.clear()
@@ -35,11 +57,11 @@ class _ModuleSequence(Module):
         return iter(self._modules.values())
 
     def __setitem__(self, index: int, module: Module) -> None:
-        setattr(self, list(self._modules)[self._position(index)], module)
+        setattr(self, list(self._modules)[_absolute(index, len(self))], module)
 
     def __delitem__(self, index: Any) -> None:
         kept = list(self)
-        del kept[index if isinstance(index, slice) else self._position(index)]
+        del kept[index if isinstance(index, slice) else _absolute(index, len(self))]
         self._renumber(kept)
 
     def __contains__(self, module: object) -> bool:
@@ -50,23 +72,21 @@ class _ModuleSequence(Module):
         self.add_module(str(len(self)), module)
         return self
 
-    def insert(self, index: int, module: Module) -> Any:
-        """Add a module before a position."""
-        modules = list(self)
-        modules.insert(index, module)
-        self._renumber(modules)
-        return self
-
     def extend(self: S, modules: Iterable[Module]) -> S:
         """Add several modules at the end."""
+        if not isinstance(modules, Iterable):
+            raise TypeError(f"{type(self).__name__}.extend should be called with an iterable, but got {type(modules).__name__}")
         for module in list(modules):
             self.append(module)
         return self
 
-    def pop(self, index: int = -1) -> Any:
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[_absolute(index, len(self))]
+
+    def pop(self, key: Any) -> Any:
         """Take a module out and return it."""
-        module = list(self)[index]
-        del self[index]
+        module = self[key]
+        del self[key]
         return module
 
 
@@ -75,25 +95,63 @@ class Sequential(_ModuleSequence):
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
-        if len(args) == 1 and isinstance(args[0], OrderedDict):
-            for name, module in args[0].items():
-                self.add_module(name, module)
-        else:
-            for i, module in enumerate(args):
-                self.add_module(str(i), module)
+        named = (
+            args[0]
+            if len(args) == 1 and isinstance(args[0], OrderedDict)
+            else dict(zip(map(str, range(len(args))), args, strict=True))
+        )
+        for name, module in named.items():
+            self.add_module(name, module)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return type(self)(OrderedDict(list(self._modules.items())[index]))
-        return list(self)[self._position(index)]
+        return (
+            type(self)(OrderedDict(list(self._modules.items())[index]))
+            if isinstance(index, slice)
+            else super().__getitem__(index)
+        )
 
     def forward(self, input: Any) -> Any:
-        for module in self:
-            input = module(input)
+        for module in self._modules.values():
+            input = module(input)  # type: ignore[misc]  # a None among them is an error here
         return input
 
+    def insert(self, index: int, module: Module) -> Sequential:
+        """Add a module before a position."""
+        if not isinstance(module, Module):
+            raise AssertionError(f"module should be of type: {Module}")
+        if not -len(self) <= index <= len(self):
+            raise IndexError(f"Index out of range: {index}")
+        modules = list(self)
+        modules.insert(index, module)
+        self._renumber(modules)
+        return self
+
     def __add__(self, other: Sequential) -> Sequential:
-        return Sequential(*self, *other)
+        return Sequential(*self, *self._same_kind(other))
+
+    def __iadd__(self, other: Sequential) -> Sequential:
+        return self.extend(self._same_kind(other))
+
+    def _same_kind(self, other: Any) -> Sequential:
+        if not isinstance(other, Sequential):
+            raise ValueError(f"add operator supports only objects of Sequential class, but {type(other)} is given.")
+        return other
+
+    def __mul__(self, other: int) -> Sequential:
+        return Sequential(*self._repeated(other))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, other: int) -> Sequential:
+        self._renumber(self._repeated(other))
+        return self
+
+    def _repeated(self, times: Any) -> list[Any]:
+        if not isinstance(times, int):
+            raise TypeError(f"unsupported operand type(s) for *: {type(self)} and {type(times)}")
+        if times <= 0:
+            raise ValueError(f"Non-positive multiplication factor {times} for {type(self)}")
+        return list(self) * times
 
 
 class ModuleList(_ModuleSequence):
@@ -105,7 +163,13 @@ class ModuleList(_ModuleSequence):
             self.extend(modules)
 
     def __getitem__(self, index: Any) -> Any:
-        return type(self)(list(self)[index]) if isinstance(index, slice) else list(self)[self._position(index)]
+        return type(self)(list(self)[index]) if isinstance(index, slice) else super().__getitem__(index)
+
+    def insert(self, index: int, module: Module) -> None:
+        """Add a module before a position."""
+        modules = list(self)
+        modules.insert(index, module)
+        self._renumber(modules)
 
     def __iadd__(self, modules: Iterable[Module]) -> ModuleList:
         return self.extend(modules)
@@ -143,6 +207,7 @@ class ModuleDict(Module):
 
     def __delitem__(self, key: str) -> None:
         del self._modules[key]
+        self._changed()
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -156,10 +221,13 @@ class ModuleDict(Module):
     def clear(self) -> None:
         """Take all modules out."""
         self._modules.clear()
+        self._changed()
 
     def pop(self, key: str) -> Any:
         """Take a module out and return it."""
-        return self._modules.pop(key)
+        module = self[key]
+        del self[key]
+        return module
 
     def keys(self) -> Any:
         """The names."""
@@ -175,17 +243,23 @@ class ModuleDict(Module):
 
     def update(self, modules: Any) -> None:
         """Add modules from a mapping or an iterable of pairs."""
-        for key, module in modules.items() if isinstance(modules, (Mapping, ModuleDict)) else modules:
+        for key, module in _items(modules, "ModuleDict", ModuleDict):
             self[key] = module
 
 
-def _shown(value: Any) -> str:
+# ---- parameters
+
+
+def _as_parameter(value: Any) -> Any:
+    return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
+
+
+def _shown(name: object, value: Any, kind: str) -> str:
     if not isinstance(value, Tensor):
-        return f"Object of type: {type(value).__name__}"
-    size = "x".join(str(n) for n in value.shape)
-    where = "" if not value.is_cuda else f" (GPU {value.device.index})"
-    kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
-    return f"{kind} containing: [{value.dtype!r} of size {size}{where}]"
+        return f"  ({name}): Object of type: {type(value).__name__}"
+    size, where = "x".join(str(n) for n in value.shape), f" ({value.device})" if value.is_cuda else ""
+    what = "Parameter" if isinstance(value, Parameter) else "Tensor"
+    return f"  ({name}): {what} containing: [{kind} of size {size}{where}]"
 
 
 class ParameterList(Module):
@@ -199,16 +273,11 @@ class ParameterList(Module):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return ParameterList([self[i] for i in range(*index.indices(len(self)))])
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"index {position} is out of range")
-        return getattr(self, str(position % len(self)))
+            return type(self)(self[i] for i in range(*index.indices(len(self))))
+        return getattr(self, str(_absolute(index, len(self))))
 
     def __setitem__(self, index: int, value: Any) -> None:
-        if isinstance(value, Tensor) and not isinstance(value, Parameter):
-            value = Parameter(value)
-        setattr(self, str(operator.index(index) % max(len(self), 1)), value)
+        setattr(self, str(_absolute(index, len(self))), _as_parameter(value))
 
     def __len__(self) -> int:
         return self._size
@@ -217,14 +286,16 @@ class ParameterList(Module):
         return (self[i] for i in range(len(self)))
 
     def append(self, value: Any) -> ParameterList:
-        """Add a tensor at the end."""
+        """Add a value at the end; a tensor becomes a parameter."""
         self._size += 1
         self[self._size - 1] = value
         return self
 
     def extend(self, values: Iterable[Any]) -> ParameterList:
-        """Add several tensors at the end."""
-        for value in values:
+        """Add several values at the end."""
+        if not isinstance(values, Iterable) or isinstance(values, Tensor):
+            raise TypeError(f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
+        for value in list(values):
             self.append(value)
         return self
 
@@ -232,7 +303,10 @@ class ParameterList(Module):
         return self.extend(values)
 
     def extra_repr(self) -> str:
-        return "\n".join(f"  ({i}): {_shown(v)}" for i, v in enumerate(self))
+        return "\n".join(_shown(i, v, repr(getattr(v, "dtype", None))) for i, v in enumerate(self))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError("ParameterList should not be called.")
 
 
 class ParameterDict(Module):
@@ -244,14 +318,19 @@ class ParameterDict(Module):
         if parameters is not None:
             self.update(parameters)
 
+    def _checked(self, key: Any) -> str:
+        if not isinstance(key, str):
+            raise TypeError(
+                f"Index given to ParameterDict cannot be used as a key as it is not a string (type is '{type(key).__name__}')."
+            )
+        return key
+
     def __getitem__(self, key: str) -> Any:
-        if key not in self._keys:
-            raise KeyError(key)
-        return getattr(self, key)
+        return getattr(self, self._checked(key))
 
     def __setitem__(self, key: str, value: Any) -> None:
+        setattr(self, self._checked(key), _as_parameter(value))
         self._keys[key] = None
-        setattr(self, key, Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value)
 
     def __delitem__(self, key: str) -> None:
         del self._keys[key]
@@ -263,6 +342,9 @@ class ParameterDict(Module):
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)
 
+    def __reversed__(self) -> Iterator[str]:
+        return reversed(self._keys)
+
     def __contains__(self, key: object) -> bool:
         return key in self._keys
 
@@ -270,13 +352,23 @@ class ParameterDict(Module):
         """The names."""
         return self._keys.keys()
 
-    def values(self) -> Any:
+    def values(self) -> Iterator[Any]:
         """The parameters."""
-        return [self[k] for k in self._keys]
+        return (self[k] for k in self._keys)
 
-    def items(self) -> Any:
+    def items(self) -> Iterator[tuple[str, Any]]:
         """Names and parameters."""
-        return [(k, self[k]) for k in self._keys]
+        return ((k, self[k]) for k in self._keys)
+
+    def copy(self) -> ParameterDict:
+        """Another dictionary of the same parameters."""
+        return ParameterDict(OrderedDict(self.items()))
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """A parameter, which is the default if there was none."""
+        if key not in self:
+            self[key] = default
+        return self[key]
 
     def pop(self, key: str) -> Any:
         """Take a parameter out and return it."""
@@ -284,9 +376,18 @@ class ParameterDict(Module):
         del self[key]
         return value
 
+    def popitem(self) -> tuple[str, Any]:
+        """Take the last parameter out and return it with its name."""
+        key = next(reversed(self))
+        return key, self.pop(key)
+
     def get(self, key: str, default: Any = None) -> Any:
         """A parameter, or the default."""
         return self[key] if key in self._keys else default
+
+    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
+        """A new dictionary with one value for all keys."""
+        return ParameterDict([(k, default) for k in keys])
 
     def clear(self) -> None:
         """Take all parameters out."""
@@ -294,9 +395,28 @@ class ParameterDict(Module):
             del self[key]
 
     def update(self, parameters: Any) -> None:
-        """Add parameters from a mapping or an iterable of pairs."""
-        for key, value in parameters.items() if isinstance(parameters, (Mapping, ParameterDict)) else parameters:
+        """Add parameters from a mapping (a plain dict's in the order of their names, as in PyTorch) or an iterable of pairs."""
+        items = _items(parameters, "ParameterDict", ParameterDict)
+        plain = isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict)
+        for key, value in sorted(items, key=lambda item: item[0]) if plain else list(items):
             self[key] = value
 
+    def __or__(self, other: ParameterDict) -> ParameterDict:
+        found = self.copy()
+        found.update(other)
+        return found
+
+    def __ror__(self, other: ParameterDict) -> ParameterDict:
+        found = other.copy()
+        found.update(self)
+        return found
+
+    def __ior__(self, other: ParameterDict) -> ParameterDict:
+        self.update(other)
+        return self
+
     def extra_repr(self) -> str:
-        return "\n".join(f"  ({k}): {_shown(v)}" for k, v in self.items())
+        return "\n".join(_shown(k, v, typename(v)) for k, v in self.items())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise RuntimeError("ParameterDict should not be called.")

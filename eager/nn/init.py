@@ -6,6 +6,7 @@ import math
 import warnings
 from typing import Any
 
+from ..dtypes import float32
 from ..grad_mode import no_grad
 from ..ops.create import eye
 from ..ops.random import randn, randperm
@@ -55,8 +56,10 @@ def trunc_normal_(
         return (1.0 + math.erf(x / math.sqrt(2.0))) / 2.0
 
     low, high = below((a - mean) / std), below((b - mean) / std)
-    tensor.uniform_(2 * low - 1, 2 * high - 1, generator=generator)
-    return tensor.erfinv_().mul_(std * math.sqrt(2.0)).add_(mean).clamp_(min=a, max=b)  # type: ignore[no-any-return]
+    values = tensor if tensor.itemsize >= 4 else tensor.float()  # uniform half-precision numbers are too coarse at the ends
+    values.uniform_(2 * low - 1, 2 * high - 1, generator=generator)
+    values.erfinv_().mul_(std * math.sqrt(2.0)).add_(mean).clamp_(min=a, max=b)
+    return tensor if values is tensor else tensor.copy_(values)  # type: ignore[no-any-return]
 
 
 @no_grad()
@@ -107,7 +110,7 @@ def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
     return tensor.shape[1] * field, tensor.shape[0] * field
 
 
-def _fan(tensor: Tensor, mode: str) -> int:
+def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
     mode = mode.lower()
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
@@ -129,7 +132,7 @@ def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> floa
     if 0 in tensor.shape:
         warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
         return None
-    return calculate_gain(nonlinearity, a) / math.sqrt(_fan(tensor, mode))
+    return calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
 
 
 def kaiming_uniform_(
@@ -157,7 +160,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Any = None) -> Tenso
         return tensor
     rows = tensor.shape[0]
     columns = tensor.numel() // rows
-    flat = randn(max(rows, columns), min(rows, columns), device=tensor.device, generator=generator)
+    dtype = tensor.dtype if tensor.itemsize >= 4 else float32
+    flat = randn(max(rows, columns), min(rows, columns), dtype=dtype, device=tensor.device, generator=generator)
     q, r = flat.qr()
     q = q * r.diagonal().sign()  # so that every orthogonal matrix is equally likely
     q = q.t() if rows < columns else q

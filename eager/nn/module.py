@@ -1,128 +1,143 @@
 """`Module`: a tree of parameters, buffers and submodules with a `forward`.
 
 Names, arguments, `state_dict` keys, repr and errors are PyTorch's. Every assignment to an attribute, train/eval switch
-and hook registration bumps `_version_number`, a plain int that a compiled function's guard can read at no cost.
+and change of hooks bumps `_version_number`, a plain int that a compiled function's guard can read at no cost. Hooks are in
+`hooks.py`, saving and loading in `state.py`, errors that say their module's path in `located.py`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from ..dtypes import as_dtype, bfloat16, float16, float32, float64
 from ..grad_mode import no_grad
-from ..tape import RemovableHandle
+from ..ops.convert import wanted
+from ..ops.create import empty_like
 from ..tensor import Tensor
+from .hooks import EVERYWHERE, Hooked
+from .located import LOCATED, locate
 from .parameter import Buffer, Parameter
+from .state import Stateful
 
 T = TypeVar("T", bound="Module")
-_TABLES = ("_parameters", "_buffers", "_modules")
+_HOOKS = (
+    "_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks",
+    "_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 
 
-class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict` returns: the keys that found no counterpart."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-    def __repr__(self) -> str:
-        if not self.missing_keys and not self.unexpected_keys:
-            return "<All keys matched successfully>"
-        return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+def typename(value: Any) -> str:
+    """What kind of thing a value is, in an error message."""
+    if isinstance(value, Tensor):
+        return value.type()  # type: ignore[no-any-return]
+    kind = value if isinstance(value, type) else type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-class Module:
+class Module(Hooked, Stateful):
     """Base class of all networks and layers. Call `super().__init__()` before assigning anything."""
 
     training: bool
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
-    _non_persistent: set[str]
+    call_super_init = False  # with other base classes beside Module: whether to call their __init__ too
     _version_number = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.__dict__.update(
-            training=True,
-            _parameters={},
-            _buffers={},
-            _modules={},
-            _non_persistent=set(),
-            _forward_pre_hooks={},
-            _forward_hooks={},
-            _backward_pre_hooks={},
-            _backward_hooks={},
-        )
+        if not self.call_super_init and kwargs:
+            raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument '{next(iter(kwargs))}'")
+        if not self.call_super_init and args:
+            raise TypeError(f"{type(self).__name__}.__init__() takes 1 positional argument but {len(args) + 1} were given")
+        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _non_persistent_buffers_set=set())
+        self.__dict__.update({table: {} for table in _HOOKS})
+        if self.call_super_init:
+            super().__init__(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the module's result. Every subclass defines it."""
         raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            if self._forward_pre_hooks or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or EVERYWHERE:
+                return self._call_with_hooks(args, kwargs)
+            return self.forward(*args, **kwargs)
+        except LOCATED as error:
+            locate(error, self)
+            raise
+
+    def _changed(self) -> None:
+        """Note that the module is not what it was, for guards."""
+        self.__dict__["_version_number"] = self._version_number + 1
+
     # ---- attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
+        self._changed()
         fields = self.__dict__
-        fields["_version_number"] = self._version_number + 1
         if "_parameters" not in fields:
             if isinstance(value, (Parameter, Module, Buffer)):
-                kind = {Parameter: "parameters", Buffer: "buffers"}.get(type(value), "module")
-                raise AttributeError(f"cannot assign {kind} before Module.__init__() call: call super().__init__() first")
+                kind = "parameters" if isinstance(value, Parameter) else "module" if isinstance(value, Module) else "buffer"
+                raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
             object.__setattr__(self, name, value)
         elif isinstance(value, Parameter):
             self._make_room(name, "_parameters")
             self.register_parameter(name, value)
+        elif name in fields["_parameters"]:
+            self._refuse(value, "parameter", name, "nn.Parameter")
+            self.register_parameter(name, None)
         elif isinstance(value, Module):
             self._make_room(name, "_modules")
             self._modules[name] = value
-        elif isinstance(value, Buffer):
-            self._make_room(name, "_buffers")
-            self.register_buffer(name, value, value.persistent)
+        elif name in fields["_modules"]:
+            self._refuse(value, "child module", name, "nn.Module")
+            self._modules[name] = None
+        elif isinstance(value, Buffer) or name in fields["_buffers"]:
+            if not isinstance(value, Tensor):
+                self._refuse(value, "buffer", name, "nn.Buffer, tapejit.Tensor")
+            persistent = value.persistent if isinstance(value, Buffer) else name not in self._non_persistent_buffers_set
+            self.register_buffer(name, value, persistent)
         else:
-            table = next((t for t in _TABLES if name in fields[t]), None)
-            if table is None:
-                object.__setattr__(self, name, value)
-                return
-            if value is not None and not (table == "_buffers" and isinstance(value, Tensor)):
-                what = {"_parameters": "parameter", "_modules": "child module", "_buffers": "buffer"}[table]
-                wanted = {"_parameters": "nn.Parameter", "_modules": "nn.Module", "_buffers": "Tensor"}[table]
-                raise TypeError(
-                    f"cannot assign '{type(value).__name__}' as {what} '{name}' (tapejit.{wanted} or None expected)"
-                )
-            fields[table][name] = value
+            object.__setattr__(self, name, value)
+
+    def _refuse(self, value: Any, what: str, name: str, expected: str) -> None:
+        if value is not None:
+            raise TypeError(f"cannot assign '{typename(value)}' as {what} '{name}' (tapejit.{expected} or None expected)")
 
     def _make_room(self, name: str, table: str) -> None:
         """A name stands for one thing: take it out of wherever else it is."""
-        self.__dict__.pop(name, None)
-        for other in _TABLES:
+        fields = self.__dict__
+        fields.pop(name, None)
+        for other in ("_parameters", "_buffers", "_modules"):
             if other != table:
-                self.__dict__[other].pop(name, None)
-        self._non_persistent.discard(name)
+                fields[other].pop(name, None)
+        self._non_persistent_buffers_set.discard(name)
 
     def __getattr__(self, name: str) -> Any:
-        for table in _TABLES:
-            members = self.__dict__.get(table)
-            if members is not None and name in members:
-                return members[name]
+        fields = self.__dict__
+        if "_parameters" in fields:
+            for table in (fields["_parameters"], fields["_modules"], fields["_buffers"]):
+                if name in table:
+                    return table[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name: str) -> None:
-        self.__dict__["_version_number"] = self._version_number + 1
-        for table in _TABLES:
-            if name in self.__dict__[table]:
-                del self.__dict__[table][name]
-                self._non_persistent.discard(name)
+        self._changed()
+        for table in (self._parameters, self._buffers, self._modules):
+            if name in table:
+                del table[name]
+                self._non_persistent_buffers_set.discard(name)
                 return
         object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._parameters, *self._buffers, *self._modules})
+        names = {*dir(type(self)), *self.__dict__, *self._parameters, *self._buffers, *self._modules}
+        return sorted(name for name in names if not name[:1].isdigit())
 
-    def _check_name(self, name: str, kind: str, table: str) -> None:
+    def _check_name(self, name: Any, kind: str, table: str) -> None:
         if not isinstance(name, str):
-            raise TypeError(f"{kind} name should be a string. Got {type(name).__name__}")
+            raise TypeError(f"{kind} name should be a string. Got {typename(name)}")
         if "." in name:
-            raise KeyError(f'{kind} name can\'t contain ".", got "{name}"')
+            raise KeyError(f'{kind} name can\'t contain ".", got: {name}')
         if name == "":
             raise KeyError(f'{kind} name can\'t be empty string ""')
         if hasattr(self, name) and name not in self.__dict__[table]:
@@ -135,14 +150,15 @@ class Module:
         self._check_name(name, "parameter", "_parameters")
         if param is not None and not isinstance(param, Parameter):
             raise TypeError(
-                f"cannot assign '{type(param).__name__}' object to parameter '{name}' (tapejit.nn.Parameter or None required)"
+                f"cannot assign '{typename(param)}' object to parameter '{name}' (tapejit.nn.Parameter or None required)"
             )
-        if param is not None and param._node is not None:
+        if param is not None and param.grad_fn is not None:
             raise ValueError(
                 f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly. To express "
                 f"'{name}' as a function of another Tensor, compute the value in the forward() method."
             )
         self._parameters[name] = param
+        self._changed()
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is part of the state (if `persistent`) and moves with the module, but is no parameter."""
@@ -150,89 +166,22 @@ class Module:
             raise AttributeError("cannot assign buffer before Module.__init__() call")
         self._check_name(name, "buffer", "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
-            raise TypeError(
-                f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (tapejit Tensor or None required)"
-            )
+            raise TypeError(f"cannot assign '{typename(tensor)}' object to buffer '{name}' (tapejit Tensor or None required)")
         self._buffers[name] = tensor
-        (self._non_persistent.discard if persistent else self._non_persistent.add)(name)
-        self.__dict__["_version_number"] = self._version_number + 1
-
-    def register_module(self, name: str, module: Module | None) -> None:
-        """The same as `add_module`."""
-        self.add_module(name, module)
+        (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
+        self._changed()
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a submodule under a name."""
         if module is not None and not isinstance(module, Module):
-            raise TypeError(f"{type(module).__name__} is not a Module subclass")
+            raise TypeError(f"{typename(module)} is not a Module subclass")
         self._check_name(name, "module", "_modules")
         self._modules[name] = module
-        self.__dict__["_version_number"] = self._version_number + 1
+        self._changed()
 
-    # ---- calling
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not (self._forward_pre_hooks or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks):
-            return self.forward(*args, **kwargs)
-        return self._call_with_hooks(args, kwargs)
-
-    def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        for hook, with_kwargs in tuple(self._forward_pre_hooks.values()):
-            found = hook(self, args, kwargs) if with_kwargs else hook(self, args)
-            if with_kwargs and found is not None:
-                args, kwargs = found
-            elif found is not None:
-                args = found if isinstance(found, tuple) else (found,)
-        gate = None
-        if self._backward_hooks or self._backward_pre_hooks:
-            from .hooks import BackwardGate
-
-            gate = BackwardGate(self, tuple(self._backward_hooks.values()), tuple(self._backward_pre_hooks.values()))
-            args = gate.inputs(args)
-        result, failed = None, True
-        try:
-            result = self.forward(*args, **kwargs)
-            failed = False
-        finally:
-            for hook, with_kwargs, always in tuple(self._forward_hooks.values()):
-                if failed and not always:
-                    continue
-                found = hook(self, args, kwargs, result) if with_kwargs else hook(self, args, result)
-                if found is not None:
-                    result = found
-        return result if gate is None else gate.outputs(result)
-
-    def _add_hook(self, table: str, entry: Any, prepend: bool) -> RemovableHandle:
-        hooks = self.__dict__[table]
-        handle = RemovableHandle.add(hooks, entry)
-        if prepend:
-            others = {k: v for k, v in hooks.items() if k != handle.id}
-            hooks.clear()
-            hooks.update({handle.id: entry, **others})
-        self.__dict__["_version_number"] = self._version_number + 1
-        return handle
-
-    def register_forward_pre_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(module, args)` before forward; what it returns replaces the arguments."""
-        return self._add_hook("_forward_pre_hooks", (hook, with_kwargs), prepend)
-
-    def register_forward_hook(
-        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
-    ) -> RemovableHandle:
-        """Call `hook(module, args, output)` after forward; what it returns replaces the output."""
-        return self._add_hook("_forward_hooks", (hook, with_kwargs, always_call), prepend)
-
-    def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, grad_input, grad_output)` when the gradients of the inputs are there."""
-        return self._add_hook("_backward_hooks", hook, prepend)
-
-    register_backward_hook = register_full_backward_hook
-
-    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
-        """Call `hook(module, grad_output)` when the gradients of the outputs are there; what it returns replaces them."""
-        return self._add_hook("_backward_pre_hooks", hook, prepend)
+    def register_module(self, name: str, module: Module | None) -> None:
+        """The same as `add_module`."""
+        self.add_module(name, module)
 
     # ---- the tree
 
@@ -250,9 +199,9 @@ class Module:
             if child is not None:
                 yield from child.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
         """This module and all below it."""
-        for _, module in self.named_modules():
+        for _, module in self.named_modules(remove_duplicate=remove_duplicate):
             yield module
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
@@ -305,17 +254,32 @@ class Module:
         """The submodule at a path such as `encoder.layers.2`."""
         module: Any = self
         for name in target.split(".") if target else []:
-            if not hasattr(module, name):
-                raise AttributeError(f"{type(module).__name__} has no attribute `{name}` (looking for '{target}')")
-            module = getattr(module, name)
+            module = module._attribute(name, target)
             if not isinstance(module, Module):
                 raise AttributeError(f"`{name}` is not an nn.Module (looking for '{target}')")
         return module
 
+    def _attribute(self, name: str, target: str) -> Any:
+        if not hasattr(self, name):
+            raise AttributeError(f"{self._get_name()} has no attribute `{name}` (looking for '{target}')")
+        return getattr(self, name)
+
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Put a module at a path; with `strict` there has to be one already."""
+        if target == "":
+            raise ValueError("Cannot set the submodule without a target name!")
+        if not isinstance(module, Module):
+            raise ValueError(f"`module` is not an nn.Module, found {type(module)}")
+        path, _, name = target.rpartition(".")
+        parent = self.get_submodule(path)
+        if (strict or hasattr(parent, name)) and not isinstance(parent._attribute(name, target), Module):
+            raise AttributeError(f"`{name}` is not an nn.Module")
+        setattr(parent, name, module)
+
     def get_parameter(self, target: str) -> Parameter:
         """The parameter at a path such as `encoder.weight`."""
         path, _, name = target.rpartition(".")
-        found = getattr(self.get_submodule(path), name)
+        found = self.get_submodule(path)._attribute(name, target)
         if not isinstance(found, Parameter):
             raise AttributeError(f"`{name}` is not an nn.Parameter")
         return found
@@ -324,9 +288,10 @@ class Module:
         """The buffer at a path."""
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
+        found = module._attribute(name, target)
         if name not in module._buffers:
             raise AttributeError(f"`{name}` is not a buffer")
-        return getattr(module, name)  # type: ignore[no-any-return]
+        return found  # type: ignore[no-any-return]
 
     def apply(self: T, fn: Callable[[Module], Any]) -> T:
         """Call `fn` on every submodule and on this one, children first."""
@@ -359,37 +324,41 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the parameters' gradients, or fill them with zeros."""
         for parameter in self.parameters():
-            if parameter._grad is None:
-                continue
-            if set_to_none:
+            gradient = parameter._grad
+            if gradient is not None and set_to_none:
                 parameter._grad = None
-            else:
-                parameter._grad.detach_()
-                parameter._grad.zero_()
+            elif gradient is not None:
+                if gradient.grad_fn is not None:
+                    gradient.detach_()
+                gradient.requires_grad_(False).zero_()
 
-    def _apply(self: T, convert: Callable[[Tensor], Tensor]) -> T:
+    def _apply(self: T, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> T:
         """Convert every parameter, gradient and buffer; the parameter objects stay the same, so optimizers keep them."""
-        for module in self.modules():
-            with no_grad():
-                for parameter in module._parameters.values():
-                    if parameter is not None:
-                        parameter.data = convert(parameter.detach())
-                        if parameter._grad is not None:
-                            parameter._grad = convert(parameter._grad)
-                for name, buffer in module._buffers.items():
-                    if buffer is not None:
-                        module._buffers[name] = convert(buffer)
-            module.__dict__["_version_number"] = module._version_number + 1
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        with no_grad():
+            for parameter in self._parameters.values():
+                if parameter is not None:
+                    replace(parameter, fn)
+                    if parameter._grad is not None:
+                        replace(parameter._grad, fn)
+            for name, buffer in self._buffers.items():
+                if buffer is not None:
+                    self._buffers[name] = fn(buffer)
+        self._changed()
         return self
 
     def to(self: T, *args: Any, **kwargs: Any) -> T:
         """Move to a device and/or convert floating-point members to a dtype."""
-        from ..ops.convert import conversion
-
-        where, dtype, _ = conversion(args, kwargs)
+        where, dtype, _ = wanted(args, kwargs)
         if dtype is not None and not as_dtype(dtype).is_floating_point:
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype}")
         return self._apply(lambda t: t.to(device=where, dtype=dtype if t.is_floating_point() else None))
+
+    def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
+        """Move to a device without the values."""
+        return self._apply(lambda t: empty_like(t, device=device), recurse)
 
     def cuda(self: T, device: Any = None) -> T:
         """Move to a GPU."""
@@ -422,74 +391,7 @@ class Module:
         """Floating-point members as bfloat16."""
         return self._floats(bfloat16)
 
-    def share_memory(self: T) -> T:
-        """Accepted and without effect: worker processes are not given tensors in shared memory."""
-        return self
-
-    # ---- state
-
-    def state_dict(self, *, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """All parameters and persistent buffers by path, sharing memory with the module."""
-        found: dict[str, Any] = OrderedDict() if destination is None else destination
-        for name, parameter in self._parameters.items():
-            if parameter is not None:
-                found[prefix + name] = parameter if keep_vars else parameter.detach()
-        for name, buffer in self._buffers.items():
-            if buffer is not None and name not in self._non_persistent:
-                found[prefix + name] = buffer if keep_vars else buffer.detach()
-        if type(self).get_extra_state is not Module.get_extra_state:
-            found[prefix + "_extra_state"] = self.get_extra_state()
-        for name, child in self._modules.items():
-            if child is not None:
-                child.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
-        return found
-
-    def get_extra_state(self) -> Any:
-        """State that is no tensor, for subclasses to define together with `set_extra_state`."""
-        raise RuntimeError("Reached a code path in Module.get_extra_state() that should never be called.")
-
-    def set_extra_state(self, state: Any) -> None:
-        """Take back what `get_extra_state` returned."""
-        raise RuntimeError("Reached a code path in Module.set_extra_state() that should never be called.")
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> IncompatibleKeys:
-        """Copy (or with `assign` take over) tensors by path. Nothing is written unless everything fits."""
-        if not isinstance(state_dict, Mapping):
-            raise TypeError(f"Expected state_dict to be dict-like, got {type(state_dict).__name__}.")
-        own = self.state_dict(keep_vars=True)
-        missing = [key for key in own if key not in state_dict]
-        unexpected = [key for key in state_dict if key not in own]
-        problems = []
-        if strict and unexpected:
-            problems.append("Unexpected key(s) in state_dict: " + ", ".join(f'"{k}"' for k in unexpected) + ". ")
-        if strict and missing:
-            problems.append("Missing key(s) in state_dict: " + ", ".join(f'"{k}"' for k in missing) + ". ")
-        shared = [key for key in own if key in state_dict and isinstance(own[key], Tensor)]
-        problems += [line for key in shared if (line := mismatch(key, own[key], state_dict[key]))]
-        if problems:
-            raise RuntimeError(f"Error(s) in loading state_dict for {type(self).__name__}:\n\t" + "\n\t".join(problems))
-        with no_grad():
-            for key in shared:
-                self._load(key, own[key], state_dict[key], assign)
-        for path, module in self.named_modules():
-            key = f"{path}._extra_state" if path else "_extra_state"
-            if key in own and key in state_dict:
-                module.set_extra_state(state_dict[key])
-        return IncompatibleKeys(missing, unexpected)
-
-    def _load(self, key: str, own: Tensor, given: Tensor, assign: bool) -> None:
-        if not assign:
-            own.copy_(given)
-            return
-        path, _, name = key.rpartition(".")
-        module = self.get_submodule(path)
-        if isinstance(own, Parameter):
-            module._parameters[name] = given if isinstance(given, Parameter) else Parameter(given, own.requires_grad)
-        else:
-            module._buffers[name] = given
-        module.__dict__["_version_number"] = module._version_number + 1
-
-    # ---- printing and copying
+    # ---- printing
 
     def extra_repr(self) -> str:
         """What stands between the parentheses of a layer's repr."""
@@ -511,13 +413,8 @@ class Module:
         return f"{self._get_name()}(" + ("\n  " + "\n  ".join(body) + "\n" if body else "") + ")"
 
 
-def mismatch(key: str, own: Tensor, given: Any) -> str | None:
-    """PyTorch's line for a state_dict entry that does not fit; None if it fits."""
-    if not isinstance(given, Tensor):
-        return f'While copying the parameter named "{key}", expected Tensor or Tensor-like object but received {type(given)}.'
-    if own.shape != given.shape:
-        return (
-            f"size mismatch for {key}: copying a param with shape {given.shape} from checkpoint, "
-            f"the shape in current model is {own.shape}."
-        )
-    return None
+def replace(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
+    """Let a tensor show its converted values, and leave it alone if that changes nothing."""
+    found = fn(tensor.detach())
+    if found._array is not tensor._array:
+        tensor.data = found

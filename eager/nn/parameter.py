@@ -1,33 +1,44 @@
-"""`Parameter`: a tensor that a module counts among its parameters."""
+"""`Parameter` and `Buffer`: tensors that a module registers when they are assigned to one of its attributes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..tensor import Tensor
+from ..tensor import Tensor, versions_of
+
+
+def _show(target: Tensor, data: Tensor | None, kind: str) -> None:
+    """Let a new tensor show the memory of `data`, without its history."""
+    if data is None:
+        Tensor.__init__(target)
+    elif isinstance(data, Tensor):
+        target._array, target._versions = data._array, versions_of(data)
+    else:
+        raise TypeError(f"{kind}(): expected a Tensor, got {type(data).__name__}; wrap it in tapejit.tensor(...)")
 
 
 class Parameter(Tensor):
-    """A leaf tensor that requires grad and registers itself when assigned to a module's attribute."""
+    """A leaf tensor that requires grad and counts among the parameters of the module it is assigned to."""
 
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
         return object.__new__(cls)
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
-        if data is None:
-            super().__init__()
-        elif isinstance(data, Tensor):
-            self._array = data._array
-        else:
-            raise TypeError(f"Parameter(): expected a Tensor, got {type(data).__name__}; wrap it in tapejit.tensor(...)")
+        _show(self, data, "Parameter")
         self.requires_grad_(requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        """A copy without the gradient, as in PyTorch."""
+        if id(self) not in memo:
+            memo[id(self)] = type(self)(self.detach().clone(), self.requires_grad)
+        return memo[id(self)]  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return "Parameter containing:\n" + super().__repr__()
 
 
 class Buffer(Tensor):
-    """A tensor that registers itself as a module's buffer when assigned to an attribute."""
+    """A tensor that counts among the buffers of the module it is assigned to."""
 
     persistent: bool = True
 
@@ -35,8 +46,5 @@ class Buffer(Tensor):
         return object.__new__(cls)
 
     def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
-        if data is None:
-            super().__init__()
-        else:
-            self._array = data._array
+        _show(self, data, "Buffer")
         self.persistent = persistent

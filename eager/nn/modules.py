@@ -1,0 +1,40 @@
+"""`nn.modules`: PyTorch's folder of layers. Programs import its files by name, `nn.modules.batchnorm` and so on, for base
+classes and `isinstance`; here they are other names of the files that hold the same classes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import (
+    activation,
+    containers,
+    conv,
+    distance,
+    dropout,
+    embedding,
+    linear,
+    loss,
+    module,
+    normalization,
+    pooling,
+    sizes,
+    vision,
+)
+
+if TYPE_CHECKING:  # the files and classes below
+
+    def __getattr__(name: str) -> Any: ...
+
+
+FILES: dict[str, Any] = {
+    "activation": activation, "batchnorm": normalization, "channelshuffle": vision, "container": containers, "conv": conv,
+    "distance": distance, "dropout": dropout, "flatten": linear, "fold": vision, "instancenorm": normalization,
+    "linear": linear, "loss": loss, "module": module, "normalization": normalization, "padding": vision,
+    "pixelshuffle": vision, "pooling": pooling, "sparse": embedding, "upsampling": vision, "utils": sizes,
+}  # fmt: skip
+
+for _file in FILES.values():
+    globals().update(
+        {n: c for n, c in vars(_file).items() if isinstance(c, type) and issubclass(c, module.Module) and n[0] != "_"}
+    )
+globals().update(FILES)
