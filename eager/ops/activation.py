@@ -66,7 +66,8 @@ def check(name: str, input: Any, integers: bool = False) -> None:
 
 
 def activate(op: Op, input: Tensor, inplace: bool, attrs: dict[str, Any]) -> Tensor:
-    """Apply, into the input itself if asked to."""
+    """Apply, into the input itself if asked to. Ops that save their input have a copy of it saved then, unless they have a
+    variant for it, with an underscore, whose gradient comes from the output."""
     return apply(op, (input,), attrs, input if inplace else None)  # type: ignore[no-any-return]
 
 
@@ -102,15 +103,22 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 HARDTANH_BACKWARD = primitive(
     "hardtanh_backward",
     "composite",
-    lambda xp, g, out, *, low, high: kept(xp, g, ~((out <= low) | (out >= high))),
-    expand=lambda g, out, low, high: where((out <= low) | (out >= high), out * 0, g),
+    lambda xp, g, x, *, low, high: kept(xp, g, ~((x <= low) | (x >= high))),
+    expand=lambda g, x, low, high: where((x <= low) | (x >= high), clamp(x, 0, 0), g),
 )
 HARDTANH = primitive(
     "hardtanh",
     "composite",
     lambda xp, x, *, low, high: xp.clip(x, low, high),
-    grad={"x": lambda g, out, low, high: apply(HARDTANH_BACKWARD, (g, out), {"low": low, "high": high})},
+    grad={"x": lambda g, x, low, high: apply(HARDTANH_BACKWARD, (g, x), {"low": low, "high": high})},
     expand=lambda x, low, high: clamp(x, low, high),
+)
+HARDTANH_ = primitive(
+    "hardtanh_",
+    "composite",
+    HARDTANH.run,
+    grad={"x": lambda g, out, low, high: apply(HARDTANH_BACKWARD, (g, out), {"low": low, "high": high})},
+    expand=HARDTANH.expand,
 )
 
 
@@ -121,7 +129,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val: {min_val} > {max_val}")
     limits = (min_val, max_val) if input.dtype.is_floating_point else (int(min_val), int(max_val))
-    return activate(HARDTANH, input, inplace, {"low": limits[0], "high": limits[1]})
+    return activate(HARDTANH_ if inplace else HARDTANH, input, inplace, {"low": limits[0], "high": limits[1]})
 
 
 @public("nn.functional", samples=[sample(A(2, 3)), sample(A(5, lo=4, hi=8)), sample(I(4, lo=-3), grad=False)])
@@ -132,11 +140,13 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def run_leaky_relu(xp: Any, x: Any, *, negative_slope: float) -> Any:
     below = xp.multiply(x, negative_slope, out=xp.empty_like(x))
+    if negative_slope < 0:
+        return xp.where(x > 0, x, below)
     return (xp.maximum if negative_slope <= 1 else xp.minimum)(x, below, out=below)
 
 
-def run_leaky_relu_backward(xp: Any, g: Any, out: Any, *, negative_slope: float) -> Any:
-    slope = (out > 0).astype(g.dtype)
+def run_leaky_relu_backward(xp: Any, g: Any, x: Any, *, negative_slope: float) -> Any:
+    slope = (x > 0).astype(g.dtype)
     slope *= 1 - negative_slope
     slope += negative_slope
     slope *= g
@@ -147,14 +157,21 @@ LEAKY_RELU_BACKWARD = primitive(
     "leaky_relu_backward",
     "composite",
     run_leaky_relu_backward,
-    expand=lambda g, out, negative_slope: where(out > 0, g, g * negative_slope),
+    expand=lambda g, x, negative_slope: where(x > 0, g, g * negative_slope),
 )
-LEAKY_RELU = primitive(  # for slopes that are not negative: there the output has the input's sign
+LEAKY_RELU = primitive(
     "leaky_relu",
     "composite",
     run_leaky_relu,
-    grad={"x": lambda g, out, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, out), {"negative_slope": negative_slope})},
+    grad={"x": lambda g, x, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, x), {"negative_slope": negative_slope})},
     expand=lambda x, negative_slope: where(x > 0, x, x * negative_slope),
+)
+LEAKY_RELU_ = primitive(  # for slopes that are not negative: there the output has the input's sign
+    "leaky_relu_",
+    "composite",
+    run_leaky_relu,
+    grad={"x": lambda g, out, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, out), {"negative_slope": negative_slope})},
+    expand=LEAKY_RELU.expand,
 )
 
 
@@ -162,9 +179,8 @@ LEAKY_RELU = primitive(  # for slopes that are not negative: there the output ha
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x above 0, negative_slope * x below."""
     check("leaky_relu", input)
-    if not negative_slope >= 0:
-        return composed("leaky_relu", lambda x: where(x > 0, x, x * negative_slope), input, inplace)
-    return activate(LEAKY_RELU, input, inplace, {"negative_slope": float(negative_slope)})
+    op = LEAKY_RELU_ if inplace and negative_slope >= 0 else LEAKY_RELU
+    return activate(op, input, inplace, {"negative_slope": float(negative_slope)})
 
 
 @public("", "nn.functional", samples=[sample(A(2, 3, 2), A(3)), sample(A(2, 3), A(1)), sample(A(4), A())])
@@ -259,20 +275,37 @@ def run_elu(xp: Any, x: Any, *, alpha: float, scale: float, input_scale: float) 
     return above
 
 
-def run_elu_backward(xp: Any, g: Any, out: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
+def run_elu_backward(xp: Any, g: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
+    slope = xp.minimum(x, 0, out=xp.empty_like(x))
+    slope *= input_scale
+    xp.exp(slope, out=slope)
+    slope *= input_scale * alpha * scale
+    return risen(xp, slope, g, x, scale - input_scale * alpha * scale)
+
+
+def run_elu_backward_(xp: Any, g: Any, out: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
     slope = xp.minimum(out, 0, out=xp.empty_like(out))
     slope *= input_scale
     slope += input_scale * alpha * scale
-    jump = scale - input_scale * alpha * scale  # how much steeper it is above 0 than just below
+    return risen(xp, slope, g, out, scale - input_scale * alpha * scale)
+
+
+def risen(xp: Any, slope: Any, g: Any, x: Any, jump: float) -> Any:
+    """g times a slope that is larger by `jump` above 0, in the slope's buffer."""
     if jump:
-        slope += (out > 0) * out.dtype.type(jump)
+        slope += (x > 0) * x.dtype.type(jump)
     slope *= g
     return slope
 
 
-def elu_gradient(g: Tensor, out: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
+def elu_gradient(g: Tensor, x: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
     attrs = {"alpha": alpha, "scale": scale, "input_scale": input_scale}
-    return apply(ELU_BACKWARD, (g, out), attrs)  # type: ignore[no-any-return]
+    return apply(ELU_BACKWARD, (g, x), attrs)  # type: ignore[no-any-return]
+
+
+def elu_gradient_(g: Tensor, out: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
+    attrs = {"alpha": alpha, "scale": scale, "input_scale": input_scale}
+    return apply(ELU_BACKWARD_, (g, out), attrs)  # type: ignore[no-any-return]
 
 
 def elu_by_parts(x: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
@@ -283,19 +316,26 @@ ELU_BACKWARD = primitive(
     "elu_backward",
     "composite",
     run_elu_backward,
+    expand=lambda g, x, alpha, scale, input_scale: (
+        g * where(x > 0, scale, exp(minimum(x, 0.0) * input_scale) * (input_scale * alpha * scale))
+    ),
+)
+ELU_BACKWARD_ = primitive(
+    "elu_backward_",
+    "composite",
+    run_elu_backward_,
     expand=lambda g, out, alpha, scale, input_scale: (
         g * where(out > 0, scale, (minimum(out, 0.0) + alpha * scale) * input_scale)
     ),
 )
 ELU = primitive("elu", "composite", run_elu, grad={"x": elu_gradient}, expand=elu_by_parts)
+ELU_ = primitive("elu_", "composite", run_elu, grad={"x": elu_gradient_}, expand=elu_by_parts)  # for alpha >= 0: monotonic
 
 
 def exponential_unit(name: str, input: Tensor, inplace: bool, alpha: float, scale: float, input_scale: float) -> Tensor:
     check(name, input)
     attrs = {"alpha": float(alpha), "scale": scale, "input_scale": input_scale}
-    if alpha < 0:  # not monotonic: the output does not tell the slope
-        return composed(name, lambda x: elu_by_parts(x, **attrs), input, inplace)
-    return activate(ELU, input, inplace, attrs)
+    return activate(ELU_ if inplace and alpha >= 0 else ELU, input, inplace, attrs)
 
 
 @public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.7), sample(A()), sample(A(5), -0.5)], op=ELU)

@@ -1,8 +1,8 @@
 """Scaled dot product attention: softmax(query key^T) value, without keeping a matrix of queries by keys.
 
-The forward kernel works on pieces (some heads, some rows of queries) whose scores fit a fixed buffer, and saves the
-output and each row's log-sum-exp. The backward kernel makes the probabilities of a piece again from these, as flash
-attention does. Rows with every key masked give 0.
+The forward kernel works on pieces (some heads, some rows of queries) whose scores fit a fixed buffer, and saves each
+row's log-sum-exp. The backward kernel makes the probabilities of a piece again from this, as flash attention does. Rows
+with every key masked give 0.
 
 Inside the kernels a query is (B, G, L, E), a key (B, S, E) and a value (B, S, F): G heads of queries share a head of
 keys. Log-sum-exp is +inf for rows with every key masked, which makes their probabilities 0.
@@ -130,7 +130,6 @@ def run_attention_backward(
     key: Any,
     value: Any,
     mask: Any,
-    out: Any,
     log_total: Any,
     *,
     scale: float,
@@ -139,7 +138,7 @@ def run_attention_backward(
 ) -> tuple[Any, ...]:
     see = Layout(xp, query, key, value, mask, causal)
     shape = see.query.shape[:-1]
-    g, out, log_total = (x.reshape(*shape, x.shape[-1]) for x in (g, out, log_total))
+    g, log_total = (x.reshape(*shape, x.shape[-1]) for x in (g, log_total))
     dtype = log_total.dtype
     of_query = xp.empty(see.query.shape, query.dtype) if needs[0] else None
     of_key = xp.zeros(see.key.shape, dtype) if needs[1] else None
@@ -154,8 +153,9 @@ def run_attention_backward(
         if of_query is None and of_key is None:
             continue
         slopes = xp.matmul(joined(pull), wide(see.value[heads, keys]).swapaxes(-1, -2)).reshape(p.shape)
-        slopes -= total(xp, pull * wide(out[heads, :, rows]), (3,), True)
         slopes *= p
+        p *= total(xp, slopes, (3,), True)
+        slopes -= p
         if of_query is not None:
             found = xp.matmul(joined(slopes), wide(see.key[heads, keys])).reshape(*p.shape[:3], -1)
             found *= scale
@@ -221,7 +221,6 @@ def attention_backward_by_parts(
     key: Tensor,
     value: Tensor,
     mask: Any,
-    out: Tensor,
     log_total: Tensor,
     scale: float,
     causal: bool,
@@ -252,7 +251,6 @@ def attention_gradient(
     key: Tensor,
     value: Tensor,
     mask: Any,
-    out: Tensor,
     out1: Tensor,
     needs: tuple[bool, ...],
     scale: float,
@@ -261,7 +259,7 @@ def attention_gradient(
     if gs[0] is None:
         return None, None, None, None
     attrs = {"scale": scale, "causal": causal, "needs": needs[:3]}
-    found = iter(apply(ATTENTION_BACKWARD, (gs[0], query, key, value, mask, out, out1), attrs))
+    found = iter(apply(ATTENTION_BACKWARD, (gs[0], query, key, value, mask, out1), attrs))
     return (*(next(found) if need else None for need in needs[:3]), None)
 
 

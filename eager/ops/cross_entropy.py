@@ -1,11 +1,10 @@
 """Losses of class indices: negative log likelihood, and cross entropy, with one kernel from logits to loss and one back.
 
-Nothing of the logits' size is kept for the backward pass but the logits: the forward pass saves each row's maximum and
-the logarithm of its sum, from which softmax is made again. (Kept apart, because their sum would round large logits.)
+The forward pass saves the log-probabilities, the backward pass makes the gradient from them in one buffer.
 
-A row's loss is the sum over classes of q_c * (log-sum-exp - x_c), where q is 0 for ignored rows and otherwise
+A row's loss is the sum over classes of -q_c * log(p_c), where q is 0 for ignored rows and otherwise
 (1 - smoothing) * weight_c for the target class plus smoothing / C * weight_c for every class. So the gradient is
-sum(q) * softmax - q.
+sum(q) * p - q.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from ..samples import A, I, sample
 from ..tensor import Tensor
 from .loss import legacy_reduction, reduced
 from .norm import is_array, wide, wide_tensor
-from .pointwise import cast
+from .pointwise import cast, exp
 from .reduce import total
-from .softmax import log_softmax, softmax
+from .softmax import LOG_SOFTMAX_BACKWARD, log_softmax, run_log_softmax
 
 # ---- targets
 
@@ -46,26 +45,20 @@ CLASS_INDEX = primitive(
 
 def run_cross_entropy(
     xp: Any, x: Any, target: Any, weight: Any, *, ignore_index: int, label_smoothing: float, reduction: str
-) -> tuple[Any, Any, Any]:
-    dtype, x = x.dtype, wide(x)
+) -> tuple[Any, Any]:
     index, counts = class_index(xp, target, x.shape[1], ignore_index)
-    highest = x.max(axis=1, keepdims=True) if x.size else xp.zeros((x.shape[0], 1, *x.shape[2:]), x.dtype)
-    e = x - highest
-    xp.exp(e, out=e)
-    log_total = xp.log(total(xp, e, (1,), True)) if x.size else highest
-    of_target, of_all, each = shares(xp, x, index, counts, weight, label_smoothing)
-    picked = xp.take_along_axis(x, index[:, None], axis=1)
-    loss = (highest - picked + log_total)[:, 0] * of_target
+    logs = run_log_softmax(xp, wide(x), dim=1)
+    of_target, _, each = shares(xp, logs, index, counts, weight, label_smoothing)
+    loss = xp.take_along_axis(logs, index[:, None], axis=1)[:, 0] * -of_target
     if label_smoothing:
-        smooth = (highest + log_total)[:, 0] * (of_all - of_target)
-        smooth -= counts * (total(xp, x * each if is_array(each) else x, (1,), True)[:, 0] * (label_smoothing / x.shape[1]))
-        loss += smooth
-    if reduction == "none":
-        return loss.astype(dtype, copy=False), highest, log_total
-    loss = loss.sum()
+        smooth = total(xp, logs * each if is_array(each) else logs, (1,), True)[:, 0] * counts
+        smooth *= label_smoothing / x.shape[1]
+        loss -= smooth
+    if reduction != "none":
+        loss = loss.sum()
     if reduction == "mean":
-        loss = loss / weight_of_targets(xp, x, index, counts, weight)
-    return xp.asarray(loss, dtype), highest, log_total
+        loss = loss / weight_of_targets(xp, logs, index, counts, weight)
+    return xp.asarray(loss, x.dtype), logs.astype(x.dtype, copy=False)
 
 
 def shares(xp: Any, x: Any, index: Any, counts: Any, weight: Any, label_smoothing: float) -> tuple[Any, Any, Any]:
@@ -88,31 +81,19 @@ def weight_of_targets(xp: Any, x: Any, index: Any, counts: Any, weight: Any) -> 
 
 
 def run_cross_entropy_backward(
-    xp: Any,
-    g: Any,
-    x: Any,
-    target: Any,
-    weight: Any,
-    highest: Any,
-    log_total: Any,
-    *,
-    ignore_index: int,
-    label_smoothing: float,
-    reduction: str,
+    xp: Any, g: Any, target: Any, weight: Any, logs: Any, *, ignore_index: int, label_smoothing: float, reduction: str
 ) -> Any:
-    dtype, g, x = x.dtype, wide(g), wide(x)
-    index, counts = class_index(xp, target, x.shape[1], ignore_index)
-    of_target, of_all, each = shares(xp, x, index, counts, weight, label_smoothing)
+    dtype, g, p = logs.dtype, wide(g), wide(logs)
+    index, counts = class_index(xp, target, logs.shape[1], ignore_index)
+    of_target, of_all, each = shares(xp, p, index, counts, weight, label_smoothing)
     if reduction == "mean":
-        g = g / weight_of_targets(xp, x, index, counts, weight)
-    p = x - highest
-    p -= log_total
-    xp.exp(p, out=p)
+        g = g / weight_of_targets(xp, p, index, counts, weight)
+    p = xp.exp(p)
     p *= (of_all * g)[:, None]
     if label_smoothing:
-        p -= (counts * g * x.dtype.type(label_smoothing / x.shape[1]))[:, None] * each
-    row = xp.arange(x.shape[0])
-    place = (row, index) if x.ndim == 2 else (row[:, None], index, xp.arange(x.shape[2]))
+        p -= (counts * g * p.dtype.type(label_smoothing / p.shape[1]))[:, None] * each
+    row = xp.arange(p.shape[0])
+    place = (row, index) if p.ndim == 2 else (row[:, None], index, xp.arange(p.shape[2]))
     p[place] -= of_target * g
     return p.astype(dtype, copy=False)
 
@@ -135,7 +116,7 @@ def class_weights(weight: Any, ndim: int) -> Any:
 
 def cross_entropy_by_parts(
     x: Tensor, target: Tensor, weight: Any, ignore_index: int, label_smoothing: float, reduction: str
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     dtype, x = x.dtype, wide_tensor(x)
     index, kept, of_target = classes_of(x, target, weight, ignore_index)
     logs = log_softmax(x, 1)
@@ -145,49 +126,42 @@ def cross_entropy_by_parts(
         loss = loss * (1 - label_smoothing) - smooth * (label_smoothing / x._array.shape[1])
     if reduction != "none":
         loss = loss.sum() / of_target.sum() if reduction == "mean" else loss.sum()
-    highest = x.detach().amax(1, keepdim=True)
-    log_total = (x.detach() - highest).exp().sum(1, keepdim=True).log()
-    return cast(loss, dtype), highest, log_total
+    return cast(loss, dtype), cast(logs, dtype)
 
 
 def cross_entropy_backward_by_parts(
-    g: Tensor,
-    x: Tensor,
-    target: Tensor,
-    weight: Any,
-    highest: Tensor,
-    log_total: Tensor,
-    ignore_index: int,
-    label_smoothing: float,
-    reduction: str,
+    g: Tensor, target: Tensor, weight: Any, logs: Tensor, ignore_index: int, label_smoothing: float, reduction: str
 ) -> Tensor:
-    dtype, g, x = x.dtype, wide_tensor(g), wide_tensor(x)
-    index, kept, of_target = classes_of(x, target, weight, ignore_index)
+    dtype, g, logs = logs.dtype, wide_tensor(g), wide_tensor(logs)
+    index, kept, of_target = classes_of(logs, target, weight, ignore_index)
     if reduction == "mean":
         g = g / of_target.sum()
     share = (of_target * (1 - label_smoothing)).unsqueeze(1)
-    q = x.new_zeros(x.shape).scatter(1, index.unsqueeze(1), share)
+    q = logs.new_zeros(logs.shape).scatter(1, index.unsqueeze(1), share)
     if label_smoothing:
-        q = q + kept.unsqueeze(1) * class_weights(weight, x.ndim) * (label_smoothing / x._array.shape[1])
+        q = q + kept.unsqueeze(1) * class_weights(weight, logs.ndim) * (label_smoothing / logs._array.shape[1])
     g = g if reduction != "none" else g.unsqueeze(1)
-    return cast((softmax(x, 1) * q.sum(1, keepdim=True) - q) * g, dtype)
+    return cast((exp(logs) * q.sum(1, keepdim=True) - q) * g, dtype)
 
 
 def cross_entropy_gradient(
     gs: list[Tensor | None],
-    x: Tensor,
     target: Tensor,
     weight: Any,
     out1: Tensor,
-    out2: Tensor,
     ignore_index: int,
     label_smoothing: float,
     reduction: str,
 ) -> tuple[Tensor | None, None, None]:
-    if gs[0] is None:
-        return None, None, None
-    attrs = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": reduction}
-    return apply(CROSS_ENTROPY_BACKWARD, (gs[0], x, target, weight, out1, out2), attrs), None, None
+    """Of the loss, and of the log-probabilities too: second derivatives reach these."""
+    found = None
+    if gs[0] is not None:
+        attrs = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": reduction}
+        found = apply(CROSS_ENTROPY_BACKWARD, (gs[0], target, weight, out1), attrs)
+    if gs[1] is not None:
+        other = apply(LOG_SOFTMAX_BACKWARD, (gs[1], out1), {"dim": 1})
+        found = other if found is None else found + other
+    return found, None, None
 
 
 CROSS_ENTROPY_BACKWARD = primitive(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 from .. import dtypes
 from ..op import Op, apply, primitive, public
 from ..samples import A, sample
@@ -16,12 +18,22 @@ from .pointwise import cast, exp, log
 from .random import rand_like
 from .reduce import total
 
+_PIECE = 1 << 16  # elements
+
 # ---- kernels
 
 
 def shifted(xp: Any, x: Any, dim: int) -> Any:
     """x minus its maximum over the dim, in a new buffer."""
     return x - x.max(axis=dim, keepdims=True)
+
+
+def log_sum_exp(xp: Any, x: Any, dim: int) -> Any:
+    """log(sum(exp(x))) over a dim, which stays as length 1; large arrays in pieces, so as to need no buffer of that size."""
+    if xp is not np or dim == 0 or x.size <= 2 * _PIECE:
+        return xp.log(total(xp, xp.exp(x), (dim,), True))
+    rows = max(_PIECE * x.shape[0] // x.size, 1)
+    return np.concatenate([log_sum_exp(np, x[i : i + rows], dim) for i in range(0, x.shape[0], rows)])
 
 
 def run_softmax(xp: Any, x: Any, *, dim: int) -> Any:
@@ -37,7 +49,7 @@ def run_log_softmax(xp: Any, x: Any, *, dim: int) -> Any:
     if x.ndim == 0 or x.size == 0:
         return run_log_softmax(xp, x.reshape(1), dim=0).reshape(()) if x.size else x.copy()
     t = shifted(xp, x, dim)
-    t -= xp.log(total(xp, xp.exp(t), (dim,), True))
+    t -= log_sum_exp(xp, t, dim)
     return t
 
 
