@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..op import apply, primitive, public
+from ..op import Op, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, as_index, wrap_dim, wrap_dims
 from .create import arange
@@ -41,14 +41,14 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
     wide = [n for pair in zip(times, full, strict=True) for n in pair]
     joined = tuple(n * m for n, m in zip(times, full, strict=True))
     copied = expand(reshape(input, split), wide).clone()
-    return reshape(copied, joined)  # type: ignore[no-any-return]
+    return reshape(copied, joined)
 
 
 @public(samples=[sample(A(2, 3), (2,)), sample(A(2), (2, 3)), sample(A(), (2,))])
 def tile(input: Tensor, *dims: Any) -> Tensor:
     """Copies of the tensor side by side, counted from the last dim."""
     times = sizes(dims)
-    return repeat(input, (1,) * (input._array.ndim - len(times)) + times)  # type: ignore[no-any-return]
+    return repeat(input, (1,) * (input._array.ndim - len(times)) + times)
 
 
 REPEATS = primitive("repeats", "index", lambda xp, counts: run_repeats(xp, counts), data_dependent=True)
@@ -76,7 +76,7 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
     """Each element, or slice along `dim`, several times in a row. With counts alone: the indices that do it."""
     if repeats is None:
         check_counts(input)
-        return apply(REPEATS, (input,))  # type: ignore[no-any-return]
+        return apply(REPEATS, (input,))
     x = reshape(input, -1) if dim is None else input
     place = wrap_dim(0 if dim is None else dim, x._array.ndim)
     if x._array.ndim == 0:
@@ -92,13 +92,13 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         index = apply(REPEATS, (repeats,))
         if output_size is not None and index._array.size != output_size:
             raise RuntimeError(f"repeat_interleave: output_size is {output_size} but the counts sum to {index._array.size}")
-        return apply(INDEX, (x, index), {"dims": (place,)})  # type: ignore[no-any-return]
+        return apply(INDEX, (x, index), {"dims": (place,)})
     count = as_index(repeats.reshape(()) if isinstance(repeats, Tensor) else repeats, "repeats")
     if count < 0:
         raise RuntimeError(f"repeats must be non-negative, got {count}")
     shape = x._array.shape
     split, wide = (*shape[: place + 1], 1, *shape[place + 1 :]), (*shape[: place + 1], count, *shape[place + 1 :])
-    return reshape(expand(reshape(x, split), wide), (*shape[:place], length * count, *shape[place + 1 :]))  # type: ignore[no-any-return]
+    return reshape(expand(reshape(x, split), wide), (*shape[:place], length * count, *shape[place + 1 :]))
 
 
 def check_counts(repeats: Tensor) -> None:
@@ -123,10 +123,10 @@ def expand_roll(x: Tensor, *, shifts: tuple[int, ...], dims: tuple[int, ...]) ->
         cut = (-shift) % n if n else 0
         front = (ALL,) * d
         x = cat([x[(*front, slice(cut, None))], x[(*front, slice(0, cut))]], d) if cut else x
-    return x.clone()  # type: ignore[no-any-return]
+    return x.clone()
 
 
-ROLL = primitive(
+ROLL: Op = primitive(
     "roll",
     "movement",
     run_roll,
@@ -145,13 +145,13 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         if len(amounts) != 1:
             raise RuntimeError(f"shifts and dimensions must align. shifts: {len(amounts)}, dims:0")
         flat = apply(ROLL, (reshape(input, -1),), {"shifts": amounts, "dims": (0,)})
-        return reshape(flat, input._array.shape)  # type: ignore[no-any-return]
+        return reshape(flat, input._array.shape)
     places = tuple(wrap_dim(d, input._array.ndim) for d in (dims if isinstance(dims, (tuple, list)) else (dims,)))
     if len(places) != len(amounts):
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(amounts)}, dims:{len(places)}")
     if input._array.ndim == 0:
-        return input.clone()  # type: ignore[no-any-return]
-    return apply(ROLL, (input,), {"shifts": amounts, "dims": places})  # type: ignore[no-any-return]
+        return input.clone()
+    return apply(ROLL, (input,), {"shifts": amounts, "dims": places})
 
 
 @public(samples=[sample(A(2, 3), (0,)), sample(A(2, 3), [0, -1]), sample(A(3), 0, peer=False)], op=FLIP)
@@ -159,7 +159,7 @@ def flip(input: Tensor, *dims: Any) -> Tensor:
     """Elements in the opposite order along dims; always a copy."""
     wanted = sizes(dims)
     places = wrap_dims(wanted, input._array.ndim) if wanted else ()
-    return apply(FLIP, (input,), {"dims": places if input._array.ndim else ()})  # type: ignore[no-any-return]
+    return apply(FLIP, (input,), {"dims": places if input._array.ndim else ()})
 
 
 @public(samples=[sample(A(2, 3)), sample(A(2, 3, 2))])
@@ -167,7 +167,7 @@ def fliplr(input: Tensor) -> Tensor:
     """The columns in the opposite order."""
     if input._array.ndim < 2:
         raise RuntimeError("fliplr: Input must be >= 2-d.")
-    return flip(input, 1)  # type: ignore[no-any-return]
+    return flip(input, 1)
 
 
 @public(samples=[sample(A(2, 3)), sample(A(3))])
@@ -175,7 +175,7 @@ def flipud(input: Tensor) -> Tensor:
     """The rows in the opposite order."""
     if input._array.ndim < 1:
         raise RuntimeError("flipud: Input must be >= 1-d.")
-    return flip(input, 0)  # type: ignore[no-any-return]
+    return flip(input, 0)
 
 
 @public(samples=[sample(A(2, 3)), sample(A(2, 3), 2), sample(A(2, 3), -1), sample(A(2, 3, 2), 1, (1, 2)), sample(A(2, 3), 4)])
@@ -191,10 +191,10 @@ def rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
         raise RuntimeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
     turns = k % 4
     if turns == 0:
-        return input.clone()  # type: ignore[no-any-return]
+        return input.clone()
     if turns == 2:
-        return flip(input, a, b)  # type: ignore[no-any-return]
-    return transpose(flip(input, b), a, b) if turns == 1 else flip(transpose(input, a, b), b)  # type: ignore[no-any-return]
+        return flip(input, a, b)
+    return transpose(flip(input, b), a, b) if turns == 1 else flip(transpose(input, a, b), b)
 
 
 # ---- padding
@@ -245,7 +245,7 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
         if mode != "circular" and n + before + after < 1:
             raise RuntimeError(f"pad: input of size {n} at dimension {d} is too small for padding ({before}, {after})")
         input = PADDERS[mode](input, d, before, after)
-    return input if any(any(p) for p in pairs.values()) else input.clone()  # type: ignore[no-any-return]
+    return input if any(any(p) for p in pairs.values()) else input.clone()
 
 
 def pad_constant(input: Tensor, pairs: dict[int, tuple[int, int]], value: Any) -> Tensor:
@@ -266,11 +266,11 @@ def pad_constant(input: Tensor, pairs: dict[int, tuple[int, int]], value: Any) -
     kind = input.dtype
     fill = value if kind.is_floating_point else int(value)
     attrs = {"index": tuple(place) or (...,), "shape": tuple(shape), "fill": fill}
-    return apply(UNSLICE, (input,), attrs)  # type: ignore[no-any-return]
+    return apply(UNSLICE, (input,), attrs)
 
 
 def piece(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
-    return apply(SLICE, (x,), {"index": (*(ALL,) * dim, slice(start, stop))})  # type: ignore[no-any-return]
+    return apply(SLICE, (x,), {"index": (*(ALL,) * dim, slice(start, stop))})
 
 
 def trimmed(x: Tensor, dim: int, before: int, after: int) -> Tensor:
@@ -283,7 +283,7 @@ def trimmed(x: Tensor, dim: int, before: int, after: int) -> Tensor:
 
 def joined(before: Tensor | None, x: Tensor, after: Tensor | None, dim: int) -> Tensor:
     parts = [p for p in (before, x, after) if p is not None]
-    return cat(parts, dim) if len(parts) > 1 else x  # type: ignore[no-any-return]
+    return cat(parts, dim) if len(parts) > 1 else x
 
 
 def pad_reflect(x: Tensor, dim: int, before: int, after: int) -> Tensor:
@@ -304,7 +304,7 @@ def pad_replicate(x: Tensor, dim: int, before: int, after: int) -> Tensor:
         raise RuntimeError(f"pad: Expected a non-empty dimension {dim} to replicate, but got input {list(x.shape)}")
 
     def edge(at: int, count: int) -> Tensor:
-        return expand(piece(x, dim, at, at + 1), tuple(count if d == dim else -1 for d in range(x._array.ndim)))  # type: ignore[no-any-return]
+        return expand(piece(x, dim, at, at + 1), tuple(count if d == dim else -1 for d in range(x._array.ndim)))
 
     left = edge(0, before) if before > 0 else None
     right = edge(n - 1, after) if after > 0 else None
@@ -336,9 +336,9 @@ def triangle(name: str) -> Any:
     def meaning(x: Tensor, *, diagonal: int) -> Tensor:
         rows, columns = (arange(n, device=x.device) for n in x._array.shape[-2:])
         edge = reshape(rows, -1, 1) + diagonal
-        return where(columns <= edge if name == "tril" else columns >= edge, x, 0)  # type: ignore[no-any-return]
+        return where(columns <= edge if name == "tril" else columns >= edge, x, 0)
 
-    op = primitive(
+    op: Op = primitive(
         name,
         "composite",
         run,
@@ -350,7 +350,7 @@ def triangle(name: str) -> Any:
     def function(input: Tensor, diagonal: int = 0) -> Tensor:
         if input._array.ndim < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
-        return apply(op, (input,), {"diagonal": diagonal})  # type: ignore[no-any-return]
+        return apply(op, (input,), {"diagonal": diagonal})
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = (
@@ -365,7 +365,7 @@ triu = triangle("triu")
 
 
 def with_diagonal(x: Tensor, shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> Tensor:
-    return apply(UNDIAGONAL, (x,), {"shape": shape, "offset": offset, "dim1": dim1, "dim2": dim2})  # type: ignore[no-any-return]
+    return apply(UNDIAGONAL, (x,), {"shape": shape, "offset": offset, "dim1": dim1, "dim2": dim2})
 
 
 @public(samples=[sample(A(3)), sample(A(3), 1), sample(A(3, 4)), sample(A(3, 4), diagonal=-1)])
@@ -374,8 +374,8 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     if input._array.ndim not in (1, 2):
         raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input._array.ndim}D")
     if input._array.ndim == 1:
-        return diag_embed(input, diagonal, 0, 1)  # type: ignore[no-any-return]
-    return _diagonal(input, diagonal).clone()  # type: ignore[no-any-return]
+        return diag_embed(input, diagonal, 0, 1)
+    return _diagonal(input, diagonal).clone()
 
 
 _diagonal = diagonal
@@ -384,7 +384,7 @@ _diagonal = diagonal
 @public(samples=[sample(A(2, 2)), sample(A(3), -1), sample(A())])
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
     """A matrix with all elements on its diagonal."""
-    return diag_embed(reshape(input, -1), offset)  # type: ignore[no-any-return]
+    return diag_embed(reshape(input, -1), offset)
 
 
 @public(samples=[sample(A(2, 3)), sample(A(2, 3), 1), sample(A(2, 3), -1, 0, 2), sample(A(3))])

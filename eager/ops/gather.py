@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..op import InPlace, apply, primitive, public
+from ..op import InPlace, Op, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
 from .index import in_place, representable, settled, within
@@ -125,11 +125,11 @@ def prod_gradient(g: Tensor, x: Tensor, index: Tensor, src: Tensor, out: Tensor,
 
 
 def pick(x: Tensor, index: Tensor, dim: int) -> Tensor:
-    return apply(GATHER, (x, index), {"dim": dim})  # type: ignore[no-any-return]
+    return apply(GATHER, (x, index), {"dim": dim})
 
 
 def put_sum(x: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:
-    return apply(SCATTER_ADD, (x, index, src), {"dim": dim})  # type: ignore[no-any-return]
+    return apply(SCATTER_ADD, (x, index, src), {"dim": dim})
 
 
 GATHER = primitive(
@@ -138,10 +138,10 @@ GATHER = primitive(
     run_gather,
     grad={"x": lambda g, index, x_shape, dim: apply(SCATTER_SUM, (g, index), {"dim": dim, "shape": x_shape})},
 )
-SCATTER_SUM = primitive(
+SCATTER_SUM: Op = primitive(
     "scatter_sum", "index", run_scatter_sum, grad={"src": lambda g, index, dim: pick(g, index, dim)}, upcast=True
 )
-SCATTER = primitive(
+SCATTER: Op = primitive(
     "scatter",
     "index",
     run_scatter,
@@ -189,14 +189,14 @@ def check_sizes(input: Tensor, dim: int, index: Tensor, src: Tensor | None, what
 
 
 def flat_if_scalar(x: Tensor) -> Tensor:
-    return x.reshape(1) if x._array.ndim == 0 else x  # type: ignore[no-any-return]
+    return x.reshape(1) if x._array.ndim == 0 else x
 
 
 def trimmed(src: Tensor, index: Tensor) -> Tensor:
     """The part of the source that the index speaks of."""
     if src._array.shape == index._array.shape:
         return src
-    return apply(SLICE, (src,), {"index": tuple(slice(0, n) for n in index._array.shape)})  # type: ignore[no-any-return]
+    return apply(SLICE, (src,), {"index": tuple(slice(0, n) for n in index._array.shape)})
 
 
 def prepared(name: str, input: Tensor, dim: int, index: Tensor, src: Tensor) -> tuple[int, Tensor, Tensor, Tensor] | None:
@@ -336,7 +336,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
     found = prepared("scatter_reduce", input, dim, index, src)
     if found is None:
-        return input.clone()  # type: ignore[no-any-return]
+        return input.clone()
     place, x, index, src = found
     if not include_self:
         x = apply(SCATTER, (x, index, neutral(reduce, x.dtype)), {"dim": place})
@@ -347,7 +347,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         value = total / count if x.dtype.is_floating_point else total.div(count, rounding_mode="floor")
     else:
         value = apply(SCATTER_REDUCE, (x, index, src), {"dim": place, "reduce": reduce})
-    return value if input._array.ndim else value.reshape(())  # type: ignore[no-any-return]
+    return value if input._array.ndim else value.reshape(())
 
 
 def neutral(reduce: str, dtype: dtypes.dtype) -> float:
@@ -366,7 +366,7 @@ def count_of(x: Tensor, index: Tensor, dim: int, include_self: bool) -> Tensor:
     """How many numbers were combined in each place."""
     attrs = {"dim": dim, "shape": x._array.shape}
     count = apply(SCATTER_SUM, (x.new_ones(index._array.shape), index), attrs)
-    return count + 1 if include_self else where(count == 0, 1, count)  # type: ignore[no-any-return]
+    return count + 1 if include_self else where(count == 0, 1, count)
 
 
 @public(

@@ -196,7 +196,7 @@ def settled(op: Op, into: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], in
     found = apply(op, inputs, attrs)
     if found._array.shape != input._array.shape:
         found = found.reshape(input._array.shape)
-    return found if out is None else out_or_inplace(found, out, op.name)  # type: ignore[no-any-return]
+    return found if out is None else out_or_inplace(found, out, op.name)
 
 
 INDEX_PUT_INTO = in_place(INDEX_PUT, lambda xp, x, values, *indices, **attrs: put_at(xp, x, values, indices, **attrs))
@@ -341,7 +341,7 @@ class Parts:
         """The view the basic part gives; the input itself if that is all of it and tensors follow."""
         if self.picks and all(p == ALL for p in self.place):
             return input
-        return apply(SLICE, (input,), {"index": kept_array(self.place)})  # type: ignore[no-any-return]
+        return apply(SLICE, (input,), {"index": kept_array(self.place)})
 
 
 def plain_item(item: Any, input: Tensor) -> Any:
@@ -423,7 +423,7 @@ def plain_place(shape: tuple[int, ...], index: Any) -> tuple[Any, ...] | None:
 def getitem(self: Tensor, index: Any) -> Tensor:
     place = plain_place(self._array.shape, index)
     if place is not None:
-        return apply(SLICE, (self,), {"index": place})  # type: ignore[no-any-return]
+        return apply(SLICE, (self,), {"index": place})
     parts = Parts(self, index)
     view = parts.view(self)
     if not parts.picks:
@@ -432,7 +432,7 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     if mask is not None:
         return picked_by_mask(view, mask, parts.picks[0][0])
     dims, tensors = parts.indices()
-    return apply(INDEX, (view, *tensors), {"dims": dims})  # type: ignore[no-any-return]
+    return apply(INDEX, (view, *tensors), {"dims": dims})
 
 
 def picked_by_mask(x: Tensor, mask: Tensor, dim: int) -> Tensor:
@@ -440,7 +440,7 @@ def picked_by_mask(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     shape, end = x._array.shape, dim + mask._array.ndim
     if end - dim > 1:
         x, mask = x.reshape((*shape[:dim], math.prod(shape[dim:end]), *shape[end:])), mask.reshape(-1)
-    return apply(INDEX, (x, *apply(NONZERO, (mask,))), {"dims": (dim,)})  # type: ignore[no-any-return]
+    return apply(INDEX, (x, *apply(NONZERO, (mask,))), {"dims": (dim,)})
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
@@ -499,14 +499,14 @@ def largest(kind: dtypes.dtype) -> float:
 def full(like: Tensor, shape: tuple[int, ...], value: Any, out: Tensor | None = None) -> Tensor:
     """A number as a tensor."""
     attrs = {"shape": shape, "dtype": like.dtype, "device": like.device}
-    return apply(FULL, (value,), attrs, out)  # type: ignore[no-any-return]
+    return apply(FULL, (value,), attrs, out)
 
 
 def fitted(value: Tensor, ndim: int) -> Tensor:
     """Leading dims of length 1 that the target does not have do not count."""
     extra = value._array.ndim - ndim
     if extra > 0 and all(n == 1 for n in value._array.shape[:extra]):
-        return value.reshape(value._array.shape[extra:])  # type: ignore[no-any-return]
+        return value.reshape(value._array.shape[extra:])
     return value
 
 
@@ -526,7 +526,7 @@ def masked(view: Tensor, mask: Tensor, dim: int, value: Any) -> Tensor:
     """The view with a number where the mask, which stands at `dim`, holds: no shape depends on the mask's values."""
     rest = view._array.ndim - dim - mask._array.ndim
     wide = mask.reshape((*mask._array.shape, *(1,) * rest)) if rest else mask
-    return where(wide, cast(value, view.dtype) if isinstance(value, Tensor) else value, view)  # type: ignore[no-any-return]
+    return where(wide, cast(value, view.dtype) if isinstance(value, Tensor) else value, view)
 
 
 def spread(view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Tensor) -> Tensor:
@@ -545,14 +545,14 @@ def spread(view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Te
             f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape "
             f"{list(found)}"
         )
-    return value.expand(found)  # type: ignore[no-any-return]
+    return value.expand(found)
 
 
 def picked_shape(view: Tensor, tensors: list[Tensor], dims: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of `view` indexed by tensors at `dims`: they stand where the first stood if adjacent, else in front."""
     shape = view._array.shape
     if len(dims) == 1:
-        return (*shape[: dims[0]], *tensors[0]._array.shape, *shape[dims[0] + 1 :])  # type: ignore[no-any-return]
+        return (*shape[: dims[0]], *tensors[0]._array.shape, *shape[dims[0] + 1 :])
     picked = np.broadcast_shapes(*[t._array.shape for t in tensors])
     rest = tuple(n for d, n in enumerate(shape) if d not in dims)
     at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
@@ -578,7 +578,5 @@ def contains(self: Tensor, element: Any) -> bool:
     return bool((self == element).any().item())
 
 
-Tensor.__getitem__ = getitem  # type: ignore[attr-defined]
-Tensor.__setitem__ = setitem  # type: ignore[attr-defined]
-Tensor.__iter__ = iterate  # type: ignore[attr-defined]
-Tensor.__contains__ = contains  # type: ignore[attr-defined]
+for _name, _method in {"getitem": getitem, "setitem": setitem, "iter": iterate, "contains": contains}.items():
+    setattr(Tensor, f"__{_name}__", _method)

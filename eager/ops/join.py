@@ -23,13 +23,13 @@ from .shape import atleast_1d, atleast_2d, atleast_3d, cat, expand, reshape, sev
 @public(samples=[sample([A(2, 3), A(1, 3)]), sample([A(2, 1), A(2, 2)], dim=1)], method=False)
 def concat(tensors: Any, dim: int = 0) -> Tensor:
     """The same as `cat`."""
-    return cat(tensors, dim)  # type: ignore[no-any-return]
+    return cat(tensors, dim)
 
 
 @public(samples=[sample([A(2, 3), A(1, 3)]), sample([A(2, 1), A(2, 2)], dim=1)], method=False)
 def concatenate(tensors: Any, dim: int = 0) -> Tensor:
     """The same as `cat`."""
-    return cat(tensors, dim)  # type: ignore[no-any-return]
+    return cat(tensors, dim)
 
 
 def listed(name: str, tensors: Any) -> tuple[Tensor, ...]:
@@ -43,32 +43,32 @@ def listed(name: str, tensors: Any) -> tuple[Tensor, ...]:
 def hstack(tensors: Any) -> Tensor:
     """Join side by side: along the first dim of vectors, along the second of all else."""
     parts = atleast_1d(listed("hstack", tensors))
-    return cat(parts, 0 if parts[0]._array.ndim == 1 else 1)  # type: ignore[no-any-return]
+    return cat(parts, 0 if parts[0]._array.ndim == 1 else 1)
 
 
 @public(samples=[sample([A(3), A(3)]), sample([A(2, 2), A(1, 2)]), sample([A(2), A(1, 2)])], method=False)
 def vstack(tensors: Any) -> Tensor:
     """Join one below the other, vectors as rows."""
-    return cat(atleast_2d(listed("vstack", tensors)), 0)  # type: ignore[no-any-return]
+    return cat(atleast_2d(listed("vstack", tensors)), 0)
 
 
 @public(samples=[sample([A(3), A(3)])], method=False)
 def row_stack(tensors: Any) -> Tensor:
     """The same as `vstack`."""
-    return vstack(tensors)  # type: ignore[no-any-return]
+    return vstack(tensors)
 
 
 @public(samples=[sample([A(3), A(3)]), sample([A(2, 3), A(2, 3)]), sample([A(1, 2, 1), A(1, 2, 3)])], method=False)
 def dstack(tensors: Any) -> Tensor:
     """Join along the third dim."""
-    return cat(atleast_3d(listed("dstack", tensors)), 2)  # type: ignore[no-any-return]
+    return cat(atleast_3d(listed("dstack", tensors)), 2)
 
 
 @public(samples=[sample([A(3), A(3, 2)]), sample([A(), A()])], method=False)
 def column_stack(tensors: Any) -> Tensor:
     """Join side by side, vectors as columns."""
     parts = listed("column_stack", tensors)
-    return cat([p if p._array.ndim > 1 else reshape(p, p._array.size, 1) for p in parts], 1)  # type: ignore[no-any-return]
+    return cat([p if p._array.ndim > 1 else reshape(p, p._array.size, 1) for p in parts], 1)
 
 
 @public(samples=[sample(A(2, 2), A(1, 3)), sample(A(), A(2), A(2, 1))], method=False)
@@ -88,7 +88,7 @@ def block_diag(*tensors: Tensor) -> Tensor:
         attrs = {"index": (slice(None), slice(start, start + own)), "shape": (height, width), "fill": 0}
         rows.append(apply(UNSLICE, (cast(b, common),), attrs))
         start += own
-    return cat(rows, 0)  # type: ignore[no-any-return]
+    return cat(rows, 0)
 
 
 # ---- every combination
@@ -132,7 +132,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
             raise RuntimeError(f"cartesian_prod: Expect a 1D vector, but got shape {list(t.shape)}")
     if len(tensors) == 1:
         return tensors[0]
-    return stack([reshape(g, -1) for g in meshgrid(*tensors, indexing="ij")], 1)  # type: ignore[no-any-return]
+    return stack([reshape(g, -1) for g in meshgrid(*tensors, indexing="ij")], 1)
 
 
 @public(samples=[sample(A(4)), sample(A(4), 3), sample(A(3), 2, True), sample(A(2), 3)])
@@ -143,11 +143,11 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if r < 0:
         raise RuntimeError(f"combinations: Expect a non-negative number, but got {r}")
     if r == 0:
-        return input.new_zeros((0,))  # type: ignore[no-any-return]
+        return input.new_zeros((0,))
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     rows = list(choose(range(input._array.size), r))
     index = transfer(wrap(np.array(rows, np.int64).reshape(len(rows), r)), input.device)
-    return apply(INDEX, (input, index), {"dims": (0,)})  # type: ignore[no-any-return]
+    return apply(INDEX, (input, index), {"dims": (0,)})
 
 
 # ---- parting
@@ -162,14 +162,14 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     length = input._array.shape[wrap_dim(dim, input._array.ndim)]
     if length == 0:
-        return split(input, [0] * chunks, dim)  # type: ignore[no-any-return]
-    return split(input, -(-length // chunks), dim)  # type: ignore[no-any-return]
+        return split(input, [0] * chunks, dim)
+    return split(input, -(-length // chunks), dim)
 
 
 @public(samples=[sample(A(5, 2), [1, 4]), sample(A(2, 6), (2, 4), dim=-1)])
 def split_with_sizes(input: Tensor, split_sizes: Any, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of the lengths given along a dim."""
-    return split(input, list(split_sizes), dim)  # type: ignore[no-any-return]
+    return split(input, list(split_sizes), dim)
 
 
 @public(samples=[sample(A(7, 2), 3), sample(A(7), (1, 3, 9)), sample(A(2, 5), [-2], dim=1), sample(A(5), (4, 2))])
@@ -186,7 +186,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: int = 0) -> tuple
         if cuts <= 0:
             raise RuntimeError(f"number of sections must be larger than 0, got {cuts}")
         lengths = tuple(length // cuts + (i < length % cuts) for i in range(cuts))
-        return apply(SPLIT, (input,), {"sizes": lengths, "dim": place})  # type: ignore[no-any-return]
+        return apply(SPLIT, (input,), {"sizes": lengths, "dim": place})
     ends = [as_index(c, "an index to cut at") for c in cuts]
     front = (slice(None),) * place
     pieces = zip([0, *ends], [*ends, length], strict=True)
@@ -207,7 +207,7 @@ def _splitter(name: str, ndim: int, cases: list[Any]) -> Any:
                 f"{name} attempted to split along dimension {dim}, but the size of the dimension {length} is not divisible by "
                 f"the split_size {indices_or_sections}!"
             )
-        return tensor_split(input, indices_or_sections, dim)  # type: ignore[no-any-return]
+        return tensor_split(input, indices_or_sections, dim)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Views of equal lengths, or cut before the indices given, {_along[name]}."

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..inplace import follow
-from ..op import apply, primitive
+from ..op import Op, apply, primitive
 from ..tape import sum_to
 from ..tensor import Tensor
 
@@ -25,7 +25,7 @@ VIEW = primitive(
     grad={"x": lambda g, x_shape: g.reshape(x_shape)},
     view=True,
 )
-PERMUTE = primitive(
+PERMUTE: Op = primitive(
     "permute",
     "movement",
     lambda xp, x, *, dims: x.transpose(dims),
@@ -44,11 +44,11 @@ EXPAND = primitive(
 def slice_gradient(g: Tensor, index: tuple[Any, ...], x_shape: tuple[int, ...]) -> Tensor:
     """Zeros around it; only another shape if nothing was cut away."""
     if all(i is None or i is ... or i == slice(None) for i in index):
-        return g.reshape(x_shape)  # type: ignore[no-any-return]
-    return apply(UNSLICE, (g,), {"index": index, "shape": x_shape, "fill": 0})  # type: ignore[no-any-return]
+        return g.reshape(x_shape)
+    return apply(UNSLICE, (g,), {"index": index, "shape": x_shape, "fill": 0})
 
 
-SLICE = primitive("slice", "movement", lambda xp, x, *, index: x[index], grad={"x": slice_gradient}, view=True)
+SLICE: Op = primitive("slice", "movement", lambda xp, x, *, index: x[index], grad={"x": slice_gradient}, view=True)
 
 
 def run_unslice(xp: Any, g: Any, *, index: Any, shape: tuple[int, ...], fill: float) -> Any:
@@ -57,8 +57,8 @@ def run_unslice(xp: Any, g: Any, *, index: Any, shape: tuple[int, ...], fill: fl
     return full
 
 
-UNSLICE = primitive("unslice", "movement", run_unslice, grad={"g": lambda g, index: apply(SLICE, (g,), {"index": index})})
-FLIP = primitive(
+UNSLICE: Op = primitive("unslice", "movement", run_unslice, grad={"g": lambda g, index: apply(SLICE, (g,), {"index": index})})
+FLIP: Op = primitive(
     "flip",
     "movement",
     lambda xp, x, *, dims: xp.flip(x, dims).copy(order="C"),
@@ -117,7 +117,7 @@ DIAGONAL = primitive(
     },
     view=True,
 )
-UNDIAGONAL = primitive(
+UNDIAGONAL: Op = primitive(
     "undiagonal",
     "movement",
     run_undiagonal,
@@ -154,7 +154,7 @@ WINDOWS = primitive(
     },
     view=True,
 )
-UNWINDOWS = primitive(
+UNWINDOWS: Op = primitive(
     "unwindows",
     "movement",
     run_unwindows,
@@ -189,7 +189,7 @@ AS_STRIDED = primitive(
     },
     view=True,
 )
-AS_STRIDED_SUM = primitive(
+AS_STRIDED_SUM: Op = primitive(
     "as_strided_sum",
     "movement",
     run_as_strided_sum,
@@ -264,7 +264,7 @@ def run_view_scatter(xp: Any, base: Any, value: Any, *, chain: tuple[Any, ...]) 
     return full
 
 
-VIEW_SCATTER = primitive(
+VIEW_SCATTER: Op = primitive(
     "view_scatter",
     "movement",
     run_view_scatter,

@@ -48,7 +48,7 @@ def vector(name: str, index: Any, dim: int, input: Tensor) -> tuple[int, Tensor]
 
 
 def at_dim(op: Any, inputs: tuple[Any, ...], dim: int, strict: bool = True) -> Tensor:
-    return apply(op, inputs, {"dims": (dim,), "strict": strict})  # type: ignore[no-any-return]
+    return apply(op, inputs, {"dims": (dim,), "strict": strict})
 
 
 @public(
@@ -63,7 +63,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices along `dim` that a vector of indices names."""
     place, index = vector("index_select", index, dim, input)
     if input._array.ndim == 0:
-        return at_dim(INDEX, (input.reshape(1), index), 0).reshape(())  # type: ignore[no-any-return]
+        return at_dim(INDEX, (input.reshape(1), index), 0).reshape(())
     try:
         return at_dim(INDEX, (input, index), place)
     except OutOfBoundsError as error:
@@ -146,7 +146,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     chosen = (x.new_zeros((length,), dtype=dtypes.bool_), x.new_ones(index._array.shape, dtype=dtypes.bool_), index)
     mask = at_dim(INDEX_PUT, chosen, 0, strict=False).reshape((length,) + (1,) * (x._array.ndim - place - 1))
     found = where(mask, filler, x)
-    return found if input._array.ndim else found.reshape(())  # type: ignore[no-any-return]
+    return found if input._array.ndim else found.reshape(())
 
 
 def scalar(name: str, input: Tensor, value: Any) -> Tensor:
@@ -157,7 +157,7 @@ def scalar(name: str, input: Tensor, value: Any) -> Tensor:
                 f"{name} only supports a 0-dimensional value tensor, but got tensor with {value._array.ndim} dimension(s)."
             )
         return cast(transfer(value, input.device), input.dtype)
-    return input.new_full((), representable(name, input.dtype, value))  # type: ignore[no-any-return]
+    return input.new_full((), representable(name, input.dtype, value))
 
 
 @public(
@@ -176,7 +176,7 @@ def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     check_source("index_reduce", input, place, index, source)
     shape = source._array.shape or (1,)
     wide = index.reshape((-1,) + (1,) * (len(shape) - place - 1)).expand(shape)
-    return scatter_reduce(input, place, wide, source, reduce, include_self=include_self)  # type: ignore[no-any-return]
+    return scatter_reduce(input, place, wide, source, reduce, include_self=include_self)
 
 
 # ---- several indices
@@ -207,7 +207,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 @public(samples=[sample(A(3, 4), I(5, lo=-12, hi=12)), sample(A(3), I(2, 2, hi=3)), sample(A(2, 2), I(hi=4))])
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements by their position in the flattened tensor."""
-    return apply(INDEX, (input.reshape(-1), flat_index("take", input, index)), {"dims": (0,)})  # type: ignore[no-any-return]
+    return apply(INDEX, (input.reshape(-1), flat_index("take", input, index)), {"dims": (0,)})
 
 
 def flat_index(name: str, input: Tensor, index: Any) -> Tensor:
@@ -239,7 +239,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
         raise RuntimeError(f"put(): self and source expected to have the same dtype, but got {input.dtype} and {source.dtype}")
     inputs = (input.reshape(-1), source.reshape(-1), index.reshape(-1))
     found = apply(INDEX_ADD if accumulate else INDEX_PUT, inputs, {"dims": (0,)})
-    return found.reshape(input._array.shape)  # type: ignore[no-any-return]
+    return found.reshape(input._array.shape)
 
 
 # ---- masks
@@ -257,7 +257,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     check_mask("masked_select", mask)
     shape = broadcast_shape("masked_select", mask._array.shape, input._array.shape)
     chosen = apply(NONZERO, (mask.expand(shape).reshape(-1),))
-    return apply(INDEX, (input.expand(shape).reshape(-1), *chosen), {"dims": (0,)})  # type: ignore[no-any-return]
+    return apply(INDEX, (input.expand(shape).reshape(-1), *chosen), {"dims": (0,)})
 
 
 @public(
@@ -273,8 +273,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The tensor with a number where the mask holds."""
     check_mask("masked_fill", mask)
     if isinstance(value, Tensor):
-        return where(mask, scalar("masked_fill", input, value), input)  # type: ignore[no-any-return]
-    return where(mask, representable("masked_fill", input.dtype, value), input)  # type: ignore[no-any-return]
+        return where(mask, scalar("masked_fill", input, value), input)
+    return where(mask, representable("masked_fill", input.dtype, value), input)
 
 
 @public(samples=[sample(A(3, 4), B(3, 4), A(12)), sample(A(3, 4), B(4), A(4, 4))], inplace=True)
@@ -294,7 +294,7 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
             f"masked_scatter: Number of elements of source < number of ones in mask: {source._array.size} and {count}"
         )
     inputs = (input.expand(shape).reshape(-1), source.reshape(-1)[:count], chosen)
-    return apply(INDEX_PUT, inputs, {"dims": (0,)}).reshape(shape)  # type: ignore[no-any-return]
+    return apply(INDEX_PUT, inputs, {"dims": (0,)}).reshape(shape)
 
 
 # ---- where something is
@@ -323,7 +323,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
 @public(samples=[sample(I(3, 4, hi=2), grad=False), sample(I(hi=2), grad=False)])
 def argwhere(input: Tensor) -> Tensor:
     """The indices of the elements that are not zero, a row for each."""
-    return nonzero(input)  # type: ignore[no-any-return]
+    return nonzero(input)
 
 
 @public(
@@ -341,7 +341,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if tensor._array.size == 0:
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
-        return tensor.new_zeros((*tensor._array.shape, num_classes))  # type: ignore[no-any-return]
+        return tensor.new_zeros((*tensor._array.shape, num_classes))
     if int(tensor.amin().item()) < 0:
         raise RuntimeError("one_hot: Class values must be non-negative.")
     largest = int(tensor.amax().item())
@@ -369,7 +369,7 @@ def checked_index(name: str, input: Tensor, dim: int, index: Any) -> tuple[int, 
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """A view of one slice along `dim`, without that dim."""
     place, i = checked_index("select", input, dim, index)
-    return apply(SLICE, (input,), {"index": (*(ALL,) * place, i, ...)})  # type: ignore[no-any-return]
+    return apply(SLICE, (input,), {"index": (*(ALL,) * place, i, ...)})
 
 
 @public(samples=[sample(A(3, 4), 0, 1, 2), sample(A(3, 4), -1, -3, 2), sample(A(3, 4), 1, 4, 0)])
@@ -386,7 +386,7 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
     first = first + size if first < 0 else first
     if first + length > size:
         raise RuntimeError(f"narrow(): start ({first}) + length ({length}) exceeds dimension size ({size}).")
-    return apply(SLICE, (input,), {"index": (*(ALL,) * place, slice(first, first + length))})  # type: ignore[no-any-return]
+    return apply(SLICE, (input,), {"index": (*(ALL,) * place, slice(first, first + length))})
 
 
 def replaced(name: str, input: Tensor, src: Tensor, op: Any, attrs: dict[str, Any]) -> Tensor:
@@ -397,7 +397,7 @@ def replaced(name: str, input: Tensor, src: Tensor, op: Any, attrs: dict[str, An
             f"{name}: expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
             f"slice size = {list(have)}"
         )
-    return apply(VIEW_SCATTER, (input, cast(src, input.dtype)), {"chain": ((op, attrs, None),)})  # type: ignore[no-any-return]
+    return apply(VIEW_SCATTER, (input, cast(src, input.dtype)), {"chain": ((op, attrs, None),)})
 
 
 @public(
@@ -449,4 +449,4 @@ def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     return self
 
 
-Tensor.fill_diagonal_ = fill_diagonal_
+setattr(Tensor, "fill_diagonal_", fill_diagonal_)  # noqa: B010 -- the class has no such attribute to type checkers

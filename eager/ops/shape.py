@@ -77,7 +77,7 @@ def reshape(input: Tensor, *shape: Any) -> Tensor:
     found = resolved(sizes(shape), input, "reshape")
     if not viewable(input._array, found):
         input = apply(CLONE, (input,))
-    return apply(VIEW, (input,), {"shape": found})  # type: ignore[no-any-return]
+    return apply(VIEW, (input,), {"shape": found})
 
 
 @public(samples=[sample(A(2, 6), 3, 4, peer=False), sample(A(2, 6), (3, -1), peer=False)], op=VIEW)
@@ -91,7 +91,7 @@ def view(input: Tensor, *shape: Any) -> Tensor:
             f"view size is not compatible with input tensor's size and stride (shape {list(input.shape)} to {list(found)}: at "
             "least one dimension spans across two contiguous subspaces). Use .reshape(...) instead."
         )
-    return apply(VIEW, (input,), {"shape": found})  # type: ignore[no-any-return]
+    return apply(VIEW, (input,), {"shape": found})
 
 
 def view_dtype(input: Tensor, dtype: Any) -> Tensor:
@@ -123,7 +123,7 @@ def permute(input: Tensor, *dims: Any) -> Tensor:
         )
     if len(set(found)) != ndim:
         raise RuntimeError(f"permute(): duplicate dims are not allowed, got {list(wanted)}")
-    return apply(PERMUTE, (input,), {"dims": found})  # type: ignore[no-any-return]
+    return apply(PERMUTE, (input,), {"dims": found})
 
 
 @public(samples=[sample(A(2, 3, 4), 0, 2), sample(A(2, 3), -1, 0), sample(A(), 0, 0)])
@@ -134,7 +134,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     order = list(range(ndim))
     if ndim:
         order[a], order[b] = order[b], order[a]
-    return apply(PERMUTE, (input,), {"dims": tuple(order)})  # type: ignore[no-any-return]
+    return apply(PERMUTE, (input,), {"dims": tuple(order)})
 
 
 @public(samples=[sample(A(2, 3)), sample(A(3))])
@@ -151,7 +151,7 @@ def squeeze(input: Tensor, dim: Any = None) -> Tensor:
     shape = input._array.shape
     dims = wrap_dims(dim, len(shape)) if dim is None or dim != () else ()
     found = tuple(n for i, n in enumerate(shape) if not (n == 1 and i in dims))
-    return apply(VIEW, (input,), {"shape": found})  # type: ignore[no-any-return]
+    return apply(VIEW, (input,), {"shape": found})
 
 
 @public(samples=[sample(A(2, 3), 0), sample(A(2, 3), -1), sample(A(), 0)])
@@ -159,7 +159,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """A view with a new dim of length 1."""
     shape = input._array.shape
     place = wrap_dim(dim, len(shape) + 1)
-    return apply(VIEW, (input,), {"shape": (*shape[:place], 1, *shape[place:])})  # type: ignore[no-any-return]
+    return apply(VIEW, (input,), {"shape": (*shape[:place], 1, *shape[place:])})
 
 
 @public(samples=[sample(A(3, 1), (2, 3, 4)), sample(A(3, 1), (-1, 4)), sample(A(), (2,))], op=EXPAND)
@@ -186,7 +186,7 @@ def expand(input: Tensor, *size: Any) -> Tensor:
             )
         found.append(n)
     op = VIEW if tuple(found) == shape else EXPAND
-    return apply(op, (input,), {"shape": tuple(found)})  # type: ignore[no-any-return]
+    return apply(op, (input,), {"shape": tuple(found)})
 
 
 def contiguous(self: Tensor, memory_format: Any = None) -> Tensor:
@@ -287,7 +287,7 @@ def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Te
                 f"split_with_sizes expects split_sizes to sum exactly to {length} (input tensor's size at dimension {place}), "
                 f"but got split_sizes={lengths}"
             )
-    return apply(SPLIT, (tensor,), {"sizes": tuple(lengths), "dim": place})  # type: ignore[no-any-return]
+    return apply(SPLIT, (tensor,), {"sizes": tuple(lengths), "dim": place})
 
 
 @public(samples=[sample(A(2, 3)), sample(A(2, 3), 1)], op=UNBIND)
@@ -295,7 +295,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of the slices along a dim."""
     if input._array.ndim == 0:
         raise IndexError("unbind: Dimension specified as 0 but tensor has no dimensions")
-    return apply(UNBIND, (input,), {"dim": wrap_dim(dim, input._array.ndim)})  # type: ignore[no-any-return]
+    return apply(UNBIND, (input,), {"dim": wrap_dim(dim, input._array.ndim)})
 
 
 @public(samples=[sample(A(2, 3)), sample(A())])
@@ -361,7 +361,7 @@ def broadcast_shape(name: str, *shapes: Any) -> tuple[int, ...]:
 @public(samples=[sample((2, 1), (3,), grad=False), sample((), (4,), (1, 1), grad=False)], method=False)
 def broadcast_shapes(*shapes: Any) -> Size:
     """The shape that shapes broadcast to."""
-    return Size(broadcast_shape("broadcast_shapes", *[sizes(s) if isinstance(s, (tuple, list)) else (s,) for s in shapes]))
+    return Size(broadcast_shape("broadcast_shapes", *[sizes((s,)) for s in shapes]))
 
 
 @public(samples=[sample(A(2, 1), A(3)), sample(A(), A(2), A(2, 2))], method=False)
@@ -457,7 +457,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     a, b = wrap_dim(dim1, input._array.ndim), wrap_dim(dim2, input._array.ndim)
     if a == b:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    return apply(DIAGONAL, (input,), {"offset": offset, "dim1": a, "dim2": b})  # type: ignore[no-any-return]
+    return apply(DIAGONAL, (input,), {"offset": offset, "dim1": a, "dim2": b})
 
 
 @public(
@@ -466,14 +466,14 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """A view of windows of `size` elements along a dim, `step` apart; a window's elements are the new last dim."""
     if input._array.ndim == 0:
-        return unfold(reshape(input, 1), dimension, size, step)[0]  # type: ignore[no-any-return]
+        return unfold(reshape(input, 1), dimension, size, step)[0]
     place = wrap_dim(dimension, input._array.ndim)
     length = input._array.shape[place]
     if step <= 0:
         raise RuntimeError(f"unfold: step is {step} but must be > 0")
     if not 0 <= size <= length:
         raise RuntimeError(f"unfold: maximum size for tensor at dimension {place} is {length} but size is {size}")
-    return apply(WINDOWS, (input,), {"dim": place, "size": size, "step": step})  # type: ignore[no-any-return]
+    return apply(WINDOWS, (input,), {"dim": place, "size": size, "step": step})
 
 
 @public(samples=[sample(A(3, 4), (2, 2), (1, 2)), sample(A(12), (3, 2), (4, 1), 1), sample(A(2, 3), (4, 3), (0, 1))])
@@ -496,7 +496,7 @@ def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None
             f"as_strided: sizes {list(shape)}, strides {list(steps)}, storage offset {offset} require {needed} elements and "
             f"are out of bounds for storage of {base._array.size}"
         )
-    return apply(AS_STRIDED, (memory,), {"size": shape, "stride": steps, "offset": offset})  # type: ignore[no-any-return]
+    return apply(AS_STRIDED, (memory,), {"size": shape, "stride": steps, "offset": offset})
 
 
 @public(samples=[sample(A(2, 3), grad=False), sample(I(4), grad=False)], method=False)
@@ -538,7 +538,7 @@ def _matrix_transpose(self: Tensor) -> Tensor:
 def _hermitian(self: Tensor) -> Tensor:
     if self._array.ndim not in (0, 2):
         raise RuntimeError(f"tensor.H is only supported on matrices (2-D tensors). Got {self._array.ndim}-D tensor.")
-    return t(self)  # type: ignore[no-any-return]
+    return t(self)
 
 
 def attach() -> None:
@@ -553,11 +553,16 @@ def attach() -> None:
             f"`{function.__name__}`, of this tensor itself: memory is shared, nothing is copied.",
         )
         setattr(Tensor, name, method)
-    Tensor.contiguous = contiguous
-    Tensor.is_same_size = is_same_size
-    Tensor.T = property(lambda self: permute(self, *reversed(range(self._array.ndim))))  # type: ignore[assignment]
-    Tensor.mT = Tensor.mH = property(_matrix_transpose)  # type: ignore[assignment]
-    Tensor.H = property(_hermitian)  # type: ignore[assignment]
+    others = {
+        "contiguous": contiguous,
+        "is_same_size": is_same_size,
+        "T": property(lambda self: permute(self, *reversed(range(self._array.ndim)))),
+        "mT": property(_matrix_transpose),
+        "mH": property(_matrix_transpose),
+        "H": property(_hermitian),
+    }
+    for name, member in others.items():
+        setattr(Tensor, name, member)
 
 
 attach()
