@@ -84,6 +84,7 @@ from .eager.ops.random import (
 )
 from .eager.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from .eager.serialization import load, save
 from .eager.tensor import Size, Tensor
 
 __version__ = "0.1.0"

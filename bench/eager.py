@@ -243,7 +243,9 @@ def main() -> None:
     print(f"{'workload':20} {'tapejit':>12} {'torch eager':>12} {'ratio':>7} {'floor':>7}")
     for row in rows:
         ratio = row["tapejit"] / row["torch"]
-        print(f"{row['name']:20} {row['tapejit']:9.1f} {row['unit']:>2} {row['torch']:9.1f} {row['unit']:>2} {ratio:7.2f} {FLOORS[row['name']]:7.2f}")
+        print(
+            f"{row['name']:20} {row['tapejit']:9.1f} {row['unit']:>2} {row['torch']:9.1f} {row['unit']:>2} {ratio:7.2f} {FLOORS[row['name']]:7.2f}"
+        )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

@@ -61,7 +61,9 @@ def run_on_zeros(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tupl
         result = op.numpy_function(*arrays) if op.ufunc is not None else op.run(np, *arrays, **attrs)  # type: ignore[misc]
     found = [np.asarray(r) for r in (result if type(result) is tuple else (result,))]
     back = next(iter(halves)) if upcast else None
-    return tuple(Spec(r.shape, back if back is not None and r.dtype == np.float32 else dtypes.from_numpy(r.dtype)) for r in found)
+    return tuple(
+        Spec(r.shape, back if back is not None and r.dtype == np.float32 else dtypes.from_numpy(r.dtype)) for r in found
+    )
 
 
 def zeros(spec: Spec, upcast: bool) -> np.ndarray[Any, Any]:

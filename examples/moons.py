@@ -58,7 +58,11 @@ def main() -> float:
         if sys.stderr.isatty():
             done = (step + 1) / options.steps
             speed = (step + 1) / (time.perf_counter() - start)
-            print(f"\r{'#' * int(30 * done):30} {step + 1}/{options.steps} loss {loss.item():.4f} {speed:.0f} steps/s", end="", file=sys.stderr)
+            print(
+                f"\r{'#' * int(30 * done):30} {step + 1}/{options.steps} loss {loss.item():.4f} {speed:.0f} steps/s",
+                end="",
+                file=sys.stderr,
+            )
     with tj.no_grad():
         accuracy = ((scores() > 0) == (y > 0.5)).float().mean().item()
     if sys.stderr.isatty():
