@@ -233,19 +233,19 @@ def main() -> None:
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        return serve(options.serve)
+        serve(options.serve)
+        return
     if importlib.util.find_spec("torch") is None:
         raise SystemExit("the comparison needs PyTorch: pip install torch==2.13.0")
     unknown = [n for n in options.names if n not in FLOORS]
     if unknown:
         raise SystemExit(f"no workload is called {unknown[0]!r}; there are: {', '.join(FLOORS)}")
     rows = compare(options.names or list(FLOORS), options.rounds)
-    print(f"{'workload':20} {'tapejit':>12} {'torch eager':>12} {'ratio':>7} {'floor':>7}")
+    print(f"{'workload':20} {'tapejit':>13} {'torch eager':>13} {'ratio':>7} {'floor':>7}")
     for row in rows:
         ratio = row["tapejit"] / row["torch"]
-        print(
-            f"{row['name']:20} {row['tapejit']:9.1f} {row['unit']:>2} {row['torch']:9.1f} {row['unit']:>2} {ratio:7.2f} {FLOORS[row['name']]:7.2f}"
-        )
+        ours, theirs = (f"{row[k]:9.1f} {row['unit']:>3}" for k in ("tapejit", "torch"))
+        print(f"{row['name']:20} {ours:>13} {theirs:>13} {ratio:7.2f} {FLOORS[row['name']]:7.2f}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

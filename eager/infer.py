@@ -24,7 +24,7 @@ class Spec(NamedTuple):
         return f"{self.dtype.abbreviation}[{', '.join(map(str, self.shape))}]"
 
 
-class DataDependent(RuntimeError):
+class DataDependentError(RuntimeError):
     """The shape of an op's result depends on values."""
 
 
@@ -53,7 +53,7 @@ def result_dtype(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> dtyp
 
 def run_on_zeros(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Spec, ...]:
     if op.data_dependent:
-        raise DataDependent(f"the shape of {op.name}'s result depends on the values of its inputs")
+        raise DataDependentError(f"the shape of {op.name}'s result depends on the values of its inputs")
     halves = {x.dtype for x in inputs if isinstance(x, Spec) and x.dtype.numpy in dtypes.HALF}
     upcast = bool(halves) and op.upcast
     arrays = [zeros(x, upcast) if isinstance(x, Spec) else x for x in inputs]

@@ -58,8 +58,8 @@ class _Writer:
         if isinstance(value, devices.device):
             return {"device": str(value)}
         raise TypeError(
-            f"save(): cannot store a {type(value).__name__} (at '{path or 'the top'}'). Files hold tensors, numbers, strings and containers "
-            "of them; for a module or an optimizer, save its state_dict()."
+            f"save(): cannot store a {type(value).__name__} (at '{path or 'the top'}'). Files hold tensors, numbers, strings and "
+            "containers of them; for a module or an optimizer, save its state_dict()."
         )
 
     def tensor(self, value: Tensor, path: str) -> Any:
@@ -143,7 +143,7 @@ _DECODERS: dict[str, Any] = {
 
 
 def load(f: Any, map_location: Any = None, *, weights_only: bool = True, mmap: bool = False) -> Any:
-    """Read what `save` wrote, a safetensors file of others (a dict of tensors), or the tensors and containers of a PyTorch file.
+    """Read what `save` wrote, others' safetensors (a dict of tensors), or the tensors and containers of a PyTorch file.
 
     `map_location` says where tensors go: a device, a dict of devices, or a function of (tensor, device) as in PyTorch.
     """
