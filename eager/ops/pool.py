@@ -10,7 +10,7 @@ other's transposes. Nothing is padded: slices end where the input ends. For wind
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,14 +24,29 @@ from .windows import Geometry, Ints, batches, by, input_size, output_size, spans
 # ---- slices
 
 
-def reach(size: int, out: int, place: int, step: int, before: int, dilation: int) -> tuple[slice, slice] | None:
-    """Along a dim: the windows whose `place` lies inside the input, and the inputs there."""
-    shift = place * dilation - before
-    first, last = max(0, -(shift // step)), min(out, (size - 1 - shift) // step + 1)
+class Line(NamedTuple):
+    """The windows along one dim: how many there are, their places, and how they lie."""
+
+    out: int
+    count: int
+    step: int
+    before: int
+    dilation: int
+
+
+def lines(size: Ints, kernel: Ints, geometry: Geometry) -> list[Line]:
+    starts = tuple(before for before, _ in geometry.padding)
+    return list(map(Line, output_size(size, kernel, geometry), kernel, geometry.stride, starts, geometry.dilation))
+
+
+def reach(size: int, line: Line, place: int) -> tuple[slice, slice] | None:
+    """The windows of which this place lies inside the input, and the inputs there."""
+    shift = place * line.dilation - line.before
+    first, last = max(0, -(shift // line.step)), min(line.out, (size - 1 - shift) // line.step + 1)
     if last <= first:
         return None
-    begin = first * step + shift
-    return slice(first, last), slice(begin, begin + (last - first - 1) * step + 1, step)
+    begin = first * line.step + shift
+    return slice(first, last), slice(begin, begin + (last - first - 1) * line.step + 1, line.step)
 
 
 def at(dim: int, index: Any) -> tuple[Any, ...]:
@@ -41,20 +56,14 @@ def at(dim: int, index: Any) -> tuple[Any, ...]:
 # ---- the maximum
 
 
-def best_along(
-    xp: Any, values: Any, winners: Any, dim: int, out: int, k: int, step: int, before: int, d: int, unit: int, kind: Any
-) -> Any:
+def best_along(xp: Any, values: Any, winners: Any, dim: int, line: Line, unit: int) -> Any:
     """The maximum over windows along one dim, and the number of the place where it stands; at ties the first one.
 
     A place that is NaN beats all before it, as in PyTorch. `winners` are the numbers so far, None for the first dim.
     """
-    size = values.shape[dim]
-    if before == 0:
-        best, won = first_places(xp, values, winners, at(dim, slice(0, (out - 1) * step + 1, step)), kind)
-    else:
-        best, won = first_inside(xp, values, winners, dim, out, step, before, d, unit, kind)
-    for place in range(1, k):
-        pair = reach(size, out, place, step, before, d)
+    best, won = first_inside(xp, values, winners, dim, line, unit)
+    for place in range(1, line.count):
+        pair = reach(values.shape[dim], line, place)
         if pair is None:
             continue
         here, there = at(dim, pair[0]), at(dim, pair[1])
@@ -62,48 +71,42 @@ def best_along(
         better = value > so_far
         if values.dtype.kind == "f":
             better |= value != value
-        number = kind.type(place * unit)
-        won[here] = xp.where(better, number if winners is None else winners[there] + number, won[here])
+        number = won.dtype.type(place * unit)
+        won[here] = xp.where(better, winners[there] + number, won[here])
         xp.maximum(so_far, value, out=so_far)
     return best, won
 
 
-def first_places(xp: Any, values: Any, winners: Any, index: Any, kind: Any) -> Any:
-    best = values[index].copy(order="C")
-    return best, xp.zeros(best.shape, kind) if winners is None else winners[index].copy(order="C")
-
-
-def first_inside(
-    xp: Any, values: Any, winners: Any, dim: int, out: int, step: int, before: int, d: int, unit: int, kind: Any
-) -> Any:
+def first_inside(xp: Any, values: Any, winners: Any, dim: int, line: Line, unit: int) -> Any:
     """What the windows begin with, after the places that lie before the input."""
-    begins = np.arange(out) * step - before
-    skipped = np.maximum(0, -(begins // d))
-    index = begins + skipped * d
+    if line.before == 0:
+        start = at(dim, slice(0, (line.out - 1) * line.step + 1, line.step))
+        return values[start].copy(order="C"), winners[start].copy(order="C")
+    begins = np.arange(line.out) * line.step - line.before
+    skipped = np.maximum(0, -(begins // line.dilation))
+    index = begins + skipped * line.dilation
     empty = index >= values.shape[dim]  # a dilated window may step over all of a short input
     index[empty] = skipped[empty] = 0
     best = values.take(xp.asarray(index), axis=dim)
     if empty.any():
         best[at(dim, xp.asarray(empty))] = lowest(dtypes.from_numpy(values.dtype))
-    won = xp.asarray((skipped * unit).astype(kind)).reshape((-1,) + (1,) * (values.ndim - dim - 1))
-    won = xp.broadcast_to(won, best.shape).copy() if winners is None else winners.take(xp.asarray(index), axis=dim) + won
-    return best, won
+    numbers = xp.asarray((skipped * unit).astype(winners.dtype)).reshape((-1,) + (1,) * (values.ndim - dim - 1))
+    return best, winners.take(xp.asarray(index), axis=dim) + numbers
 
 
 def run_max_pool(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry) -> Any:
     """The maxima, and the numbers of their places in the windows."""
     kind = np.dtype(np.uint8 if math.prod(kernel) <= 256 else np.int32)
-    out = output_size(x.shape[2:], kernel, geometry)
+    along = lines(x.shape[2:], kernel, geometry)
 
     def pool(values: Any) -> Any:
-        winners, unit = None, 1
-        for i in reversed(range(len(kernel))):
-            step, (before, _), d = geometry.stride[i], geometry.padding[i], geometry.dilation[i]
-            values, winners = best_along(xp, values, winners, 2 + i, out[i], kernel[i], step, before, d, unit, kind)
+        winners, unit = xp.broadcast_to(xp.zeros((), kind), values.shape), 1
+        for i in reversed(range(len(along))):
+            values, winners = best_along(xp, values, winners, 2 + i, along[i], unit)
             unit *= kernel[i]
         return values, winners
 
-    return by_planes(xp, pool, x, out, (x.dtype, kind))
+    return by_planes(xp, pool, x, tuple(line.out for line in along), (x.dtype, kind))
 
 
 def by_planes(xp: Any, function: Any, x: Any, out: Ints, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -228,15 +231,9 @@ def flat_indices(winners: Tensor, kernel: Ints, geometry: Geometry, size: Ints, 
 Divisor = int | tuple[Ints, ...]  # one for all windows, or for each dim one for each window
 
 
-def divisor_array(xp: Any, divisor: Divisor, dtype: Any) -> Any:
-    if isinstance(divisor, int):
-        return divisor
-    return xp.asarray(products(divisor).astype(dtype))
-
-
 def products(divisor: tuple[Ints, ...]) -> Any:
     """The product of the dims' divisors for each window."""
-    total = np.ones(())
+    total = np.ones((), np.int64)
     for counts in divisor:
         total = total[..., None] * np.asarray(counts)
     return total
@@ -244,51 +241,49 @@ def products(divisor: tuple[Ints, ...]) -> Any:
 
 def divided(xp: Any, total: Any, divisor: Divisor) -> Any:
     """Integers are divided as C does, towards zero."""
-    if total.dtype.kind == "f":
-        return total / divisor_array(xp, divisor, total.dtype)
-    return xp.trunc(total / divisor_array(xp, divisor, np.float64)).astype(total.dtype)
+    by = xp.asarray(np.asarray(divisor if isinstance(divisor, int) else products(divisor), total.dtype))
+    return total / by if total.dtype.kind == "f" else xp.sign(total) * xp.sign(by) * (xp.abs(total) // xp.abs(by))
 
 
-def sum_along(xp: Any, x: Any, dim: int, out: int, k: int, step: int, before: int) -> Any:
-    size = x.shape[dim]
-    if step == k and before == 0 and size == out * k and k > 4:  # few long sums: one call
-        return x.reshape(*x.shape[:dim], out, k, *x.shape[dim + 1 :]).sum(axis=dim + 1, dtype=x.dtype)
-    total = xp.zeros((*x.shape[:dim], out, *x.shape[dim + 1 :]), x.dtype)
+def sum_along(xp: Any, x: Any, dim: int, line: Line) -> Any:
+    size, k = x.shape[dim], line.count
+    if line.step == k and line.before == 0 and size == line.out * k and k > 4:  # few long sums: one call
+        return x.reshape(*x.shape[:dim], line.out, k, *x.shape[dim + 1 :]).sum(axis=dim + 1, dtype=x.dtype)
+    total = xp.zeros((*x.shape[:dim], line.out, *x.shape[dim + 1 :]), x.dtype)
     for place in range(k):
-        pair = reach(size, out, place, step, before, 1)
+        pair = reach(size, line, place)
         if pair is not None:
             total[at(dim, pair[0])] += x[at(dim, pair[1])]
     return total
 
 
-def spread_along(xp: Any, g: Any, dim: int, size: int, k: int, step: int, before: int) -> Any:
+def spread_along(xp: Any, g: Any, dim: int, size: int, line: Line) -> Any:
     full = xp.zeros((*g.shape[:dim], size, *g.shape[dim + 1 :]), g.dtype)
-    for place in range(k):
-        pair = reach(size, g.shape[dim], place, step, before, 1)
+    for place in range(line.count):
+        pair = reach(size, line, place)
         if pair is not None:
             full[at(dim, pair[1])] += g[at(dim, pair[0])]
     return full
 
 
 def run_mean_pool(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry, divisor: Divisor) -> Any:
-    out = output_size(x.shape[2:], kernel, geometry)
-    if kernel == x.shape[2:] and math.prod(out) == 1 and not any(before for before, _ in geometry.padding):
-        dims = tuple(range(2, x.ndim))
-        return divided(xp, x.sum(axis=dims, keepdims=True, dtype=x.dtype), divisor)
+    along = lines(x.shape[2:], kernel, geometry)
+    if all(line.out == 1 and line.before == 0 for line in along) and kernel == x.shape[2:]:
+        return divided(xp, x.sum(axis=tuple(range(2, x.ndim)), keepdims=True, dtype=x.dtype), divisor)
 
     def pool(total: Any) -> Any:
-        for i in reversed(range(len(kernel))):
-            total = sum_along(xp, total, 2 + i, out[i], kernel[i], geometry.stride[i], geometry.padding[i][0])
+        for i in reversed(range(len(along))):
+            total = sum_along(xp, total, 2 + i, along[i])
         return (divided(xp, total, divisor),)
 
-    return by_planes(xp, pool, x, out, (x.dtype,))[0]
+    return by_planes(xp, pool, x, tuple(line.out for line in along), (x.dtype,))[0]
 
 
 def run_mean_spread(xp: Any, g: Any, *, kernel: Ints, geometry: Geometry, divisor: Divisor) -> Any:
     size = input_size(g.shape[2:], kernel, geometry)
     g = divided(xp, g, divisor)
-    for i in range(len(kernel)):
-        g = spread_along(xp, g, 2 + i, size[i], kernel[i], geometry.stride[i], geometry.padding[i][0])
+    for i, line in enumerate(lines(size, kernel, geometry)):
+        g = spread_along(xp, g, 2 + i, size[i], line)
     return g
 
 
