@@ -12,7 +12,7 @@ from ..tensor import Tensor, as_index, wrap_dim, wrap_dims
 from .create import arange
 from .index import ALL, INDEX
 from .movement import FLIP, SLICE, UNDIAGONAL, UNSLICE
-from .pointwise import where
+from .pointwise import chosen, where
 from .shape import cat, diagonal, expand, reshape, sizes, transpose
 
 # ---- repeating
@@ -331,7 +331,9 @@ PADDERS = {"reflect": pad_reflect, "replicate": pad_replicate, "circular": pad_c
 
 def triangle(name: str) -> Any:
     def run(xp: Any, x: Any, *, diagonal: int) -> Any:
-        return getattr(xp, name)(x, diagonal)
+        below = xp.tri(*x.shape[-2:], diagonal if name == "tril" else diagonal - 1, dtype=bool)
+        zero = xp.zeros((), x.dtype)
+        return chosen(xp, below, x, zero) if name == "tril" else chosen(xp, below, zero, x)
 
     def meaning(x: Tensor, *, diagonal: int) -> Tensor:
         rows, columns = (arange(n, device=x.device) for n in x._array.shape[-2:])
