@@ -28,7 +28,7 @@ class Line(NamedTuple):
     """The windows along one dim: how many there are, their places, and how they lie."""
 
     out: int
-    count: int
+    places: int
     step: int
     before: int
     dilation: int
@@ -62,7 +62,7 @@ def best_along(xp: Any, values: Any, winners: Any, dim: int, line: Line, unit: i
     A place that is NaN beats all before it, as in PyTorch. `winners` are the numbers so far, None for the first dim.
     """
     best, won = first_inside(xp, values, winners, dim, line, unit)
-    for place in range(1, line.count):
+    for place in range(1, line.places):
         pair = reach(values.shape[dim], line, place)
         if pair is None:
             continue
@@ -246,7 +246,7 @@ def divided(xp: Any, total: Any, divisor: Divisor) -> Any:
 
 
 def sum_along(xp: Any, x: Any, dim: int, line: Line) -> Any:
-    size, k = x.shape[dim], line.count
+    size, k = x.shape[dim], line.places
     if line.step == k and line.before == 0 and size == line.out * k and k > 4:  # few long sums: one call
         return x.reshape(*x.shape[:dim], line.out, k, *x.shape[dim + 1 :]).sum(axis=dim + 1, dtype=x.dtype)
     total = xp.zeros((*x.shape[:dim], line.out, *x.shape[dim + 1 :]), x.dtype)
@@ -259,7 +259,7 @@ def sum_along(xp: Any, x: Any, dim: int, line: Line) -> Any:
 
 def spread_along(xp: Any, g: Any, dim: int, size: int, line: Line) -> Any:
     full = xp.zeros((*g.shape[:dim], size, *g.shape[dim + 1 :]), g.dtype)
-    for place in range(line.count):
+    for place in range(line.places):
         pair = reach(size, line, place)
         if pair is not None:
             full[at(dim, pair[1])] += g[at(dim, pair[0])]
