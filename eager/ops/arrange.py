@@ -12,7 +12,7 @@ from ..tensor import Tensor, as_index, wrap_dim, wrap_dims
 from .create import arange
 from .index import ALL, INDEX
 from .movement import FLIP, SLICE, UNDIAGONAL, UNSLICE
-from .pointwise import chosen, where
+from .pointwise import chosen, put, where
 from .shape import cat, diagonal, expand, reshape, sizes, transpose
 
 # ---- repeating
@@ -349,10 +349,10 @@ def triangle(name: str) -> Any:
         upcast=False,
     )
 
-    def function(input: Tensor, diagonal: int = 0) -> Tensor:
+    def function(input: Tensor, diagonal: int = 0, *, out: Any = None) -> Tensor:
         if input._array.ndim < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
-        return apply(op, (input,), {"diagonal": diagonal})
+        return put(op, (input,), {"diagonal": diagonal}, out)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = (

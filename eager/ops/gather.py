@@ -16,9 +16,9 @@ from .. import dtypes
 from ..op import InPlace, Op, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
-from .index import in_place, representable, settled, within
+from .index import in_out, in_place, representable, settled, within
 from .movement import SLICE
-from .pointwise import cast, out_or_inplace, where
+from .pointwise import cast, where
 from .shape import broadcast_shape
 
 # ---- the primitives; `index` has as many dims as the tensor and is no longer than it except along `dim`
@@ -247,11 +247,6 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False,
             )
     found = pick(x, flat, place)
     return in_out(found.reshape(()) if index._array.ndim == 0 else found, out, "gather")
-
-
-def in_out(value: Tensor, out: Any, name: str) -> Tensor:
-    """The value, stored in `out` if there is one."""
-    return value if out is None else out_or_inplace(value, out, name)
 
 
 @public(

@@ -17,6 +17,7 @@ import numpy as np
 
 from .. import dtypes
 from ..op import InPlace, Op, apply, primitive, write
+from ..tape import local
 from ..tensor import Tensor, as_index, wrap
 from .convert import transfer
 from .create import FULL
@@ -188,6 +189,18 @@ def in_place(op: Op, kernel: Any) -> Op:
     return primitive(op.name + "_into", op.kind, run, expand=meaning, mutates=(0,), upcast=False)
 
 
+def in_out(value: Tensor, out: Any, name: str) -> Tensor:
+    """The value, stored in `out` if there is one: an in-place op's tensor, or PyTorch's `out=`, which has no gradient."""
+    if out is None:
+        return value
+    if not isinstance(out, InPlace) and local.state.grad and (value._requires_grad or out._requires_grad):
+        raise RuntimeError(
+            f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments "
+            "requires grad."
+        )
+    return out_or_inplace(value, out, name)
+
+
 def settled(op: Op, into: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], input: Tensor, out: Any) -> Tensor:
     """The result in the input's shape; with `out`, which may mark an in-place op, stored there."""
     if isinstance(out, InPlace):
@@ -196,7 +209,7 @@ def settled(op: Op, into: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], in
     found = apply(op, inputs, attrs)
     if found._array.shape != input._array.shape:
         found = found.reshape(input._array.shape)
-    return found if out is None else out_or_inplace(found, out, op.name)
+    return in_out(found, out, op.name)
 
 
 INDEX_PUT_INTO = in_place(INDEX_PUT, lambda xp, x, values, *indices, **attrs: put_at(xp, x, values, indices, **attrs))

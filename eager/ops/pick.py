@@ -27,6 +27,7 @@ from .index import (
     NONZERO,
     OutOfBoundsError,
     Parts,
+    in_out,
     representable,
     settled,
     spread,
@@ -59,15 +60,15 @@ def at_dim(op: Any, inputs: tuple[Any, ...], dim: int, strict: bool = True) -> T
         sample(A(2, 3), 1, I(0)),
     ]
 )
-def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+def index_select(input: Tensor, dim: int, index: Tensor, *, out: Any = None) -> Tensor:
     """The slices along `dim` that a vector of indices names."""
     place, index = vector("index_select", index, dim, input)
-    if input._array.ndim == 0:
-        return at_dim(INDEX, (input.reshape(1), index), 0).reshape(())
+    x = input if input._array.ndim else input.reshape(1)
     try:
-        return at_dim(INDEX, (input, index), place)
+        found = at_dim(INDEX, (x, index), place)
     except OutOfBoundsError as error:
         raise IndexError(f"index_select(): index out of range in self: {error}") from None
+    return in_out(found if input._array.ndim else found.reshape(()), out, "index_select")
 
 
 @public(
@@ -205,9 +206,10 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
 
 
 @public(samples=[sample(A(3, 4), I(5, lo=-12, hi=12)), sample(A(3), I(2, 2, hi=3)), sample(A(2, 2), I(hi=4))])
-def take(input: Tensor, index: Tensor) -> Tensor:
+def take(input: Tensor, index: Tensor, *, out: Any = None) -> Tensor:
     """Elements by their position in the flattened tensor."""
-    return apply(INDEX, (input.reshape(-1), flat_index("take", input, index)), {"dims": (0,)})
+    found = apply(INDEX, (input.reshape(-1), flat_index("take", input, index)), {"dims": (0,)})
+    return in_out(found, out, "take")
 
 
 def flat_index(name: str, input: Tensor, index: Any) -> Tensor:
@@ -252,12 +254,12 @@ def check_mask(name: str, mask: Any) -> None:
 
 
 @public(samples=[sample(A(3, 4), B(3, 4)), sample(A(3, 4), B(4)), sample(A(4), B(3, 4)), sample(A(), B(2))])
-def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+def masked_select(input: Tensor, mask: Tensor, *, out: Any = None) -> Tensor:
     """The elements where the mask holds, as a vector."""
     check_mask("masked_select", mask)
     shape = broadcast_shape("masked_select", mask._array.shape, input._array.shape)
     chosen = apply(NONZERO, (mask.expand(shape).reshape(-1),))
-    return apply(INDEX, (input.expand(shape).reshape(-1), *chosen), {"dims": (0,)})
+    return in_out(apply(INDEX, (input.expand(shape).reshape(-1), *chosen), {"dims": (0,)}), out, "masked_select")
 
 
 @public(
