@@ -12,7 +12,7 @@ import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
-from .eager import accelerator, autograd, backends, cuda, devices, dtypes, linalg, nn, random
+from .eager import accelerator, autograd, backends, cuda, devices, dtypes, linalg, nn, optim, random, utils
 from .eager import op as _op
 from .eager.autograd import (
     enable_grad,
@@ -107,17 +107,10 @@ globals().update(_aliases)
 globals().update(_legacy_types(on_cuda=False))
 
 
-def _submodules(**modules: Any) -> None:
-    """Let `import tapejit.nn` find modules that live under `eager/`; `nn__functional` stands for `nn.functional`."""
-    for name, module in modules.items():
-        _sys.modules[f"{__name__}.{name.replace('__', '.')}"] = module
-
-
-_submodules(autograd=autograd, autograd__function=autograd.function, autograd__functional=autograd.functional)
-_submodules(nn=nn, nn__functional=nn.functional, accelerator=accelerator, backends=backends, cuda=cuda)
-_submodules(nn__init=nn.init, nn__parameter=nn.parameter, nn__modules=nn.modules, nn__utils=nn.utils)
-_submodules(**{f"nn__modules__{name}": module for name, module in nn.modules.FILES.items()})
-_submodules(nn__utils__clip_grad=nn.utils.clip_grad, nn__utils__convert_parameters=nn.utils.convert_parameters)
-_submodules(nn__utils__parametrize=nn.utils.parametrize, nn__utils__parametrizations=nn.utils.parametrizations)
-_submodules(nn__utils__fusion=nn.utils.fusion)
-_submodules(linalg=linalg, random=random)
+# `import tapejit.nn.functional` finds what lives in `eager/nn/functional.py`.
+_PUBLIC = ("accelerator", "amp", "autograd", "backends", "cuda", "linalg", "nn", "optim", "random", "utils")
+for _name, _module in list(_sys.modules.items()):
+    if _name.startswith(f"{__name__}.eager.") and _name.split(".")[2] in _PUBLIC:
+        _sys.modules[_name.replace(".eager.", ".", 1)] = _module
+for _name, _module in nn.modules.FILES.items():
+    _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module

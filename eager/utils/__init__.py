@@ -1,0 +1,5 @@
+"""`tapejit.utils`: data loading."""
+
+from . import data
+
+__all__ = ["data"]

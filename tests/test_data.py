@@ -1,0 +1,218 @@
+"""Datasets, samplers and the DataLoader, in this process and in workers."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+import tapejit as tj
+from tapejit.utils.data import (
+    BatchSampler,
+    ChainDataset,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    get_worker_info,
+    random_split,
+)
+
+
+class Squares(Dataset):
+    def __init__(self, count=10):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, i):
+        return {"i": i, "square": tj.tensor(float(i * i)), "name": str(i)}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        start, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(start, 10, step))
+
+
+class Failing(Squares):
+    def __getitem__(self, i):
+        if i == 7:
+            raise KeyError("seven")
+        return i
+
+
+class Dying(Squares):
+    def __getitem__(self, i):
+        if i == 3:
+            os._exit(1)
+        return i
+
+
+class Noise(Squares):
+    def __getitem__(self, i):
+        return tj.rand(1)
+
+
+def data():
+    return TensorDataset(tj.arange(50).float().reshape(25, 2), tj.arange(25))
+
+
+def test_batches_in_order_with_the_rest():
+    batches = list(DataLoader(data(), batch_size=10))
+    assert [b[1].tolist() for b in batches] == [list(range(10)), list(range(10, 20)), list(range(20, 25))]
+    assert batches[2][0].shape == (5, 2)
+    assert len(DataLoader(data(), batch_size=10)) == 3
+    assert (
+        len(DataLoader(data(), batch_size=10, drop_last=True))
+        == len(list(DataLoader(data(), batch_size=10, drop_last=True)))
+        == 2
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shuffling_repeats_with_the_seed_and_loses_nothing(workers):
+    def epoch(seed):
+        tj.manual_seed(seed)
+        return [i for b in DataLoader(data(), batch_size=4, shuffle=True, num_workers=workers) for i in b[1].tolist()]
+
+    assert epoch(1) == epoch(1) != epoch(2)
+    assert sorted(epoch(1)) == list(range(25))
+
+
+def test_a_generator_of_its_own():
+    def epoch():
+        loader = DataLoader(data(), batch_size=5, shuffle=True, generator=tj.Generator().manual_seed(3))
+        return [b[1].tolist() for b in loader]
+
+    assert epoch() == epoch()
+
+
+def test_dicts_numbers_and_strings_are_collated():
+    batch = next(iter(DataLoader(Squares(), batch_size=3)))
+    assert batch["i"].tolist() == [0, 1, 2] and batch["i"].dtype is tj.int64
+    assert batch["square"].tolist() == [0.0, 1.0, 4.0] and batch["name"] == ["0", "1", "2"]
+
+
+def test_default_collate():
+    assert default_collate([1.5, 2.5]).dtype is tj.float64
+    assert default_collate([np.ones(2, np.float32)] * 3).shape == (3, 2)
+    first, second = default_collate([(1, [tj.ones(2)]), (2, [tj.ones(2)])])
+    assert first.tolist() == [1, 2] and second[0].shape == (2, 2)
+    with pytest.raises(RuntimeError, match="equal size"):
+        default_collate([[1], [1, 2]])
+    with pytest.raises(TypeError, match="default_collate"):
+        default_collate([object()])
+
+
+def test_without_batches():
+    assert [b.tolist() if isinstance(b, tj.Tensor) else b for b in DataLoader([1, 2, 3], batch_size=None)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_iterable_datasets(workers):
+    loader = DataLoader(Stream(), batch_size=3, num_workers=workers)
+    assert sorted(i for b in loader for i in b.tolist()) == list(range(10))
+    assert sorted(i for b in loader for i in b.tolist()) == list(range(10))
+    full = DataLoader(Stream(), batch_size=3, num_workers=workers, drop_last=True)
+    assert all(len(b) == 3 for b in full)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_errors_reach_the_caller(workers):
+    seen = []
+    with pytest.raises(KeyError, match="seven") as caught:
+        for batch in DataLoader(Failing(), batch_size=2, num_workers=workers):
+            seen += batch.tolist()
+    assert seen == [0, 1, 2, 3, 4, 5]
+    if workers:
+        assert "in DataLoader worker process 1" in str(caught.value) and "__getitem__" in str(caught.value)
+
+
+def test_a_dead_worker_is_an_error(monkeypatch):
+    monkeypatch.setattr("tapejit.eager.utils.data.worker._PATIENCE", 0.2)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(DataLoader(Dying(), batch_size=1, num_workers=1))
+
+
+class Slow(Squares):
+    def __getitem__(self, i):
+        time.sleep(60)
+
+
+def test_timeout():
+    with pytest.raises(RuntimeError, match="timed out after 0.3 seconds"):
+        list(DataLoader(Slow(), num_workers=1, timeout=0.3))
+
+
+def test_workers_draw_different_numbers_and_repeat_with_the_seed():
+    def draw():
+        tj.manual_seed(5)
+        return [b.item() for b in DataLoader(Noise(8), batch_size=1, num_workers=2)]
+
+    assert draw() == draw() and len(set(draw())) == 8
+
+
+def init(worker):
+    global initialised
+    initialised = worker
+
+
+class Initialised(Squares):
+    def __getitem__(self, i):
+        return initialised
+
+
+def test_worker_init_and_persistent_workers():
+    loader = DataLoader(Initialised(4), batch_size=1, num_workers=2, worker_init_fn=init, persistent_workers=True)
+    assert [b.item() for b in loader] == [0, 1, 0, 1]
+    pids = [p.pid for p in loader._pool.processes]
+    for _ in loader:
+        break  # an epoch left early does not disturb the next
+    assert [b.item() for b in loader] == [0, 1, 0, 1]
+    assert pids == [p.pid for p in loader._pool.processes]
+
+
+def test_subset_concat_chain_and_split():
+    subset = Subset(data(), [3, 5, 7])
+    assert [b[1].tolist() for b in DataLoader(subset, batch_size=2)] == [[3, 5], [7]]
+    both = Squares(3) + Squares(4)
+    assert isinstance(both, ConcatDataset) and len(both) == 7 and both[3]["i"] == 0 and both[-1]["i"] == 3
+    assert list(ChainDataset([Stream(), Stream()])) == list(range(10)) * 2
+    parts = random_split(range(10), [0.7, 0.3], tj.Generator().manual_seed(0))
+    assert [len(p) for p in parts] == [7, 3] and sorted(p[i] for p in parts for i in range(len(p))) == list(range(10))
+    with pytest.raises(ValueError, match="does not equal"):
+        random_split(range(10), [3, 3])
+
+
+def test_samplers():
+    assert sorted(RandomSampler(range(5))) == list(range(5))
+    assert len(list(RandomSampler(range(5), num_samples=12))) == 12
+    assert set(RandomSampler(range(5), replacement=True, num_samples=50)) <= set(range(5))
+    assert sorted(SubsetRandomSampler([4, 2])) == [2, 4]
+    assert set(WeightedRandomSampler([0.0, 1.0, 0.0], 5)) == {1}
+    assert list(BatchSampler(range(5), 2, True)) == [[0, 1], [2, 3]]
+    assert [b.tolist() for b in DataLoader(range(6), batch_sampler=[[5, 0], [1]])] == [[5, 0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampler": [0], "shuffle": True}, "mutually exclusive with shuffle"),
+        ({"batch_sampler": [[0]], "batch_size": 2}, "mutually exclusive with batch_size"),
+        ({"batch_size": 0}, "batch_size should be a positive integer"),
+        ({"num_workers": -1}, "num_workers option should be non-negative"),
+        ({"prefetch_factor": 2}, "num_workers > 0"),
+        ({"persistent_workers": True}, "num_workers > 0"),
+    ],
+)
+def test_bad_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        DataLoader(range(3), **arguments)
