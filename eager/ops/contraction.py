@@ -161,10 +161,8 @@ def check_dtypes(a: Tensor, b: Tensor) -> None:
 
 
 def check_inner(a: Tensor, b: Tensor) -> None:
-    """The lengths that are summed over agree. `a` as its rows, as PyTorch shows it."""
+    """`b`, a matrix or a vector, is as high as `a` is wide. `a` is shown as its rows, as in PyTorch."""
     left, right = a._array.shape, b._array.shape
-    if len(right) > 2 or len(left) == 1 == len(right):
-        return
     rows = math.prod(left[:-1])
     if len(right) == 1 and left[-1] != right[0]:
         raise RuntimeError(f"size mismatch, got input ({rows}), mat ({rows}x{left[-1]}), vec ({right[0]})")
@@ -175,9 +173,10 @@ def check_inner(a: Tensor, b: Tensor) -> None:
 def check_batches(a: Tensor, b: Tensor) -> None:
     """Matrices in batches: inner lengths agree, batch dims broadcast."""
     left, right = a._array.shape, b._array.shape
-    clash = broadcast_clash([left[:-2], right[:-2]])
-    if clash is not None:
-        raise RuntimeError(f"matmul: {clash}")
+    if left[:-2] != right[:-2]:
+        clash = broadcast_clash([left[:-2], right[:-2]])
+        if clash is not None:
+            raise RuntimeError(f"matmul: {clash}")
     inner = left[-1]
     if inner != right[-2]:
         longer = max(left[:-2], right[:-2], key=len)
@@ -211,21 +210,23 @@ def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
     """The matrix product; vectors are rows on the left and columns on the right, and leading dims are batches."""
     if not (isinstance(input, Tensor) and isinstance(other, Tensor)):
         check_tensors("matmul", input=input, other=other)
-    left, right = input._array.ndim, other._array.ndim
-    if left == 0 or right == 0:
-        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {left}D and {right}D")
-    if left == 1 == right:
+    a, b = input._array, other._array
+    if a.ndim == 0 or b.ndim == 0:
+        raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D")
+    if a.ndim == 1 == b.ndim:
         return dot(input, other, out=out)
-    check_dtypes(input, other)
-    check_inner(input, other)
-    if left == 1:
+    if a.dtype != b.dtype or a.dtype.kind == "b":
+        check_dtypes(input, other)
+    if b.ndim > 2:
+        check_batches(input if a.ndim > 1 else input.unsqueeze(0), other)
+    elif a.shape[-1] != b.shape[0]:
+        check_inner(input, other)
+    if a.ndim == 1:
         value = matmul(input.unsqueeze(0), other).squeeze(-2)
-    elif right == 1:
+    elif b.ndim == 1:
         value = matmul(input, other.unsqueeze(-1)).squeeze(-1)
     else:
-        if right > 2:
-            check_batches(input, other)
-        return put(MATMUL, (input, other), {}, out)
+        return apply(MATMUL, (input, other)) if out is None else put(MATMUL, (input, other), {}, out)  # type: ignore[no-any-return]
     return value if out is None else put(STORE, (value,), {}, out)  # type: ignore[no-any-return]
 
 
@@ -467,40 +468,42 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
 )
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias, the layer that all networks are made of."""
-    if not (isinstance(input, Tensor) and isinstance(weight, Tensor)):
-        check_tensors("linear", input=input, weight=weight)
-    if input._array.ndim == 0 or weight._array.ndim != 2:
-        return odd_linear(input, weight, bias)
-    outputs, inputs = weight._array.shape
-    check_dtypes(input, weight)
-    if input._array.shape[-1] != inputs:
-        rows, have = math.prod(input._array.shape[:-1]), input._array.shape[-1]
-        raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{have} and {inputs}x{outputs}): the input's last dim is {have} "
-            f"but the weight has {inputs} input features"
-        )
-    if bias is None:
-        return apply(PROJECT, (input, weight))  # type: ignore[no-any-return]
-    check_tensors("linear", bias=bias)
-    same_dtype_as_input(bias, weight)
-    if bias._array.shape == (outputs,):
-        return apply(LINEAR, (input, weight, bias))  # type: ignore[no-any-return]
-    return added(bias, apply(PROJECT, (input, weight)), 1, 1)
+    if isinstance(input, Tensor) and isinstance(weight, Tensor):  # what fits goes straight to the kernel
+        x, w = input._array, weight._array
+        if w.ndim == 2 and x.ndim and x.shape[-1] == w.shape[1] and x.dtype == w.dtype and x.dtype.kind != "b":
+            if bias is None:
+                return apply(PROJECT, (input, weight))  # type: ignore[no-any-return]
+            if isinstance(bias, Tensor) and bias._array.shape == w.shape[:1] and bias._array.dtype == w.dtype:
+                return apply(LINEAR, (input, weight, bias))  # type: ignore[no-any-return]
+    return odd_linear(input, weight, bias)
 
 
 def odd_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """A weight that is a vector, which PyTorch allows, or shapes that are errors."""
-    if input._array.ndim == 0 or weight._array.ndim == 0:
-        dims = f"{input._array.ndim}D and {weight._array.ndim}D"
-        raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {dims}")
-    if weight._array.ndim > 2:
+    """What PyTorch also takes: a weight that is a vector, a bias that broadcasts. All else is an error."""
+    check_tensors("linear", input=input, weight=weight)
+    left, right = input._array.shape, weight._array.shape
+    if not left or not right:
+        raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {len(left)}D and {len(right)}D")
+    if len(right) > 2:
         raise RuntimeError(
-            f"t() expects a tensor with <= 2 dimensions, but self is {weight._array.ndim}D: linear's weight is a matrix, "
-            f"not of shape {list(weight.shape)}"
+            f"t() expects a tensor with <= 2 dimensions, but self is {len(right)}D: linear's weight is a matrix, not of shape "
+            f"{list(right)}"
         )
-    if bias is not None:
-        raise RuntimeError("mat2 must be a matrix, got 1-D tensor: linear with a bias needs a weight of two dims")
-    return matmul(input, weight)
+    if len(right) == 1:
+        if bias is not None:
+            raise RuntimeError("mat2 must be a matrix, got 1-D tensor: linear with a bias needs a weight of two dims")
+        return matmul(input, weight)
+    check_dtypes(input, weight)
+    if left[-1] != right[1]:
+        rows = math.prod(left[:-1])
+        raise RuntimeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({rows}x{left[-1]} and {right[1]}x{right[0]}): the input's last dim "
+            f"is {left[-1]} but the weight has {right[1]} input features"
+        )
+    check_tensors("linear", bias=bias)
+    assert bias is not None
+    same_dtype_as_input(bias, weight)
+    return added(bias, apply(PROJECT, (input, weight)), 1, 1)
 
 
 @public(

@@ -1,9 +1,9 @@
-"""Contractions written as subscripts: `einsum` and `tensordot`.
+"""Contractions written as subscripts: `einsum`, `tensordot`, `inner`.
 
 A subscript is a number: 0 to 51 for a letter, -1, -2, ... for the dims of an ellipsis counted from the right. What to do is
-worked out from subscripts and shapes alone and remembered; then each operand loses its repeated subscripts (diagonals) and
-those that only it has (sums), and the operands are contracted two at a time through `matmul`, or a plain product where
-nothing is summed. Gradients come from the ops that this is made of.
+worked out from subscripts and shapes alone, once, as a list of steps: each operand loses its repeated subscripts (diagonals)
+and those that only it has (sums), and the operands are contracted two at a time through `matmul`, or a plain product where
+nothing is summed. Gradients come from the ops that the steps are.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..op import apply, public
 from ..samples import A, I, sample
@@ -22,6 +22,7 @@ from .movement import DIAGONAL, PERMUTE
 from .pointwise import promoted
 
 Labels = tuple[int, ...]
+Step = tuple[str, int, Any]  # what is done, to which operand, and how (or with which other operand)
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 # ---- reading the subscripts
@@ -83,33 +84,17 @@ def name_of(label: int) -> str:
     return LETTERS[label] if label >= 0 else "..."
 
 
-# ---- what to do, from subscripts and shapes
-
-
-class Pair(NamedTuple):
-    """A contraction of operands i and j (which leave the list) into a new one at its end."""
-
-    i: int
-    j: int
-    keep: frozenset[int]
-
-
-class Plan(NamedTuple):
-    """How to compute an equation: labels of the operands, labels still needed at the start, the pairs, the result's labels."""
-
-    terms: tuple[Labels, ...]
-    needed: tuple[frozenset[int], ...]
-    pairs: tuple[Pair, ...]
-    output: Labels
+# ---- from subscripts and shapes to an order
 
 
 @functools.lru_cache(maxsize=512)
-def plan_of(equation: str, shapes: tuple[tuple[int, ...], ...]) -> Plan:
+def steps_of(equation: str, shapes: tuple[tuple[int, ...], ...]) -> list[Step]:
     terms, output = read_equation(equation)
-    return make_plan(terms, output, shapes)
+    return worked_out(terms, output, shapes)
 
 
-def make_plan(terms: list[list[int | None]], output: list[int | None] | None, shapes: Sequence[tuple[int, ...]]) -> Plan:
+def worked_out(terms: list[list[int | None]], output: list[int | None] | None, shapes: Sequence[tuple[int, ...]]) -> list[Step]:
+    """The steps that compute an equation."""
     if len(terms) != len(shapes):
         fewer = "fewer" if len(shapes) < len(terms) else "more"
         raise RuntimeError(
@@ -118,12 +103,19 @@ def make_plan(terms: list[list[int | None]], output: list[int | None] | None, sh
     labels = [spread(term, shape, i) for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))]
     sizes = common_sizes(labels, shapes)
     result = implied(labels, sizes) if output is None else spread_output(output, sizes)
-    needed = []
-    for i, term in enumerate(labels):
-        others = set(result).union(*labels[:i], *labels[i + 1 :])
-        needed.append(frozenset(others.intersection(term)))
-    held = [frozenset(term) & need for term, need in zip(labels, needed, strict=True)]
-    return Plan(tuple(labels), tuple(needed), tuple(ordered_pairs(held, frozenset(result), sizes)), result)
+    steps: list[Step] = []
+    operands = []
+    for i, (term, shape) in enumerate(zip(labels, shapes, strict=True)):
+        needed = set(result).union(*labels[:i], *labels[i + 1 :])
+        operand = Operand(steps, i, term, shape).without_repeats()
+        operands.append(operand.summed([s for s in operand.labels if s not in needed]))
+    while len(operands) > 1:
+        i, j, keep = cheapest_pair([frozenset(x.labels) for x in operands], frozenset(result), sizes)
+        b, a = operands.pop(j), operands.pop(i)
+        operands.append(contracted(a, b, keep))
+    operands[0].arranged(result)
+    steps.append(("return", operands[0].place, None))
+    return steps
 
 
 def spread(term: list[int | None], shape: tuple[int, ...], operand: int) -> Labels:
@@ -181,120 +173,139 @@ def spread_output(output: list[int | None], sizes: dict[int, int]) -> Labels:
     return tuple(label for s in output for label in ([s] if s is not None else covered))
 
 
-def ordered_pairs(held: list[frozenset[int]], result: frozenset[int], sizes: dict[int, int]) -> list[Pair]:
-    """Which operands to contract, two at a time: always the pair whose result is smallest for what goes away."""
-    held, pairs = list(held), []
-    while len(held) > 1:
-        best: tuple[float, int, int, frozenset[int]] | None = None
-        for i, j in itertools.combinations(range(len(held)), 2):
-            rest = result.union(*(h for k, h in enumerate(held) if k not in (i, j)))
-            keep = (held[i] | held[j]) & rest
-            cost = volume(keep, sizes) - volume(held[i], sizes) - volume(held[j], sizes)
-            if best is None or cost < best[0]:
-                best = (cost, i, j, keep)
-        assert best is not None
-        _, i, j, keep = best
-        pairs.append(Pair(i, j, keep))
-        held = [h for k, h in enumerate(held) if k not in (i, j)] + [keep]
-    return pairs
+def cheapest_pair(held: list[frozenset[int]], result: frozenset[int], sizes: dict[int, int]) -> tuple[int, int, frozenset[int]]:
+    """Which operands to contract next, and what to keep: the pair whose result is smallest for what goes away."""
+    best: tuple[int, int, int, frozenset[int]] | None = None
+    for i, j in itertools.combinations(range(len(held)), 2):
+        keep = (held[i] | held[j]) & result.union(*(h for k, h in enumerate(held) if k not in (i, j)))
+        cost = volume(keep, sizes) - volume(held[i], sizes) - volume(held[j], sizes)
+        if best is None or cost < best[0]:
+            best = (cost, i, j, keep)
+    assert best is not None
+    return best[1:]
 
 
 def volume(labels: frozenset[int], sizes: dict[int, int]) -> int:
     return math.prod(sizes[s] for s in labels)
 
 
-# ---- doing it
+# ---- steps
 
 
 class Operand:
-    """A tensor and the labels of its dims, each one once."""
+    """What is known of an operand while steps are written down for it: its place, and its dims' labels and lengths."""
 
-    __slots__ = ("labels", "tensor")
-
-    def __init__(self, tensor: Tensor, labels: Labels) -> None:
-        self.tensor, self.labels = tensor, labels
+    def __init__(self, steps: list[Step], place: int, labels: Labels, shape: tuple[int, ...]) -> None:
+        self.steps, self.place, self.labels = steps, place, labels
+        self.shape = tuple(shape)
 
     def size(self, label: int) -> int:
-        return int(self.tensor._array.shape[self.labels.index(label)])
+        return self.shape[self.labels.index(label)]
+
+    def become(self, step: str, how: Any, labels: Labels, shape: Sequence[int]) -> Operand:
+        self.steps.append((step, self.place, how))
+        self.labels, self.shape = labels, tuple(shape)
+        return self
 
     def without_repeats(self) -> Operand:
-        tensor, labels = self.tensor, list(self.labels)
         for label in dict.fromkeys(self.labels):
-            while labels.count(label) > 1:
-                first = labels.index(label)
-                second = labels.index(label, first + 1)
-                tensor = apply(DIAGONAL, (tensor,), {"offset": 0, "dim1": first, "dim2": second})
-                labels = [s for k, s in enumerate(labels) if k not in (first, second)] + [label]
-        return Operand(tensor, tuple(labels))
+            while self.labels.count(label) > 1:
+                first = self.labels.index(label)
+                second = self.labels.index(label, first + 1)
+                rest = [k for k in range(len(self.labels)) if k not in (first, second)]
+                labels, shape = tuple(self.labels[k] for k in rest), [self.shape[k] for k in rest]
+                how = {"offset": 0, "dim1": first, "dim2": second}
+                self.become("diagonal", how, (*labels, label), (*shape, self.shape[first]))
+        return self
 
-    def summed(self, gone: frozenset[int], dtype: Any = None) -> Operand:
+    def summed(self, gone: Iterable[int], same_dtype: bool = False) -> Operand:
         dims = tuple(i for i, s in enumerate(self.labels) if s in gone)
         if not dims:
             return self
-        return Operand(self.tensor.sum(dim=dims, dtype=dtype), tuple(s for s in self.labels if s not in gone))
+        kept = [i for i in range(len(self.labels)) if i not in dims]
+        labels, shape = tuple(self.labels[i] for i in kept), [self.shape[i] for i in kept]
+        return self.become("sum in its dtype" if same_dtype else "sum", dims, labels, shape)
 
-    def squeezed(self, gone: frozenset[int]) -> Operand:
+    def squeezed(self, gone: Iterable[int]) -> Operand:
         """Without dims of length 1."""
-        if not gone:
-            return self
         kept = tuple(s for s in self.labels if s not in gone)
-        return Operand(self.tensor.reshape([self.size(s) for s in kept]), kept)
+        return self.reshaped([self.size(s) for s in kept], kept)
 
-    def arranged(self, labels: Labels) -> Tensor:
+    def reshaped(self, shape: Sequence[int], labels: Labels) -> Operand:
+        if tuple(shape) == self.shape:
+            return self
+        return self.become("reshape", tuple(shape), labels, shape)
+
+    def arranged(self, labels: Labels) -> Operand:
         """The dims in this order."""
         if labels == self.labels:
-            return self.tensor
-        return apply(PERMUTE, (self.tensor,), {"dims": tuple(self.labels.index(s) for s in labels)})  # type: ignore[no-any-return]
+            return self
+        order = tuple(self.labels.index(s) for s in labels)
+        return self.become("permute", {"dims": order}, labels, [self.shape[i] for i in order])
 
-    def grouped(self, groups: tuple[Labels, Labels, Labels]) -> Tensor:
+    def grouped(self, batch: Labels, rows: Labels, columns: Labels) -> Operand:
         """The dims in three groups: the first as they are, each of the others as one dim."""
-        batch, rows, columns = groups
-        found = self.arranged(batch + rows + columns)
-        if len(rows) == 1 == len(columns):
-            return found
-        return found.reshape([*map(self.size, batch), *(math.prod(map(self.size, group)) for group in (rows, columns))])  # type: ignore[no-any-return]
+        sizes = [math.prod(map(self.size, group)) for group in (rows, columns)]
+        self.arranged(batch + rows + columns)
+        return self.reshaped([*self.shape[: len(batch)], *sizes], self.labels)
+
+    def aligned(self, order: Labels) -> Operand:
+        """A dim for each label, of length 1 where it has none, to be broadcast."""
+        self.arranged(tuple(s for s in order if s in self.labels))
+        return self.reshaped([self.size(s) if s in self.labels else 1 for s in order], self.labels)
 
 
-def contracted(a: Operand, b: Operand, keep: frozenset[int], dtype: Any = None) -> Operand:
-    """Two operands as one that has the labels in `keep`. `dtype` is for what is summed alone, to be broadcast."""
-    shared = [s for s in a.labels if s in b.labels]
-    a_stretched = frozenset(s for s in shared if a.size(s) == 1 != b.size(s))
-    b_stretched = frozenset(s for s in shared if b.size(s) == 1 != a.size(s))
-    a = a.squeezed(a_stretched).summed(b_stretched - keep, dtype)
-    b = b.squeezed(b_stretched).summed(a_stretched - keep, dtype)
-    shared = [s for s in a.labels if s in b.labels]
-    batch, inner = tuple(s for s in shared if s in keep), tuple(s for s in shared if s not in keep)
-    left, right = tuple(s for s in a.labels if s not in shared), tuple(s for s in b.labels if s not in shared)
+def contracted(a: Operand, b: Operand, keep: frozenset[int], same_dtype: bool = False) -> Operand:
+    """Two operands as one that has the labels in `keep`. A label that one has with length 1 is as if it did not have it."""
+    both = [s for s in a.labels if s in b.labels]
+    only_b = [s for s in both if a.size(s) == 1 != b.size(s)]
+    only_a = [s for s in both if b.size(s) == 1 != a.size(s)]
+    a.squeezed(only_b).summed([s for s in only_a if s not in keep], same_dtype)
+    b.squeezed(only_a).summed([s for s in only_b if s not in keep], same_dtype)
+    both = [s for s in a.labels if s in b.labels]
+    batch, inner = tuple(s for s in both if s in keep), tuple(s for s in both if s not in keep)
+    left, right = tuple(s for s in a.labels if s not in both), tuple(s for s in b.labels if s not in both)
+    labels = batch + left + right
+    shape = [*map(a.size, batch + left), *map(b.size, right)]
     if not inner or (batch and not left and not right):
-        order = batch + left + right + inner
-        found = aligned(a, order) * aligned(b, order)
-        return Operand(found, order).summed(frozenset(inner), found.dtype)
-    x, y = a.grouped((batch, left, inner)), b.grouped((batch, inner, right))
-    if not x.dtype.is_floating_point and not y.dtype.is_floating_point:
-        x, y = promoted("einsum", x, y)  # an operand that has been summed is int64
-    value = matmul(x, y)
-    if len(left) != 1 or len(right) != 1:
-        value = value.reshape([*map(a.size, batch + left), *map(b.size, right)])
-    return Operand(value, batch + left + right)
+        full = [*shape, *map(a.size, inner)]
+        a.aligned(labels + inner)
+        b.aligned(labels + inner)
+        return a.become("multiply", b.place, labels + inner, full).summed(inner, same_dtype=True)
+    a.grouped(batch, left, inner)
+    b.grouped(batch, inner, right)
+    a.become("matmul", b.place, (), (*a.shape[:-1], b.shape[-1]))
+    a.reshaped(shape, labels)
+    a.labels = labels
+    return a
 
 
-def aligned(x: Operand, order: Labels) -> Tensor:
-    """A tensor with a dim for each label, of length 1 where it has none, to be broadcast."""
-    found = x.arranged(tuple(s for s in order if s in x.labels))
-    if len(x.labels) == len(order):
-        return found
-    return found.reshape([x.size(s) if s in x.labels else 1 for s in order])  # type: ignore[no-any-return]
+def carry_out(steps: list[Step], operands: list[Any]) -> Tensor:
+    for step, place, how in steps:
+        x = operands[place]
+        if step == "permute":
+            x = apply(PERMUTE, (x,), how)
+        elif step == "reshape":
+            x = x.reshape(how)
+        elif step == "matmul":
+            x, operands[how] = product_of(x, operands[how]), None
+        elif step == "multiply":
+            x, operands[how] = x * operands[how], None
+        elif step == "diagonal":
+            x = apply(DIAGONAL, (x,), how)
+        elif step == "return":
+            return x  # type: ignore[no-any-return]
+        else:
+            x = x.sum(dim=how, dtype=x.dtype if step == "sum in its dtype" else None)
+        operands[place] = x
+    raise AssertionError("a plan ends with a return")
 
 
-def carry_out(plan: Plan, tensors: Sequence[Tensor]) -> Tensor:
-    operands = []
-    for tensor, term, needed in zip(tensors, plan.terms, plan.needed, strict=True):
-        operand = Operand(tensor, term).without_repeats()
-        operands.append(operand.summed(frozenset(term) - needed))
-    for i, j, keep in plan.pairs:
-        b, a = operands.pop(j), operands.pop(i)
-        operands.append(contracted(a, b, keep))
-    return operands[0].arranged(plan.output)
+def product_of(a: Tensor, b: Tensor) -> Tensor:
+    """The matrix product; of integers also where one operand has become int64 by being summed."""
+    if a._array.dtype != b._array.dtype and not a.dtype.is_floating_point and not b.dtype.is_floating_point:
+        a, b = promoted("einsum", a, b)
+    return matmul(a, b)  # type: ignore[no-any-return]
 
 
 @public(
@@ -334,12 +345,12 @@ def einsum(*args: Any) -> Tensor:
     if isinstance(args[0], str):
         operands = list(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else list(args[1:])
         check_operands(operands)
-        plan = plan_of(args[0], tuple(x._array.shape for x in operands))
+        steps = steps_of(args[0], tuple([x._array.shape for x in operands]))
     else:
         terms, output, operands = read_lists(args)
         check_operands(operands)
-        plan = make_plan(terms, output, [x._array.shape for x in operands])
-    return carry_out(plan, operands)
+        steps = worked_out(terms, output, [x._array.shape for x in operands])
+    return carry_out(steps, operands)
 
 
 def check_operands(operands: list[Any]) -> None:
@@ -365,16 +376,25 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     first, second = paired_dims(a, b, dims)
     if a._array.dtype != b._array.dtype:
         raise RuntimeError(f"both inputs should have same dtype, but tensordot() got {a.dtype.name} and {b.dtype.name}")
-    left, right = list(range(a._array.ndim)), [100 + i for i in range(b._array.ndim)]
-    for i, (d, e) in enumerate(zip(first, second, strict=True)):
-        n, m = a._array.shape[d], b._array.shape[e]
-        if n != m and 1 not in (n, m):
+    return carry_out(steps_for_dims(a._array.shape, b._array.shape, first, second), [a, b])
+
+
+@functools.lru_cache(maxsize=512)
+def steps_for_dims(a: tuple[int, ...], b: tuple[int, ...], first: Labels, second: Labels) -> list[Step]:
+    left, right = list(range(len(a))), list(range(len(a), len(a) + len(b)))
+    for d, e in zip(first, second, strict=True):
+        if a[d] != b[e] and 1 not in (a[d], b[e]):
             raise RuntimeError(
-                f"contracted dimensions need to match, but first has size {n} in dim {d} and second has size {m} in dim {e}"
+                f"contracted dimensions need to match, but first has size {a[d]} in dim {d} and second has size {b[e]} in "
+                f"dim {e}"
             )
-        left[d] = right[e] = 200 + i
-    keep = tuple(s for s in (*left, *right) if s < 200)
-    return contracted(Operand(a, tuple(left)), Operand(b, tuple(right)), frozenset(keep), a.dtype).arranged(keep)
+        right[e] = left[d]
+    steps: list[Step] = []
+    keep = tuple(s for s in (*left, *right) if left.count(s) + right.count(s) == 1)
+    operands = Operand(steps, 0, tuple(left), a), Operand(steps, 1, tuple(right), b)
+    contracted(*operands, frozenset(keep), same_dtype=True).arranged(keep)
+    steps.append(("return", 0, None))
+    return steps
 
 
 def paired_dims(a: Tensor, b: Tensor, dims: Any) -> tuple[Labels, Labels]:
