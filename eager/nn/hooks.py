@@ -161,7 +161,7 @@ class BackwardGate:
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         self.input_count = len(args)
-        passed = _through_gate(self._inputs_done, args)
+        passed = _through_gate(self._inputs_done, args, zeros=True)
         self.gated = passed is not args
         return passed
 
@@ -174,7 +174,7 @@ class BackwardGate:
             )
         items = result if isinstance(result, tuple) else (result,)
         self.output_count = len(items)
-        passed = _through_gate(self._outputs_done, items)
+        passed = _through_gate(self._outputs_done, items, zeros=False)
         return passed if isinstance(result, tuple) else passed[0]
 
     def _outputs_done(self, gradients: tuple[Any, ...], places: list[int]) -> tuple[Any, ...]:
@@ -215,26 +215,26 @@ class Gate(Function):
     """Passes tensors through and shows their gradients to `done` on the way back."""
 
     @staticmethod
-    def forward(ctx: Any, done: Any, places: list[int], *tensors: Tensor) -> Any:
+    def forward(ctx: Any, done: Any, places: list[int], zeros: bool, *tensors: Tensor) -> Any:
         ctx.done, ctx.places = done, places
+        ctx.set_materialize_grads(zeros)
         passed = tuple(t.view_as(t) for t in tensors)
         ctx.mark_non_differentiable(*[view for view, t in zip(passed, tensors, strict=True) if not t.requires_grad])
         return passed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        wanted = ctx.needs_input_grad[2:]
-        seen = tuple(g if wants else None for g, wants in zip(gradients, wanted, strict=True))
-        return (None, None, *ctx.done(seen, ctx.places))
+        return (None, None, None, *ctx.done(gradients, ctx.places))
 
 
-def _through_gate(done: Any, items: Any) -> Any:
-    """The tuple with its tensors led through a gate; itself if none of them wants a gradient."""
+def _through_gate(done: Any, items: Any, zeros: bool) -> Any:
+    """The tuple with its tensors led through a gate; itself if none of them wants a gradient. A gradient that does not
+    come is None, or with `zeros` that: PyTorch's hooks see the one for outputs and the other for inputs."""
     places = [i for i, item in enumerate(items) if isinstance(item, Tensor)]
     if not is_grad_enabled() or not any(items[i].requires_grad for i in places):
         return items
     found = list(items)
-    for i, t in zip(places, Gate.apply(done, places, *[items[i] for i in places]), strict=True):
+    for i, t in zip(places, Gate.apply(done, places, zeros, *[items[i] for i in places]), strict=True):
         found[i] = t
     return tuple(found) if type(items) is tuple else type(items)(*found)  # a named tuple stays one
 
