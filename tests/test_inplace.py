@@ -568,3 +568,14 @@ def test_requires_grad_set_on_a_constant_after_views_of_it() -> None:
     assert not v.requires_grad
     (c * v.sum()).sum().backward()
     assert same(c.grad, [2, 2, 2, 2])
+
+
+@pytest.mark.parametrize("dtype", [tj.float32, tj.float64, tj.int32, tj.int64])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 5, 8])
+def test_negation_of_strided_memory(dtype: tj.dtype, stride: int) -> None:
+    """NumPy's own negative goes wrong here when it writes into its input."""
+    x = tj.arange(6 * stride, dtype=dtype)
+    x.view(6, stride)[:, 0].neg_()
+    expected = np.arange(6 * stride)
+    expected[::stride] *= -1
+    assert same(x, expected)

@@ -187,7 +187,8 @@ _divisor = [sample(A(2, 3), A(2, 3, lo=0.5)), sample(A(2, 3), A(3, lo=0.5)), sam
 
 ADD = primitive("add", "pointwise", ufunc="add", grad={"a": lambda g: g, "b": lambda g: g})
 SUB = primitive("sub", "pointwise", ufunc="subtract", grad={"a": lambda g: g, "b": lambda g: -g})
-NEG = primitive("neg", "pointwise", ufunc="negative", grad={"x": lambda g: -g})
+# Not by `ufunc`, which would write straight into a target: in place, NumPy's negative is wrong on some strides.
+NEG = primitive("neg", "pointwise", lambda xp, x: xp.negative(x), grad={"x": lambda g: -g})
 
 
 def _additive(op: Op, name: str) -> Callable[..., Tensor]:
