@@ -58,8 +58,8 @@ class _Writer:
         if isinstance(value, devices.device):
             return {"device": str(value)}
         raise TypeError(
-            f"save(): cannot store a {type(value).__name__} (at '{path or 'the top'}'). Files hold tensors, numbers, strings and "
-            "containers of them; for a module or an optimizer, save its state_dict()."
+            f"save(): cannot store a {type(value).__name__} (at '{path or 'the top'}'). Files hold tensors, numbers, strings "
+            "and containers of them; for a module or an optimizer, save its state_dict()."
         )
 
     def tensor(self, value: Tensor, path: str) -> Any:
