@@ -68,7 +68,7 @@ class Layout:
         query = wide(self.query[heads, :, rows]) * scale
         b, g, r, width = query.shape
         key = wide(self.key[heads, keys])
-        found = xp.matmul(query.reshape(b, g * r, width), key.swapaxes(-1, -2)).reshape(b, g, r, -1)
+        found = xp.matmul(query.reshape(b, g * r, width), key.swapaxes(-1, -2)).reshape(b, g, r, key.shape[1])
         if self.which is not None:
             whole = slice(None)
             part = self.mask[:, rows if self.mask.shape[1] > 1 else whole, keys if self.mask.shape[2] > 1 else whole]
@@ -112,7 +112,7 @@ def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale
         sums = total(xp, p, (3,), True)
         if empty is not None:
             sums[empty] = 1
-        found = xp.matmul(joined(p), wide(see.value[heads, keys])).reshape(*p.shape[:3], -1)
+        found = xp.matmul(joined(p), wide(see.value[heads, keys])).reshape(*p.shape[:3], see.value.shape[-1])
         found /= sums
         out[heads, :, rows] = found
         xp.log(sums, out=sums)
@@ -120,7 +120,7 @@ def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale
         if empty is not None:
             sums[empty] = np.inf
         log_total[heads, :, rows] = sums
-    return out.reshape(*query.shape[:-1], -1), log_total.reshape(*query.shape[:-1], 1)
+    return out.reshape(*query.shape[:-1], value.shape[-1]), log_total.reshape(*query.shape[:-1], 1)
 
 
 def run_attention_backward(
@@ -157,7 +157,7 @@ def run_attention_backward(
         p *= total(xp, slopes, (3,), True)
         slopes -= p
         if of_query is not None:
-            found = xp.matmul(joined(slopes), wide(see.key[heads, keys])).reshape(*p.shape[:3], -1)
+            found = xp.matmul(joined(slopes), wide(see.key[heads, keys])).reshape(*p.shape[:3], see.key.shape[-1])
             found *= scale
             of_query[heads, :, rows] = found
         if of_key is not None:
@@ -242,7 +242,8 @@ def sum_over_groups(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The gradient of `grouped`."""
     if x._array.shape == shape:
         return x
-    return x.reshape(*shape[:-2], -1, *shape[-2:]).sum(-3)  # type: ignore[no-any-return]
+    groups = x._array.shape[-3] // shape[-3]
+    return x.reshape(*shape[:-2], groups, *shape[-2:]).sum(-3)  # type: ignore[no-any-return]
 
 
 def attention_gradient(

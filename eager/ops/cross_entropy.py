@@ -261,7 +261,8 @@ def cross_entropy(
     check_targets("cross_entropy", input, target, weight)
     shape = input._array.shape
     if len(shape) > 3:
-        input, target = input.reshape(*shape[:2], -1), target.reshape(shape[0], -1)
+        length = math.prod(shape[2:])
+        input, target = input.reshape(*shape[:2], length), target.reshape(shape[0], length)
     attrs = {"ignore_index": int(ignore_index), "label_smoothing": float(label_smoothing), "reduction": reduction}
     loss = apply(CROSS_ENTROPY, (input, target, 1 if weight is None else weight), attrs)[0]
     return loss.reshape(shape[0], *shape[2:]) if reduction == "none" and len(shape) > 3 else loss  # type: ignore[no-any-return]
