@@ -10,7 +10,7 @@ from ..op import Op, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, as_index, wrap_dim, wrap_dims
 from .create import arange
-from .index import ALL, INDEX
+from .index import ALL, INDEX, representable
 from .movement import FLIP, SLICE, UNDIAGONAL, UNSLICE
 from .pointwise import chosen, put, where
 from .shape import cat, diagonal, expand, reshape, sizes, transpose
@@ -98,7 +98,8 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         raise RuntimeError(f"repeats must be non-negative, got {count}")
     shape = x._array.shape
     split, wide = (*shape[: place + 1], 1, *shape[place + 1 :]), (*shape[: place + 1], count, *shape[place + 1 :])
-    return reshape(expand(reshape(x, split), wide), (*shape[:place], length * count, *shape[place + 1 :]))
+    copied = expand(reshape(x, split), wide).clone()
+    return reshape(copied, (*shape[:place], length * count, *shape[place + 1 :]))
 
 
 def check_counts(repeats: Tensor) -> None:
@@ -263,9 +264,7 @@ def pad_constant(input: Tensor, pairs: dict[int, tuple[int, int]], value: Any) -
         shape[d] = n + before + after
     if any(min(p) < 0 for p in pairs.values()):
         input = apply(SLICE, (input,), {"index": tuple(cut)})
-    kind = input.dtype
-    fill = value if kind.is_floating_point else int(value)
-    attrs = {"index": tuple(place) or (...,), "shape": tuple(shape), "fill": fill}
+    attrs = {"index": tuple(place) or (...,), "shape": tuple(shape), "fill": representable("pad", input.dtype, value)}
     return apply(UNSLICE, (input,), attrs)
 
 

@@ -353,6 +353,8 @@ def neutral(reduce: str, dtype: dtypes.dtype) -> float:
         return 1
     if dtype.is_floating_point:
         return -math.inf if reduce == "amax" else math.inf
+    if dtype.category == dtypes.BOOL:
+        return reduce == "amin"
     limits = np.iinfo(dtype.numpy)
     return int(limits.min if reduce == "amax" else limits.max)
 

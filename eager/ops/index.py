@@ -497,8 +497,10 @@ def representable(name: str, kind: dtypes.dtype, value: Any) -> Any:
     elif kind.category == dtypes.BOOL:
         return bool(value)
     else:
-        fits = math.isfinite(value) and np.iinfo(kind.numpy).min <= int(value) <= np.iinfo(kind.numpy).max
-        found = int(value) if fits else 0
+        limits = np.iinfo(kind.numpy)
+        low = limits.min or -limits.max  # unsigned ones wrap round, as in PyTorch
+        fits = math.isfinite(value) and low <= int(value) <= limits.max
+        found = int(value) % (limits.max + 1) if fits and limits.min == 0 else int(value) if fits else 0
     if not fits:
         raise RuntimeError(f"{name}: value {value} cannot be converted to type {kind.name} without overflow")
     return found

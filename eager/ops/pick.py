@@ -88,7 +88,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
             f"index_add(): self ({input.dtype.legacy}) and source ({source.dtype.legacy}) must have the same scalar type"
         )
     check_source("index_add", input, place, index, source)
-    scaled = source if alpha == 1 else source * alpha
+    scaled = source if alpha == 1 else source * representable("index_add", input.dtype, alpha)
     return along(INDEX_ADD, INDEX_ADD_INTO, input, place, index, scaled, out)
 
 
