@@ -68,7 +68,7 @@ from .eager.ops.create import (
     scalar_tensor,
     tensor,
 )
-from .eager.ops.pointwise import ALIASES as _aliases
+from .eager.ops.pointwise import ALIASES as _ALIASES
 from .eager.ops.pointwise import result_type
 from .eager.ops.random import (
     bernoulli,
@@ -103,7 +103,7 @@ if TYPE_CHECKING:  # the op table's functions
 
 
 globals().update(_op.exported(""))
-globals().update(_aliases)
+globals().update(_ALIASES)
 globals().update(_legacy_types(on_cuda=False))
 
 

@@ -153,7 +153,7 @@ class finfo:  # noqa: N801
         d = type or _default
         if not d.is_floating_point:
             raise TypeError(f"finfo() requires a floating point input type, got {d}. Use iinfo for integers.")
-        info: Any = ml_dtypes.finfo(d.numpy)
+        info: Any = ml_dtypes.finfo(d.numpy)  # type: ignore[no-untyped-call]
         self.dtype, self.bits = d.name, d.itemsize * 8
         self.max, self.min = float(info.max), float(info.min)
         self.eps, self.tiny = float(info.eps), float(info.smallest_normal)

@@ -591,7 +591,9 @@ def explained(op: Op, inputs: tuple[Any, ...], error: Exception, out: Tensor | N
             )
     if out is not None and isinstance(error, TypeError):
         source = dtypes.from_numpy(np.result_type(*[x._array if isinstance(x, Tensor) else x for x in inputs]))
-        return RuntimeError(f"{op.name}_: result type {source.legacy} can't be cast to the desired output type {out.dtype.legacy}")
+        return RuntimeError(
+            f"{op.name}_: result type {source.legacy} can't be cast to the desired output type {out.dtype.legacy}"
+        )
     if op.kind == "pointwise":
         clash = broadcast_clash(shapes)
         if clash is not None:

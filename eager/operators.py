@@ -63,6 +63,7 @@ _BINARY = {
     "rshift": pointwise.bitwise_right_shift,
     "matmul": contraction.matmul,
 }
+_UNARY = {"neg": pointwise.neg, "pos": pointwise.positive, "abs": pointwise.abs, "invert": pointwise.bitwise_not}
 _DIRECT = ("add", "sub", "mul", "truediv")  # hot, and with nothing to check for floats
 _COMPARE = {f"__{name}__": getattr(pointwise, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _INPLACE = {
@@ -81,10 +82,8 @@ def attach() -> None:
         setattr(Tensor, name, _operator(function))
     for name, method in _INPLACE.items():
         setattr(Tensor, f"__i{name}__", _augmented(method))
-    Tensor.__neg__ = pointwise.neg
-    Tensor.__pos__ = pointwise.positive
-    Tensor.__abs__ = pointwise.abs
-    Tensor.__invert__ = pointwise.bitwise_not
+    for name, function in _UNARY.items():
+        setattr(Tensor, f"__{name}__", function)
     for alias, function in pointwise.ALIASES.items():
         setattr(Tensor, alias, function)
         inplace = getattr(Tensor, function.__name__ + "_", None)

@@ -83,8 +83,8 @@ def _write_to(file: IO[bytes], arrays: Arrays, metadata: dict[str, str]) -> None
         file.write(_bytes(arrays[name]))
 
 
-def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+def _bytes(array: Any) -> memoryview:
+    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))  # type: ignore[arg-type]
 
 
 def _seed(table: dict[str, Any], metadata: dict[str, str]) -> int:
@@ -116,7 +116,7 @@ def _read_from(file: IO[bytes], name: str) -> tuple[Arrays, dict[str, str]]:
     total = _seed(table, metadata)
     for key, entry in sorted(table.items(), key=lambda item: (item[1]["data_offsets"], -math.prod(item[1]["shape"]))):
         array = np.empty(tuple(entry["shape"]), _NAMES[entry["dtype"]].numpy)
-        view = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(bytearray())
+        view = _bytes(array)  # writeable: the array is new and contiguous
         if file.readinto(view) != array.nbytes:  # type: ignore[attr-defined]
             raise FileError(f"{name} is truncated: tensor '{key}' is cut off")
         total = zlib.crc32(view, total)

@@ -148,7 +148,7 @@ class Slow(Squares):
 
 
 def test_timeout():
-    with pytest.raises(RuntimeError, match="timed out after 0.3 seconds"):
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.3 seconds"):
         list(DataLoader(Slow(), num_workers=1, timeout=0.3))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import devices, dtypes, special
+from .. import dtypes, special
 from ..blocks import blockwise
 from ..op import InPlace, Op, apply, primitive, public
 from ..samples import A, B, I, Sample, sample
@@ -607,8 +607,7 @@ logical_xor = binary("logical_xor", None, ufunc="logical_xor", samples=_logic, i
 
 def _bitwise(name: str, ufunc: str, shift: bool = False) -> Callable[..., Tensor]:
     cases = [sample(I(2, 3), I(2, 3)), sample(I(3), 1)] + ([] if shift else [sample(B(2, 3), B(3))])
-    inner = binary(name, None, run=lambda xp, a, b: bits(xp, name, ufunc, a, b), samples=cases)
-    return inner
+    return binary(name, None, run=lambda xp, a, b: bits(xp, name, ufunc, a, b), samples=cases)
 
 
 def bits(xp: Any, name: str, ufunc: str, a: Any, b: Any) -> Any:
@@ -682,7 +681,7 @@ def _where_method(self: Tensor, condition: Tensor, other: Any) -> Tensor:
     return where(condition, self, other)  # type: ignore[no-any-return]
 
 
-Tensor.where = _where_method
+setattr(Tensor, "where", _where_method)  # noqa: B010 -- methods are not declared
 
 CLAMP = primitive(
     "clamp",

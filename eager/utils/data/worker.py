@@ -93,8 +93,9 @@ class Pool:
     """Worker processes and the batches on their way."""
 
     def __init__(self, loader: Any, make_fetcher: Any) -> None:
-        context = loader.multiprocessing_context
-        context = multiprocessing.get_context(context) if context is None or isinstance(context, str) else context
+        context: Any = loader.multiprocessing_context
+        if context is None or isinstance(context, str):
+            context = multiprocessing.get_context(context)
         self.timeout, self.epoch = loader.timeout, 0
         self.results = context.Queue()
         self.tasks = [context.Queue() for _ in range(loader.num_workers)]
