@@ -25,7 +25,7 @@ def _absolute(index: Any, size: int) -> int:
 def _items(given: Any, who: str, *ordered: type) -> Iterable[tuple[str, Any]]:
     """Keys and values of a mapping or an iterable of pairs."""
     if isinstance(given, (Mapping, *ordered)):
-        return given.items()
+        return given.items()  # type: ignore[attr-defined, no-any-return]
     if not isinstance(given, Iterable):
         raise TypeError(f"{who}.update should be called with an iterable of key/value pairs, but got {type(given).__name__}")
     pairs = []

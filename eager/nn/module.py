@@ -15,10 +15,26 @@ from ..grad_mode import no_grad
 from ..ops.convert import wanted
 from ..ops.create import empty_like
 from ..tensor import Tensor
-from .hooks import EVERYWHERE, Hooked
+from .hooks import (
+    EVERYWHERE,
+    Hooked,
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+    register_module_full_backward_hook,
+    register_module_full_backward_pre_hook,
+)
 from .located import LOCATED, locate
 from .parameter import Buffer, Parameter
 from .state import Stateful
+
+__all__ = [
+    "Module",
+    "register_module_forward_hook",
+    "register_module_forward_pre_hook",
+    "register_module_full_backward_hook",
+    "register_module_full_backward_pre_hook",
+    "typename",
+]
 
 T = TypeVar("T", bound="Module")
 _HOOKS = (
@@ -417,4 +433,4 @@ def replace(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
     """Let a tensor show its converted values, and leave it alone if that changes nothing."""
     found = fn(tensor.detach())
     if found._array is not tensor._array:
-        tensor.data = found
+        tensor.data = found  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..printing import text
 from ..tensor import Tensor, versions_of
 
 
@@ -34,7 +35,7 @@ class Parameter(Tensor):
         return memo[id(self)]  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return "Parameter containing:\n" + super().__repr__()
+        return "Parameter containing:\n" + text(self, "tensor")
 
 
 class Buffer(Tensor):
@@ -48,3 +49,6 @@ class Buffer(Tensor):
     def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
         _show(self, data, "Buffer")
         self.persistent = persistent
+
+    def __repr__(self) -> str:
+        return text(self, "tensor")

@@ -11,7 +11,7 @@ from typing import Any
 from ...grad_mode import no_grad
 from ...ops.create import tensor
 from ...ops.distance import vector_norm
-from ...ops.join import stack
+from ...ops.shape import stack
 from ...tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...ops.join import cat
+from ...ops.shape import cat
 from ...tensor import Tensor
 from ..module import typename
 
@@ -28,5 +28,5 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     start = 0
     for parameter in _on_one_device(parameters):
         count = parameter.numel()
-        parameter.data = vec[start : start + count].view(parameter.shape).data
+        parameter.data = vec[start : start + count].view(parameter.shape).data  # type: ignore[attr-defined]
         start += count

@@ -38,18 +38,9 @@ def fuse_conv_bn_weights(
 
 def fuse_conv_bn_eval(conv: C, bn: _BatchNorm, transpose: bool = False) -> C:
     """One convolution for a convolution and the batch norm after it; both have to be in evaluation mode."""
-    _check(conv.training or bn.training, bn)
+    mean, var = _statistics(conv.training or bn.training, bn)
     fused = copy.deepcopy(conv)
-    fused.weight, fused.bias = fuse_conv_bn_weights(
-        conv.weight,
-        conv.bias,
-        bn.running_mean,
-        bn.running_var,
-        bn.eps,
-        bn.weight,
-        bn.bias,
-        transpose,  # type: ignore[arg-type]
-    )
+    fused.weight, fused.bias = fuse_conv_bn_weights(conv.weight, conv.bias, mean, var, bn.eps, bn.weight, bn.bias, transpose)
     return fused
 
 
@@ -62,27 +53,20 @@ def fuse_linear_bn_weights(
 
 def fuse_linear_bn_eval(linear: Linear, bn: _BatchNorm) -> Linear:
     """One linear layer for a linear layer and the batch norm after it; both have to be in evaluation mode."""
-    _check(linear.training or bn.training, bn)
+    mean, var = _statistics(linear.training or bn.training, bn)
     if bn.num_features not in (1, linear.out_features):
         raise AssertionError(
             "To fuse, linear.out_features == bn.num_features or bn.num_features == 1, got "
             f"linear.out_features={linear.out_features} and bn.num_features={bn.num_features}"
         )
     fused = copy.deepcopy(linear)
-    fused.weight, fused.bias = fuse_conv_bn_weights(
-        linear.weight,
-        linear.bias,
-        bn.running_mean,
-        bn.running_var,
-        bn.eps,
-        bn.weight,
-        bn.bias,  # type: ignore[arg-type]
-    )
+    fused.weight, fused.bias = fuse_conv_bn_weights(linear.weight, linear.bias, mean, var, bn.eps, bn.weight, bn.bias)
     return fused
 
 
-def _check(training: bool, bn: _BatchNorm) -> None:
+def _statistics(training: bool, bn: _BatchNorm) -> tuple[Tensor, Tensor]:
     if training:
         raise AssertionError("Fusion only for eval!")
     if bn.running_mean is None or bn.running_var is None:
         raise AssertionError("bn.running_mean and bn.running_var must not be None")
+    return bn.running_mean, bn.running_var

@@ -57,7 +57,7 @@ class ParametrizationList(ModuleList):
                 False,
             )
             if new is not original:
-                original.data = new.detach()
+                original.data = new.detach()  # type: ignore[attr-defined]
             _register(self, "original", original)
         else:
             for i, part in enumerate(new):
@@ -84,7 +84,7 @@ class ParametrizationList(ModuleList):
                 raise ValueError(
                     f"The tensor returned by `right_inverse` has dtype {new.dtype} while `original` has dtype {original.dtype}"
                 )
-            original.data = new.detach()
+            original.data = new.detach()  # type: ignore[attr-defined]
 
     def _originals(self) -> list[Tensor]:
         names = ["original"] if self.is_tensor else [f"original{i}" for i in range(self.ntensors)]
