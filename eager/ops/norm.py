@@ -134,40 +134,48 @@ def run_normalise_backward(
     """The gradients of x, weight and bias, those that are needed."""
     rows = as_rows(x, weight, bias, dims) if x.ndim != 2 else None
     if rows is not None:
-        shape, flat = x.shape[x.ndim - len(dims) :], rows[0].shape
-        statistics = mean.reshape(-1, 1), variance.reshape(-1, 1)
+        matrix, *vectors = rows
         attrs: dict[str, Any] = {"dims": (1,), "eps": eps, "centre": centre, "needs": needs}
-        results = run_normalise_backward(xp, g.reshape(flat), *rows, *statistics, **attrs)
-        return tuple(r.reshape(x.shape) if r.ndim == 2 else r.reshape(shape) for r in results)
-    dtype, g, x = x.dtype, wide(g), wide(x)
-    of_x = of_weight = of_bias = None
-    scale = inverse_root(xp, variance, eps)
+        statistics = mean.reshape(-1, 1), variance.reshape(-1, 1)
+        results = run_normalise_backward(xp, g.reshape(matrix.shape), matrix, vectors[0], vectors[1], *statistics, **attrs)
+        shape = x.shape[x.ndim - len(dims) :]
+        return tuple(r.reshape(x.shape if r.ndim == 2 else shape) for r in results)
+    found = []
+    g, scale = wide(g), inverse_root(xp, variance, eps)
     if needs[0] or needs[1]:
-        unit = x - mean if centre else x.copy(order="C")
+        unit = wide(x) - mean if centre else wide(x).copy(order="C")
         unit *= scale
         slopes = xp.multiply(g, unit, out=xp.empty_like(unit))
     if needs[1]:
-        of_weight = onto(xp, slopes, weight.shape).astype(weight.dtype, copy=False)
-    if needs[2]:
-        of_bias = onto(xp, g, bias.shape).astype(bias.dtype, copy=False)
+        found.append(onto(xp, slopes, weight.shape).astype(weight.dtype, copy=False))
     if needs[0]:
-        count = math.prod([x.shape[d] for d in dims]) or 1
-        if uniform(weight, g.ndim, dims):  # then it can wait for the end, where it joins the scale
-            along_unit, along_one = total(xp, slopes, dims), total(xp, g, dims) if centre else None
-            pull = g
-            scale = scale * wide(weight) if is_array(weight) else scale
-        else:
-            along_unit, along_one = weighted(xp, slopes, weight, dims), weighted(xp, g, weight, dims) if centre else None
-            pull = xp.multiply(g, wide(weight), out=slopes)
-        along_unit *= 1 / count
-        unit *= along_unit
-        xp.subtract(pull, unit, out=unit)
-        if centre:
-            along_one *= 1 / count
-            unit -= along_one
-        unit *= scale
-        of_x = unit.astype(dtype, copy=False)
-    return tuple(found for found in (of_x, of_weight, of_bias) if found is not None)
+        found.insert(0, along_x(xp, g, unit, slopes, weight, scale, dims, centre).astype(x.dtype, copy=False))
+    if needs[2]:
+        found.append(onto(xp, g, bias.shape).astype(bias.dtype, copy=False))
+    return tuple(found)
+
+
+def along_x(xp: Any, g: Any, unit: Any, slopes: Any, weight: Any, scale: Any, dims: tuple[int, ...], centre: bool) -> Any:
+    """x's gradient: g * weight without its mean and without its part along the normalised x, times the scale.
+
+    `unit` is the normalised x and `slopes` is g times it; both buffers are used up.
+    """
+    count = math.prod([unit.shape[d] for d in dims]) or 1
+    if uniform(weight, g.ndim, dims):  # then it can wait for the end, where it joins the scale
+        along_unit, pull = total(xp, slopes, dims), g
+        mean = total(xp, g, dims) if centre else 0
+        scale = scale * wide(weight) if is_array(weight) else scale
+    else:
+        along_unit, mean = weighted(xp, slopes, weight, dims), weighted(xp, g, weight, dims) if centre else 0
+        pull = xp.multiply(g, wide(weight), out=slopes)
+    along_unit *= 1 / count
+    unit *= along_unit
+    xp.subtract(pull, unit, out=unit)
+    if centre:
+        mean *= 1 / count
+        unit -= mean
+    unit *= scale
+    return unit
 
 
 def uniform(weight: Any, ndim: int, dims: tuple[int, ...]) -> bool:
