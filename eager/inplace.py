@@ -92,7 +92,7 @@ def take_history(target: Tensor, value: Tensor) -> None:
     from .ops.movement import VIEW_SCATTER
 
     base = target if base is None else base  # overwritten by a constant: what was there gets a gradient of zeros
-    node = Node(VIEW_SCATTER, (edge_of(base), edge_of(value)), {"chain": target._chain})
+    node = Node(VIEW_SCATTER, (edge_of(base), edge_of(value)), {"chain": (*base._undo, *target._chain)})
     keep_retaining(base, node)
     base._node, base._requires_grad = node, True
     base._rebased += 1
@@ -132,7 +132,7 @@ def refresh(view: Tensor, base: Tensor) -> None:
         state = local.state
         was, state.grad = state.grad, True
         try:
-            node = follow(base, view._chain)._node
+            node = follow(base, (*base._undo, *view._chain))._node
             keep_retaining(view, node)
             view._node = node
         finally:

@@ -51,6 +51,7 @@ class Tensor:
     _node: Node | None = None  # what made it, when that is on the tape
     _base: Tensor | None = None  # the tensor whose memory this one views
     _chain: tuple[Any, ...] = ()  # the view ops that lead from _base to here
+    _undo: tuple[Any, ...] = ()  # on a base: the view ops that undo changes of its shape in place, by `t_` and the like
     _rebased: int = 0  # on a base: how often in-place writes changed its history; on a view: the count it has seen
     _versions: list[int] | None = None  # [number of in-place writes], shared by all tensors on the same memory
     _hooks: dict[int, Any] | None = None

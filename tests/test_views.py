@@ -273,3 +273,18 @@ def test_shapes_in_place_of_a_view() -> None:
     assert v.shape == (4, 2)
     x.sum().backward()
     assert a.grad.tolist() == [[1, 1, 1, 1], [0, 2, 2, 2], [0, 2, 2, 2]]
+
+
+def test_views_made_before_their_base_changed_shape() -> None:
+    a = numbers(3, 3).requires_grad_()
+    x = a * 1
+    row = x[0]
+    x.t_()
+    column = x[:, 1]
+    x.unsqueeze_(0)
+    row *= 10
+    column *= 100
+    x[0, 2] = 0
+    assert x.tolist() == [[[10, 400, 7], [20, 500, 8], [0, 0, 0]]]
+    (x.sum() + row.sum() + column.sum()).backward()
+    assert a.grad.tolist() == [[20, 20, 0], [200, 200, 0], [1, 1, 0]]

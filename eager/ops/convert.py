@@ -306,7 +306,7 @@ def set_data(self: Tensor, value: Tensor) -> None:
     if self._requires_grad and not value.dtype.is_floating_point:
         raise RuntimeError(f"data set to a tensor that requires gradients must be floating point, this one is {value.dtype}")
     self._array = value._array
-    self._versions, self._base, self._chain = None, None, ()
+    self._versions, self._base, self._chain, self._undo = None, None, (), ()
 
 
 # ---- Python's own conversions

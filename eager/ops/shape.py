@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..inplace import keep_retaining
 from ..op import apply, broadcast_clash, public
 from ..samples import A, I, sample
 from ..tape import local
 from ..tensor import Size, Tensor, as_index, wrap_dim, wrap_dims
-from .movement import AS_STRIDED, CAT, CLONE, DIAGONAL, EXPAND, PERMUTE, SPLIT, UNBIND, VIEW, WINDOWS
+from .movement import AS_STRIDED, CAT, CLONE, DIAGONAL, EXPAND, PERMUTE, SPLIT, UNBIND, VIEW, WINDOWS, inverse
 from .pointwise import cast, put, result_type
 
 
@@ -509,7 +510,10 @@ def numel(input: Tensor) -> int:
 
 
 def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
-    """Give a tensor another shape in place: it becomes the view that `function` makes of it, memory and history included."""
+    """Give a tensor another shape in place: it becomes the view that `function` makes of it, memory and history included.
+
+    Views of it that were made before go on from its first shape, so it remembers how to get back there.
+    """
     state = local.state
     if state.grad and self._requires_grad and self._node is None:
         raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation.")
@@ -518,10 +522,21 @@ def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
         found = function(self)
     finally:
         state.grad = was
-    self._array, self._node = found._array, found._node
-    if self._base is not None:
-        self._chain, self._rebased = found._chain, found._rebased
+    if found is self:
+        return self
+    if self._base is None:
+        self._undo = (inverse_view(found._chain[-1], self._array.shape), *self._undo)
+    else:
+        self._rebased = found._rebased
+    keep_retaining(self, found._node)
+    self._array, self._node, self._chain = found._array, found._node, found._chain
     return self
+
+
+def inverse_view(step: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    """The view op that undoes a step of a chain: a permutation, or dims of length 1 that came or went."""
+    op, attrs, _ = step
+    return (op, {"dims": inverse(attrs["dims"])} if op is PERMUTE else {"shape": shape}, None)
 
 
 def is_same_size(self: Tensor, other: Tensor) -> bool:
