@@ -17,19 +17,12 @@ from ..blocks import blockwise
 from ..op import Op, apply, overwrite, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
-from .pointwise import clamp, erf, exp, expm1, log1p, minimum, sigmoid, tanh, where
+from .pointwise import clamp, erf, exp, expm1, kept, log1p, minimum, sigmoid, tanh, where
 from .random import rand_like
 
 _ROOT_2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
-_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
 
 # ---- what they share
-
-
-def kept(xp: Any, x: Any, mask: Any) -> Any:
-    """x where the mask is True, else 0."""
-    whole = _INTEGERS[x.itemsize]
-    return xp.asarray(xp.multiply(x.view(whole), mask, dtype=whole)).view(x.dtype)
 
 
 def quick_log1p(xp: Any, z: Any) -> Any:

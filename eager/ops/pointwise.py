@@ -638,7 +638,7 @@ def bitwise_not(input: Tensor, *, out: Any = None) -> Tensor:
 WHERE = primitive(
     "where",
     "pointwise",
-    lambda xp, condition, a, b: chosen(xp, condition, *same_type(xp, a, b)),
+    lambda xp, condition, a, b: chosen(xp, condition, a, b),
     grad={
         "a": lambda g, condition: where(condition, g, 0),
         "b": lambda g, condition: where(condition, 0, g),
@@ -647,7 +647,23 @@ WHERE = primitive(
 )
 
 
+_INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
+
+
+def kept(xp: Any, x: Any, mask: Any) -> Any:
+    """x where the mask is True, else 0: its bits, as a whole number, times the mask. Infinite and NaN x are no exception."""
+    whole = _INTEGERS[x.itemsize]
+    return xp.asarray(xp.multiply(x.view(whole), mask, dtype=whole)).view(x.dtype)
+
+
 def chosen(xp: Any, condition: Any, a: Any, b: Any) -> Any:
+    """a or b. NumPy branches on each element, which costs up to ten times as much for a random condition as `kept` does."""
+    if xp is np:
+        if b.__class__ in (int, float) and b == 0 and a.dtype.kind == "f" and a.size > 2048:
+            return kept(xp, a, condition)
+        if a.__class__ in (int, float) and a == 0 and b.dtype.kind == "f" and b.size > 2048:
+            return kept(xp, b, ~condition)
+    a, b = same_type(xp, a, b)
     return xp.where(condition, a, b).astype(a.dtype, copy=False)  # CuPy has float32 where it lacks bfloat16
 
 
