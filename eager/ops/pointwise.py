@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import dtypes, special
 from ..blocks import blockwise
-from ..op import InPlace, Op, apply, primitive, public
+from ..op import InPlace, Op, apply, overwrite, primitive, public
 from ..samples import A, B, I, Sample, sample
 from ..tensor import Tensor, wrap
 
@@ -728,6 +728,8 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
     if min is None and max is None:
         raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
     if isinstance(min, Tensor) or isinstance(max, Tensor):
+        if isinstance(out, InPlace):
+            return overwrite(out.tensor, clamp, (min, max), {}, "clamp_")
         found = input if min is None else maximum(input, min)
         found = found if max is None else minimum(found, max)
         return found if out is None else out_or_inplace(found, out, "clamp")
