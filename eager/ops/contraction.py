@@ -197,7 +197,8 @@ def check_batches(a: Tensor, b: Tensor) -> None:
         sample(A(3, 4), A(4)),
         sample(A(4), A(4, 2)),
         sample(A(2, 3, 4), A(4, 2)),
-        sample(A(2, 1, 3, 4), A(5, 4, 2)),
+        sample(A(1, 3, 4), A(5, 4, 2)),
+        sample(A(2, 1, 3, 4), A(5, 4, 2), peer=False),  # PyTorch copies what it broadcasts, which the peer's tests would see
         sample(A(4), A(2, 4, 3)),
         sample(A(2, 3, 4), A(4)),
         sample(A(2, 3), A(2, 3, 1)),
@@ -622,7 +623,15 @@ def trace(input: Tensor) -> Tensor:
     return input.diagonal().sum()  # type: ignore[no-any-return]
 
 
-@public(samples=[sample(A(2, 3), A(2, 2)), sample(A(2, 3), A(2)), sample(A(), A(3)), sample(A(2), A(2, 1, 3))])
+# PyTorch does not notice when an operand is overwritten before its gradient is computed from it.
+@public(
+    samples=[
+        sample(A(2, 3), A(2, 2), peer=False),
+        sample(A(2, 3), A(2), peer=False),
+        sample(A(), A(3), peer=False),
+        sample(A(2), A(2, 1, 3), peer=False),
+    ]
+)
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: a copy of `other` for every element of `input`, multiplied by it."""
     check_tensors("kron", input=input, other=other)
