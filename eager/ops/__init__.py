@@ -34,6 +34,7 @@ from . import (
     shape,
     softmax,
     sort,
+    subscript,
     windows,
 )
 
@@ -71,5 +72,6 @@ __all__ = [
     "shape",
     "softmax",
     "sort",
+    "subscript",
     "windows",
 ]

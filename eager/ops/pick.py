@@ -26,15 +26,14 @@ from .index import (
     INDEX_PUT_INTO,
     NONZERO,
     OutOfBoundsError,
-    Parts,
     in_out,
     representable,
     settled,
-    spread,
 )
 from .movement import DIAGONAL, SLICE, VIEW_SCATTER
 from .pointwise import cast, where
 from .shape import broadcast_shape, stack
+from .subscript import Parts, spread
 
 # ---- one index for a whole dim
 
