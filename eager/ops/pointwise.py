@@ -89,9 +89,15 @@ def promoted(name: str, *values: Any, at_least: int = dtypes.BOOL) -> tuple[Any,
 
 
 def as_category(value: Number, dtype: dtypes.dtype) -> Number:
+    """A number as one of the dtype's category; an integer that does not fit wraps around, as in PyTorch."""
     if dtype.category == dtypes.FLOAT:
         return float(value)
-    return int(value) if dtype.category == dtypes.INTEGER else bool(value)
+    if dtype.category == dtypes.BOOL:
+        return bool(value)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise OverflowError(f"int too big to convert: {value} does not fit into int64")
+    span, least = 1 << 8 * dtype.itemsize, -(1 << 8 * dtype.itemsize - 1) if dtype.is_signed else 0
+    return (int(value) - least) % span + least
 
 
 def put(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Tensor:
@@ -232,7 +238,7 @@ def neg(input: Tensor, *, out: Any = None) -> Tensor:
 mul = binary("mul", {"a": lambda g, b: g * b, "b": lambda g, a: g * a}, ufunc="multiply", samples=_smooth)
 true_divide = binary(
     "true_divide",
-    {"a": lambda g, b: g / b, "b": lambda g, b, out: -g * out / b},
+    {"a": lambda g, b: g / b, "b": lambda g, a, b: -g * (a / b) / b},
     ufunc="true_divide",
     at_least=dtypes.FLOAT,
     samples=_divisor,
@@ -320,12 +326,14 @@ def power(xp: Any, a: Any, b: Any) -> Any:
             return xp.multiply(xp.multiply(a, a), a)
         if b == -1 and a.dtype.kind == "f":
             return xp.true_divide(1, a)
-    if (a if hasattr(a, "dtype") else b).dtype.kind in "iu" and bool(xp.any(xp.asarray(b) < 0)):
+    dtype = (a if hasattr(a, "dtype") else b).dtype
+    if dtype.kind in "iu" and bool(xp.any(xp.asarray(b) < 0)):
         if isinstance(b, int):
             raise RuntimeError("Integers to negative integer powers are not allowed.")
         negative = xp.asarray(b) < 0  # PyTorch rounds a ** -n towards zero
-        return xp.where(negative, xp.where(xp.abs(a) == 1, a ** (xp.abs(b) % 2 + 2 * (b % 2 == 0)), 0), xp.power(a, xp.abs(b)))
-    return xp.power(a, b)
+        ones = xp.where(xp.abs(a) == 1, a ** (xp.abs(b) % 2 + 2 * (b % 2 == 0)), 0)
+        return xp.where(negative, ones, xp.power(a, xp.abs(b))).astype(dtype, copy=False)
+    return xp.power(a, b).astype(dtype, copy=False)  # the power of two booleans is a boolean
 
 
 @public(
@@ -365,7 +373,12 @@ log10 = unary("log10", lambda g, x: g / (x * math.log(10)), ufunc="log10", lo=0.
 sqrt = unary("sqrt", lambda g, out: g / (2 * out), ufunc="sqrt", lo=0.1)
 rsqrt = unary("rsqrt", lambda g, out: -0.5 * g * out**3, run=lambda xp, x: 1 / xp.sqrt(x), lo=0.1)
 reciprocal = unary("reciprocal", lambda g, out: -g * out * out, run=lambda xp, x: xp.true_divide(1, x), lo=0.5)
-square = unary("square", lambda g, x: 2 * g * x, run=lambda xp, x: xp.multiply(x, x), result=SAME)
+square = unary(
+    "square",
+    lambda g, x: 2 * g * x,
+    run=lambda xp, x: xp.multiply(x, x) if x.dtype.kind != "b" else x.astype(np.int64),
+    result=SAME,
+)
 sin = unary("sin", lambda g, x: g * cos(x), ufunc="sin")
 cos = unary("cos", lambda g, x: -g * sin(x), ufunc="cos")
 tan = unary("tan", lambda g, out: g * (1 + out * out), ufunc="tan", lo=-1, hi=1)
@@ -395,7 +408,7 @@ erf = unary("erf", lambda g, x: g * (2 / math.sqrt(math.pi)) * exp(-x * x), run=
 erfc = unary("erfc", lambda g, x: g * (-2 / math.sqrt(math.pi)) * exp(-x * x), run=lambda xp, x: special.erfc(xp, x))
 erfinv = unary(
     "erfinv",
-    lambda g, out: g * (math.sqrt(math.pi) / 2) * exp(out * out),
+    lambda g, x: g * (math.sqrt(math.pi) / 2) * exp(square(erfinv(x))),
     run=lambda xp, x: special.erfinv(xp, x),
     lo=-0.9,
     hi=0.9,
@@ -419,7 +432,7 @@ def polygamma(n: int, input: Tensor) -> Tensor:
 
 
 abs = unary("abs", lambda g, x: g * sign(x), ufunc="absolute", result=SAME, lo=0.1)
-sign = unary("sign", lambda g: g * 0, ufunc="sign", result=SAME, lo=0.1)
+sign = unary("sign", lambda g: g * 0, run=lambda xp, x: xp.sign(x) if x.dtype.kind != "b" else x.copy(), result=SAME, lo=0.1)
 floor = unary("floor", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9)
 ceil = unary("ceil", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9)
 trunc = unary("trunc", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9)
@@ -522,14 +535,27 @@ def positive(input: Tensor) -> Tensor:
 # ---- two operands
 
 _apart = [sample(A(2, 3, lo=-2, hi=-0.1), A(2, 3, lo=0.1)), sample(A(3, lo=0.1), A(2, 3, lo=-2, hi=-0.1))]
-_half_ties = {
-    "a": lambda g, a, b, out: g * (cast(a == out, g.dtype) - 0.5 * cast(a == b, g.dtype)),
-    "b": lambda g, a, b, out: g * (cast(b == out, g.dtype) - 0.5 * cast(a == b, g.dtype)),
+# PyTorch saves the operands and not the result, which may therefore be overwritten.
+_largest = {
+    "a": lambda g, a, b: where(a == b, g * 0.5, where(a < b, 0, g)),
+    "b": lambda g, a, b: where(a == b, g * 0.5, where(a > b, 0, g)),
 }
-maximum = binary("maximum", _half_ties, ufunc="maximum", samples=_apart, inplace=False)
-minimum = binary("minimum", _half_ties, ufunc="minimum", samples=_apart, inplace=False)
-fmax = binary("fmax", _half_ties, ufunc="fmax", samples=_apart, inplace=False)
-fmin = binary("fmin", _half_ties, ufunc="fmin", samples=_apart, inplace=False)
+_smallest = {
+    "a": lambda g, a, b: where(a == b, g * 0.5, where(a > b, 0, g)),
+    "b": lambda g, a, b: where(a == b, g * 0.5, where(a < b, 0, g)),
+}
+_largest_number = {
+    "a": lambda g, a, b: where((a >= b) | isnan(b), g, 0),
+    "b": lambda g, a, b: where((a >= b) | isnan(b), 0, g),
+}
+_smallest_number = {
+    "a": lambda g, a, b: where((a <= b) | isnan(b), g, 0),
+    "b": lambda g, a, b: where((a <= b) | isnan(b), 0, g),
+}
+maximum = binary("maximum", _largest, ufunc="maximum", samples=_apart, inplace=False)
+minimum = binary("minimum", _smallest, ufunc="minimum", samples=_apart, inplace=False)
+fmax = binary("fmax", _largest_number, ufunc="fmax", samples=_apart, inplace=False)
+fmin = binary("fmin", _smallest_number, ufunc="fmin", samples=_apart, inplace=False)
 atan2 = binary(
     "atan2",
     {"a": lambda g, a, b: g * b / (a * a + b * b), "b": lambda g, a, b: -g * a / (a * a + b * b)},
@@ -553,7 +579,7 @@ copysign = binary(
 )
 logaddexp = binary(
     "logaddexp",
-    {"a": lambda g, a, out: g * exp(a - out), "b": lambda g, b, out: g * exp(b - out)},
+    {"a": lambda g, a, b: g * sigmoid(a - b), "b": lambda g, a, b: g * sigmoid(b - a)},
     ufunc="logaddexp",
     at_least=dtypes.FLOAT,
     samples=[sample(A(2, 3), A(2, 3)), sample(A(2, 1), A(3))],
@@ -561,7 +587,7 @@ logaddexp = binary(
 )
 logaddexp2 = binary(
     "logaddexp2",
-    {"a": lambda g, a, out: g * exp2(a - out), "b": lambda g, b, out: g * exp2(b - out)},
+    {"a": lambda g, a, b: g / (1 + exp2(b - a)), "b": lambda g, a, b: g / (1 + exp2(a - b))},
     ufunc="logaddexp2",
     at_least=dtypes.FLOAT,
     samples=[sample(A(2, 3), A(2, 3)), sample(A(2, 1), A(3))],
@@ -570,14 +596,14 @@ logaddexp2 = binary(
 xlogy = binary(
     "xlogy",
     {"a": lambda g, a, b: g * log_where(a, b), "b": lambda g, a, b: g * a / b},
-    run=lambda xp, a, b: xp.where((xp.asarray(a) == 0) & ~xp.isnan(b), xp.zeros((), _float_of(a, b)), a * xp.log(b)),
+    run=lambda xp, a, b: x_log_y(xp, *same_type(xp, a, b)),
     at_least=dtypes.FLOAT,
     samples=[sample(A(2, 3, lo=0.2), A(2, 3, lo=0.2)), sample(A(2, 1, lo=0.2), A(3, lo=0.2)), sample(2.0, A(3, lo=0.2))],
 )
 
 
-def _float_of(a: Any, b: Any) -> Any:
-    return a.dtype if hasattr(a, "dtype") else b.dtype
+def x_log_y(xp: Any, a: Any, b: Any) -> Any:
+    return xp.where((a == 0) & ~xp.isnan(b), xp.zeros((), a.dtype), a * xp.log(b))
 
 
 def log_where(a: Any, b: Any) -> Tensor:
@@ -730,6 +756,8 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         if isinstance(out, InPlace):
             return overwrite(out.tensor, clamp, (min, max), {}, "clamp_")
+        if isinstance(out, InPlace) and input.requires_grad:
+            input = input.clone()  # what is saved for the gradient must not be written over
         found = input if min is None else maximum(input, min)
         found = found if max is None else minimum(found, max)
         return found if out is None else out_or_inplace(found, out, "clamp")
@@ -760,7 +788,7 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """input + value * tensor1 * tensor2."""
     product = tensor1 * tensor2
-    return input + (product if value == 1 else product * value)
+    return input + (product if value == 1 else product * as_category(value, result_type(input, product)))
 
 
 @public(samples=[sample(A(2, 3), A(2, 3), A(3, lo=0.5), value=0.5)], inplace=True)
@@ -773,6 +801,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
 @public(samples=[sample(A(2, 3), A(3), grad=False), sample(A(2, 3), A(3), equal_nan=True, grad=False)])
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Whether |input - other| <= atol + rtol * |other|."""
+    if _is_bool(input) and _is_bool(other):
+        return input == other
     close = (input == other) | ((input - other).abs() <= atol + rtol * other.abs()) & isfinite(input - other)
     return close | (isnan(input) & isnan(other)) if equal_nan else close
 
