@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..blocks import BLOCK
 from ..infer import Spec
 from ..op import apply, primitive
 from ..tensor import Tensor
@@ -36,10 +37,34 @@ def steps(sizes: Sizes, reverse: bool) -> list[tuple[slice, int]]:
     return found[::-1] if reverse else found
 
 
-def before(xp: Any, start: Any, values: Any, order: list[tuple[slice, int]]) -> Any:
+def together(order: list[tuple[slice, int]], width: int) -> list[tuple[slice, list[tuple[slice, int]]]]:
+    """Consecutive steps in groups that fit a core's cache, at least one step each: the rows of all of them, and the steps.
+
+    What does not depend on the step before is computed for a group at once; for small states that saves most array calls.
+    """
+    groups: list[list[tuple[slice, int]]] = []
+    count = 0
+    for step in order:
+        count += step[1] * width
+        if not groups or count > BLOCK:
+            groups.append([])
+            count = step[1] * width
+        groups[-1].append(step)
+    ends = [(min(g[0][0].start, g[-1][0].start), max(g[0][0].stop, g[-1][0].stop)) for g in groups]
+    return [(slice(*end), group) for end, group in zip(ends, groups, strict=True)]
+
+
+def before(xp: Any, start: Any, values: Any, sizes: Sizes, reverse: bool) -> Any:
     """For each row the value of the step before it, `start` before the first."""
-    found, state = xp.empty_like(values), start.copy()
-    for rows, n in order:
+    found, n = xp.empty_like(values), sizes[0]
+    if n == sizes[-1]:
+        mine, others = (slice(-n, None), slice(None, -n)) if reverse else (slice(None, n), slice(n, None))
+        if n:
+            found[mine] = start
+            found[others] = values[n:] if reverse else values[:-n]
+        return found
+    state = start.copy()
+    for rows, n in steps(sizes, reverse):
         found[rows] = state[:n]
         state[:n] = values[rows]
     return found
@@ -48,6 +73,11 @@ def before(xp: Any, start: Any, values: Any, order: list[tuple[slice, int]]) -> 
 def beginning(xp: Any, g: Any, like: Any) -> Any:
     """A gradient to be added to in place: that of the last state, or zeros."""
     return g.copy() if is_array(g) else xp.zeros(like.shape, like.dtype)
+
+
+def added(g: Any, more: Any) -> Any:
+    """The sum of two gradients, each of which may be missing."""
+    return g + more if is_array(g) and is_array(more) else g if is_array(g) else more
 
 
 def sigmoid_(xp: Any, x: Any) -> None:
@@ -64,9 +94,9 @@ def columns(x: Any, count: int) -> list[Any]:
     return [x[:, k * width : (k + 1) * width] for k in range(count)]
 
 
-def of_weights(xp: Any, slopes: Any, start: Any, values: Any, order: list[tuple[slice, int]], needs: Any) -> tuple[Any, Any]:
+def of_weights(xp: Any, slopes: Any, start: Any, values: Any, sizes: Sizes, reverse: bool, needs: Any) -> tuple[Any, Any]:
     """The gradients of the recurrent weight and bias, from those of the sums that they enter and the states."""
-    of_weight = xp.matmul(slopes.T, before(xp, start, values, order)) if needs[0] else None
+    of_weight = xp.matmul(slopes.T, before(xp, start, values, sizes, reverse)) if needs[0] else None
     return of_weight, total(xp, slopes, (0,), False) if needs[1] else None
 
 
@@ -165,22 +195,20 @@ def run_elman_backward(
     reverse: bool,
     needs: tuple[bool, ...],
 ) -> tuple[Any, ...]:
-    order = steps(sizes, reverse)
-    slopes = xp.empty_like(states)
-    of_h = beginning(xp, g_h, h0)
-    for rows, n in order[::-1]:
-        pull, piece, now = of_h[:n], slopes[rows], states[rows]
-        for g in (g_out, g_states):
-            if is_array(g):
-                pull += g[rows]
+    slopes, of_h, g_out = xp.empty_like(states), beginning(xp, g_h, h0), added(g_out, g_states)
+    for part, group in together(steps(sizes, reverse)[::-1], states.shape[1]):
         if relu:
-            xp.multiply(pull, now > 0, out=piece)
+            slopes[part] = states[part] > 0
         else:
-            xp.multiply(now, now, out=piece)
-            xp.subtract(1, piece, out=piece)
+            xp.multiply(states[part], states[part], out=slopes[part])
+            xp.subtract(1, slopes[part], out=slopes[part])
+        for rows, n in group:
+            pull, piece = of_h[:n], slopes[rows]
+            if is_array(g_out):
+                pull += g_out[rows]
             piece *= pull
-        xp.matmul(piece, weight, out=pull)
-    return wanted((slopes, of_h, *of_weights(xp, slopes, h0, states, order, needs[2:])), needs)
+            xp.matmul(piece, weight, out=pull)
+    return wanted((slopes, of_h, *of_weights(xp, slopes, h0, states, sizes, reverse, needs[2:])), needs)
 
 
 def elman_by_parts(
@@ -283,39 +311,45 @@ def run_lstm_backward(
     reverse: bool,
     needs: tuple[bool, ...],
 ) -> tuple[Any, ...]:
-    order = steps(sizes, reverse)
-    slopes, outputs = xp.empty_like(gates), xp.empty_like(cells)
+    width = h0.shape[1]
+    slopes, outputs, to_cells = xp.empty_like(gates), xp.empty_like(cells), xp.empty_like(cells)
     of_h, of_c = beginning(xp, g_h, h0), beginning(xp, g_c, c0)
-    spare, previous = xp.empty(h0.shape, h0.dtype), before(xp, c0, cells, order)
-    for rows, n in order[::-1]:
-        pull, pull_c, squashed, piece, gate = of_h[:n], of_c[:n], outputs[rows], slopes[rows], gates[rows]
-        (i, f, g, o), (to_i, to_f, to_g, to_o), step = columns(gate, 4), columns(piece, 4), spare[:n]
-        if is_array(g_out):
-            pull += g_out[rows]
-        if is_array(g_cells):
-            pull_c += g_cells[rows]
-        xp.tanh(cells[rows], out=squashed)
-        xp.multiply(squashed, squashed, out=step)  # h = o tanh(c): what reaches c
-        xp.subtract(1, step, out=step)
-        step *= o
-        step *= pull
-        pull_c += step
-        xp.multiply(gate, gate, out=piece)  # the slopes of the gates themselves
-        xp.subtract(gate, piece, out=piece)
-        xp.multiply(g, g, out=to_g)
-        xp.subtract(1, to_g, out=to_g)
-        extra = piece * g_gates[rows] if is_array(g_gates) else None
-        for to, factor in ((to_i, g), (to_f, previous[rows]), (to_g, i)):
-            to *= factor
-            to *= pull_c
-        to_o *= squashed
-        to_o *= pull
-        if extra is not None:
-            piece += extra
-        pull_c *= f
-        squashed *= o
-        xp.matmul(piece, weight, out=pull)
-    return wanted((slopes, of_h, of_c, *of_weights(xp, slopes, h0, outputs, order, needs[3:])), needs)
+    previous, spare = before(xp, c0, cells, sizes, reverse), xp.empty(h0.shape, h0.dtype)
+    for part, group in together(steps(sizes, reverse)[::-1], 4 * width):
+        factors, extra = slopes[part], None
+        i, _, g, o = columns(gates[part], 4)
+        squashed = xp.tanh(cells[part], out=outputs[part])
+        inner = xp.multiply(squashed, squashed, out=to_cells[part])  # h = o tanh(c): the slope by c
+        xp.subtract(1, inner, out=inner)
+        inner *= o
+        xp.multiply(gates[part], gates[part], out=factors)  # the slopes of the gates themselves
+        xp.subtract(gates[part], factors, out=factors)
+        by_i, by_f, by_g, by_o = columns(factors, 4)
+        xp.multiply(g, g, out=by_g)
+        xp.subtract(1, by_g, out=by_g)
+        if is_array(g_gates):
+            extra = factors * g_gates[part]
+        by_i *= g
+        by_f *= previous[part]
+        by_g *= i
+        by_o *= squashed
+        squashed *= o  # the outputs again
+        for rows, n in group:
+            pull, pull_c, step, piece = of_h[:n], of_c[:n], spare[:n], slopes[rows]
+            if is_array(g_out):
+                pull += g_out[rows]
+            if is_array(g_cells):
+                pull_c += g_cells[rows]
+            xp.multiply(to_cells[rows], pull, out=step)
+            pull_c += step
+            to_i_f_g, to_o = piece.reshape(n, 4, width)[:, :3], piece[:, 3 * width :]
+            to_i_f_g *= pull_c[:, None]
+            to_o *= pull
+            pull_c *= gates[rows, width : 2 * width]
+            if extra is not None:
+                piece += extra[rows.start - part.start : rows.stop - part.start]
+            xp.matmul(piece, weight, out=pull)
+    return wanted((slopes, of_h, of_c, *of_weights(xp, slopes, h0, outputs, sizes, reverse, needs[3:])), needs)
 
 
 def lstm_by_parts(
@@ -430,46 +464,51 @@ def run_gru_backward(
     reverse: bool,
     needs: tuple[bool, ...],
 ) -> tuple[Any, ...]:
-    order, width = steps(sizes, reverse), h0.shape[1]
+    width = h0.shape[1]
     of_x = xp.empty((len(states), 3 * width), states.dtype)
     of_sums = xp.empty_like(of_x)  # the same but for n, whose share of h weight^T passes through r
-    of_h, previous = beginning(xp, g_h, h0), before(xp, h0, states, order)
-    spare = xp.empty(h0.shape, h0.dtype)
-    for rows, n in order[::-1]:
-        r, z, new, m = columns(gates[rows], 4)
-        to_r, to_z, to_n = columns(of_x[rows], 3)
-        pull, rest, sums = of_h[:n], spare[:n], of_sums[rows]
-        extra = columns(g_gates[rows], 4) if is_array(g_gates) else None
-        for g in (g_out, g_states):
-            if is_array(g):
-                pull += g[rows]
-        xp.subtract(1, z, out=rest)
-        xp.multiply(pull, rest, out=to_n)
-        xp.subtract(previous[rows], new, out=to_z)
-        to_z *= pull
-        if extra is not None:
-            to_z += extra[1]
-            to_n += extra[2]
-        to_z *= rest
-        to_z *= z
-        xp.multiply(new, new, out=rest)
-        xp.subtract(1, rest, out=rest)
-        to_n *= rest
-        xp.multiply(to_n, m, out=to_r)
-        if extra is not None:
-            to_r += extra[0]
-        to_r *= r
-        xp.subtract(1, r, out=rest)
-        to_r *= rest
-        sums[:, : 2 * width] = of_x[rows, : 2 * width]
-        xp.multiply(to_n, r, out=sums[:, 2 * width :])
-        if extra is not None:
-            sums[:, 2 * width :] += extra[3]
-        xp.multiply(pull, z, out=rest)
-        xp.matmul(sums, weight, out=pull)
-        pull += rest
-    weights = of_weights(xp, of_sums, h0, states, order, needs[2:])
-    return wanted((of_x, of_h, *weights), needs)
+    of_h, g_out = beginning(xp, g_h, h0), added(g_out, g_states)
+    previous, spare = before(xp, h0, states, sizes, reverse), xp.empty(h0.shape, h0.dtype)
+    for part, group in together(steps(sizes, reverse)[::-1], 4 * width):
+        extra = None
+        r, z, new, m = columns(gates[part], 4)
+        by_r, by_z, by_n = columns(of_x[part], 3)
+        rest = 1 - z
+        xp.subtract(previous[part], new, out=by_z)
+        by_z *= z
+        by_z *= rest
+        xp.multiply(new, new, out=by_n)
+        xp.subtract(1, by_n, out=by_n)
+        xp.subtract(1, r, out=by_r)
+        by_r *= r
+        if is_array(g_gates):
+            extra = gru_extra(xp, columns(g_gates[part], 4), by_r, z * rest, by_n, m)
+        by_n *= rest
+        by_r *= m
+        by_r *= by_n
+        for rows, n in group:
+            pull, kept, piece, sums = of_h[:n], spare[:n], of_x[rows], of_sums[rows]
+            if is_array(g_out):
+                pull += g_out[rows]
+            every_gate = piece.reshape(n, 3, width)
+            every_gate *= pull[:, None]
+            inside = slice(rows.start - part.start, rows.stop - part.start)
+            if extra is not None:
+                piece += extra[inside]
+            sums[:, : 2 * width] = piece[:, : 2 * width]
+            xp.multiply(piece[:, 2 * width :], r[inside], out=sums[:, 2 * width :])
+            if is_array(g_gates):
+                sums[:, 2 * width :] += g_gates[rows, 3 * width :]
+            xp.multiply(pull, z[inside], out=kept)
+            xp.matmul(sums, weight, out=pull)
+            pull += kept
+    return wanted((of_x, of_h, *of_weights(xp, of_sums, h0, states, sizes, reverse, needs[2:])), needs)
+
+
+def gru_extra(xp: Any, g: list[Any], slope_r: Any, slope_z: Any, slope_n: Any, m: Any) -> Any:
+    """What gradients of the gates themselves add to those of the sums that r, z and n are made of."""
+    to_n = g[2] * slope_n
+    return xp.concatenate([(to_n * m + g[0]) * slope_r, g[1] * slope_z, to_n], axis=1)
 
 
 def gru_by_parts(x: Tensor, h0: Tensor, weight: Tensor, bias: Any, sizes: Sizes, reverse: bool) -> tuple[Tensor, ...]:

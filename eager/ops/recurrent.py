@@ -62,7 +62,12 @@ def recur(
     x = linear(input, weights.w_ih, weights.b_ih)
     inputs = (x, *states, weights.w_hh, 0 if weights.b_hh is None else weights.b_hh)
     attrs = {**kind.attrs, "sizes": sizes, "reverse": reverse}
-    found = apply(kind.op, inputs, attrs) if weights.w_hr is None else lstm_by_parts(*inputs, **attrs, projection=weights.w_hr)
+    if weights.w_hr is not None:
+        found = lstm_by_parts(*inputs, **attrs, projection=weights.w_hr)
+    elif not input.dtype.is_floating_point:  # which PyTorch's plain cells take, and give floats
+        found = kind.op.expand(*inputs, **attrs)  # type: ignore[misc]
+    else:
+        found = apply(kind.op, inputs, attrs)
     return found[0], list(found[1 : 1 + kind.states])
 
 
