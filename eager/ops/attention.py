@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..op import apply, broadcast_clash, primitive, public
+from ..errors import broadcast_clash
+from ..op import apply, primitive, public
 from ..samples import A, B, sample
 from ..tensor import Tensor
 from .create import arange

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..errors import broadcast_clash
 from ..infer import Spec
-from ..op import STORE, apply, broadcast_clash, primitive, public
+from ..op import STORE, apply, primitive, public
 from ..samples import A, I, sample
 from ..tape import sum_to
 from ..tensor import Tensor, wrap_dim

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from .. import devices, dtypes
+from ..errors import broadcast_clash
 from ..infer import Spec
-from ..op import apply, broadcast_clash, primitive, public
+from ..op import apply, primitive, public
 from ..samples import A as Array
 from ..samples import sample
 from ..tape import sum_to

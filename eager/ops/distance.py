@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..op import apply, broadcast_clash, primitive, public
+from ..errors import broadcast_clash
+from ..op import apply, primitive, public
 from ..samples import A as Array
 from ..samples import sample
 from ..tape import sum_to

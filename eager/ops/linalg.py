@@ -11,7 +11,8 @@ import math
 from typing import Any
 
 from .. import dtypes
-from ..op import apply, broadcast_clash, public
+from ..errors import broadcast_clash
+from ..op import apply, public
 from ..samples import A as Array
 from ..samples import I, sample
 from ..tensor import Tensor

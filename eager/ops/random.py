@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from .. import devices, dtypes, philox
+from ..errors import broadcast_clash
 from ..inplace import check_target
-from ..op import Op, apply, broadcast_clash, primitive, write
+from ..op import Op, apply, primitive, write
 from ..random import Generator, default_generator
 from ..tape import local
 from ..tensor import Tensor, as_index

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..errors import broadcast_clash
 from ..inplace import keep_retaining
-from ..op import apply, broadcast_clash, public
+from ..op import apply, public
 from ..samples import A, I, sample
 from ..tape import local
 from ..tensor import Size, Tensor, as_index, wrap_dim, wrap_dims
