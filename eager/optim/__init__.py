@@ -1,7 +1,30 @@
-"""`tapejit.optim`: optimizers with PyTorch's names, defaults and state."""
+"""`tapejit.optim`: optimizers and learning-rate schedulers with PyTorch's names, defaults and state."""
 
+from .adagrad import Adadelta, Adagrad
 from .adam import Adam, AdamW
+from .adam_family import Adamax, NAdam, RAdam
+from .asgd import ASGD
+from .lbfgs import LBFGS
+from .muon import Muon
 from .optimizer import Optimizer
+from .rmsprop import RMSprop
 from .sgd import SGD
+from .sign import Lion, Rprop
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = [
+    "ASGD",
+    "LBFGS",
+    "SGD",
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Lion",
+    "Muon",
+    "NAdam",
+    "Optimizer",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
+]

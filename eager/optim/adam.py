@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from ..blocks import in_blocks
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .optimizer import Optimizer, non_negative, unit_interval
+from .kernels import averaged, averaged_square, descent, updated
+from .optimizer import Optimizer, check_fused, non_negative, number, unit_interval
 
 
 def run_adam(
     xp: Any, p: Any, g: Any, mean: Any, square: Any, largest: Any,
     lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int, *, decoupled: bool, maximize: bool,
 ) -> None:  # fmt: skip
-    rate, root = lr / (1 - beta1**step), math.sqrt(1 - beta2**step)
+    root = (1 - beta2**step) ** 0.5
+    rate = lr / (1 - beta1**step) * root  # the root is taken out of the denominator: one pass less
 
     def kernel(p: Any, g: Any, mean: Any, square: Any, largest: Any) -> None:
-        d = xp.negative(g) if maximize else g
-        if weight_decay and decoupled:
+        if decoupled and weight_decay:
             xp.multiply(p, 1 - lr * weight_decay, out=p)
-        elif weight_decay:
-            d = d + weight_decay * p
-        work = xp.multiply(d, 1 - beta1)
-        xp.multiply(mean, beta1, out=mean)
-        xp.add(mean, work, out=mean)
-        xp.multiply(d, d, out=work)
-        xp.multiply(work, 1 - beta2, out=work)
-        xp.multiply(square, beta2, out=square)
-        xp.add(square, work, out=square)
+        d = descent(xp, p, g, 0 if decoupled else weight_decay, maximize)
+        work = averaged(xp, mean, d, 1 - beta1)
+        averaged_square(xp, square, d, beta2, work)
         if largest is not None:
             xp.maximum(largest, square, out=largest)
             square = largest
         xp.sqrt(square, out=work)
-        xp.divide(work, root, out=work)
-        xp.add(work, eps, out=work)
+        xp.add(work, eps * root, out=work)
         xp.divide(mean, work, out=work)
         xp.multiply(work, rate, out=work)
         xp.subtract(p, work, out=p)
 
-    in_blocks(kernel, p, g, mean, square, largest)
+    updated(kernel, (p, g, mean, square, largest), (0, 2, 3, 4))
 
 
 def expand_adam(
@@ -56,22 +48,20 @@ def expand_adam(
     square.mul_(beta2).add_(d * d * (1 - beta2))
     if largest is not None:
         square = largest.copy_(largest.maximum(square))
-    p.sub_(mean / (square.sqrt() / math.sqrt(1 - beta2**step) + eps) * (lr / (1 - beta1**step)))
+    p.sub_(mean / (square.sqrt() / (1 - beta2**step) ** 0.5 + eps) * (lr / (1 - beta1**step)))
 
 
 ADAM_UPDATE = primitive("adam_update", "composite", run_adam, expand=expand_adam, upcast=False, mutates=(0, 2, 3, 4))
 
 
 class Adam(Optimizer):
-    """Adaptive moments, with bias correction; weight decay is added to the gradient."""
-
-    decoupled = False
+    """Adaptive moments, with bias correction; weight decay is added to the gradient unless it is decoupled."""
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
         amsgrad: bool = False,
@@ -81,34 +71,66 @@ class Adam(Optimizer):
         capturable: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
     ) -> None:
-        non_negative(lr=lr, eps=eps, weight_decay=weight_decay)
-        unit_interval(betas)
+        if foreach and not capturable and isinstance(lr, Tensor):
+            raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
+        non_negative(lr=lr, eps=eps)
+        betas = unit_interval(betas)  # type: ignore[assignment]
+        non_negative(weight_decay=weight_decay)
+        check_fused(fused, foreach, differentiable)
         super().__init__(
             params,
             {
                 "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize,
                 "foreach": foreach, "capturable": capturable, "differentiable": differentiable, "fused": fused,
+                "decoupled_weight_decay": decoupled_weight_decay,
             },
         )  # fmt: skip
 
-    def update(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        if not state:
-            state["step"] = 0
-            state["exp_avg"] = p.new_zeros(p.shape)
-            state["exp_avg_sq"] = p.new_zeros(p.shape)
-            if group["amsgrad"]:
-                state["max_exp_avg_sq"] = p.new_zeros(p.shape)
-        state["step"] += 1
-        tensors = (p, g, state["exp_avg"], state["exp_avg_sq"], state["max_exp_avg_sq"] if group["amsgrad"] else None)
-        numbers = (group["lr"], *group["betas"], group["eps"], group["weight_decay"], state["step"])
-        apply(ADAM_UPDATE, (*tensors, *numbers), {"decoupled": self.decoupled, "maximize": group["maximize"]})
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        hyper = (number(group["lr"]), number(beta1), number(beta2), number(group["eps"]), number(group["weight_decay"]))
+        attrs = {"decoupled": bool(group["decoupled_weight_decay"]), "maximize": bool(group["maximize"])}
+        amsgrad = group["amsgrad"]
+        for p in params:
+            state = self.state[p]
+            if not state:
+                state["step"] = 0
+                state["exp_avg"] = p.new_zeros(p.shape)
+                state["exp_avg_sq"] = p.new_zeros(p.shape)
+                if amsgrad:
+                    state["max_exp_avg_sq"] = p.new_zeros(p.shape)
+            state["step"] += 1
+            largest = state["max_exp_avg_sq"] if amsgrad else None
+            tensors = (p, p._grad, state["exp_avg"], state["exp_avg_sq"], largest)
+            apply(ADAM_UPDATE, (*tensors, *hyper, state["step"]), attrs)
 
 
 class AdamW(Adam):
     """Adam with decoupled weight decay."""
 
-    decoupled = True
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize, capturable=capturable,
+            differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
+        )  # fmt: skip
 
-    def __init__(self, params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2, amsgrad: bool = False, **options: Any) -> None:  # fmt: skip
-        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:  # whatever was saved, and by which version
+            group["decoupled_weight_decay"] = True

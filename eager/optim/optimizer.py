@@ -1,80 +1,159 @@
-"""The base of all optimizers: parameter groups, state, and saving both.
+"""The base of all optimizers: parameter groups, state, hooks, and saving.
 
 An update is one op per parameter, in place, applied through the same interception point as everything else, so that a
 compiled step contains the optimizer too. Hyperparameters are read from the groups at every step and passed as numbers.
+What a step needs to know as a number (`step` above all) is kept as one, so that no step reads a tensor; in `state_dict()`
+it is the 0-dim tensor that PyTorch keeps.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..grad_mode import enable_grad, no_grad
-from ..tape import RemovableHandle
+from .. import dtypes
+from ..grad_mode import enable_grad
+from ..ops.create import tensor
+from ..tape import RemovableHandle, local
 from ..tensor import Tensor
 
+Hooks = dict[int, Callable[..., Any]]
+
 REQUIRED = object()  # a default that has to be given
+PRE_HOOKS: Hooks = {}  # of the steps of all optimizers
+POST_HOOKS: Hooks = {}
+_HOOKS = (
+    "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks", "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks",
+)  # fmt: skip
+
+
+def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A `step` method that runs hooks before and after, and lets schedulers know that it was called."""
+
+    @functools.wraps(step)
+    def call(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        if self._stepping:  # a step that calls its parent's is one step
+            return step(self, *args, **kwargs)
+        self._opt_called = self._stepping = True
+        try:
+            if not (PRE_HOOKS or POST_HOOKS or self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks):
+                return step(self, *args, **kwargs)
+            given = (self, *args)
+            for hook in (*PRE_HOOKS.values(), *self._optimizer_step_pre_hooks.values()):
+                found = hook(self, given, kwargs)
+                if found is None:
+                    continue
+                if not (isinstance(found, tuple) and len(found) == 2):
+                    raise RuntimeError(f"{step} must return None or a tuple of (new_args, new_kwargs), but got {found}.")
+                given, kwargs = found
+            value = step(*given, **kwargs)
+            for hook in (*self._optimizer_step_post_hooks.values(), *POST_HOOKS.values()):
+                hook(self, given, kwargs)
+            return value
+        finally:
+            self._stepping = False
+
+    call.hooked = True  # type: ignore[attr-defined]
+    return call
 
 
 class Optimizer:
-    """Subclasses set `defaults`, and `update(parameter, gradient, state, group)` for one parameter."""
+    """Subclasses give `defaults` and either `update(params, group)`, for the parameters that have a gradient, or `step`."""
 
     param_groups: list[dict[str, Any]]
-    state: dict[Tensor, dict[str, Any]]
+    state: dict[Any, dict[str, Any]]
+    numbers: dict[str, type] = {"step": int}  # state that is a number here and a 0-dim tensor in a state_dict
+
+    _opt_called = False  # whether step() was ever called: schedulers ask
+    _stepping = False
+
+    _optimizer_step_pre_hooks: Hooks
+    _optimizer_step_post_hooks: Hooks
+    _optimizer_state_dict_pre_hooks: Hooks
+    _optimizer_state_dict_post_hooks: Hooks
+    _optimizer_load_state_dict_pre_hooks: Hooks
+    _optimizer_load_state_dict_post_hooks: Hooks
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             raise TypeError(
-                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got a single Tensor; "
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got a Tensor; "
                 "put it into a list"
             )
+        self.defaults = defaults
+        self.__dict__.update({name: {} for name in _HOOKS})
+        self.state = defaultdict(dict)
+        self.param_groups = []
         groups = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list")
-        self.defaults = defaults
-        self.state = defaultdict(dict)
-        self.param_groups = []
-        self._pre_hooks: dict[int, Any] = {}
-        self._post_hooks: dict[int, Any] = {}
         for group in groups if isinstance(groups[0], dict) else [{"params": groups}]:
             self.add_param_group(group)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.step = with_hooks(cls.step)  # type: ignore[method-assign]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; the defaults fill what is not given."""
         if not isinstance(param_group, dict):
-            raise TypeError(f"param_group must be a dict, but got {type(param_group).__name__}")
-        if isinstance(param_group.get("params"), set):
-            raise TypeError("optimizer parameters need to be organized in ordered collections, but a set has no order. Use a list.")
-        given = param_group["params"]
-        group = {**param_group, "params": [given] if isinstance(given, Tensor) else named_apart(list(given))}
-        for p in group["params"]:
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        param_group["params"], names = named_apart(param_group["params"])
+        if names:
+            param_group["param_names"] = names
+        for p in param_group["params"]:
             if not isinstance(p, Tensor):
                 raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
-            if not p.is_leaf:
+            if not self.defaults.get("differentiable") and not (p.is_leaf or p.retains_grad):
                 raise ValueError("can't optimize a non-leaf Tensor")
         for name, default in self.defaults.items():
-            if default is REQUIRED and name not in group:
+            if default is REQUIRED and name not in param_group:
                 raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
-            group.setdefault(name, default)
-        seen = {id(p) for g in self.param_groups for p in g["params"]}
-        if len({id(p) for p in group["params"]}) != len(group["params"]):
-            raise ValueError("some parameters appear more than once in the parameter group")
-        if any(id(p) in seen for p in group["params"]):
-            raise ValueError("some parameters appear in more than one parameter group")
-        self.param_groups.append(group)
+            param_group.setdefault(name, default)
+        self._check_new(param_group)
+        self.param_groups.append(param_group)
+
+    def _check_new(self, group: dict[str, Any]) -> None:
+        """Each parameter in one group, and all groups with names or none."""
+        found = {id(p) for p in group["params"]}
+        if len(found) != len(group["params"]):
+            warnings.warn(
+                "optimizer contains a parameter group with duplicate parameters; in future, this will cause an error; "
+                "see github.com/pytorch/pytorch/issues/40967 for more information",
+                stacklevel=3,
+            )
+        for other in self.param_groups:
+            if ("param_names" in group) != ("param_names" in other):
+                kind = "with names" if "param_names" in group else "without names"
+                raise ValueError(
+                    f"all optimizer param groups should be with/without names. cannot add param group {kind} to the optimizer"
+                )
+            if any(id(p) in found for p in other["params"]):
+                raise ValueError("some parameters appear in more than one parameter group")
+
+    # ---- a step
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or fill them with zeros."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p._grad is None:
+                gradient = p._grad
+                if gradient is None:
                     continue
                 if set_to_none:
                     p._grad = None
+                    continue
+                if gradient._node is not None:
+                    gradient.detach_()
                 else:
-                    p._grad.detach_()
-                    p._grad.zero_()
+                    gradient.requires_grad_(False)
+                gradient.zero_()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient. `closure` evaluates the loss anew and returns it."""
@@ -82,93 +161,203 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        for hook in tuple(self._pre_hooks.values()):
-            hook(self, (), {})
-        with no_grad():
+        state = local.state
+        was, state.grad = state.grad, bool(self.defaults.get("differentiable"))
+        try:
             for group in self.param_groups:
-                for p in group["params"]:
-                    if p._grad is not None:
-                        self.update(p, p._grad, self.state[p], group)
-        for hook in tuple(self._post_hooks.values()):
-            hook(self, (), {})
+                self.update([p for p in group["params"] if p._grad is not None], group)
+        finally:
+            state.grad = was
         return loss
 
-    def update(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Update one parameter in place."""
-        raise NotImplementedError(f"{type(self).__name__} does not define update()")
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        """Update parameters of a group, all of which have a gradient, in place."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither step() nor update()")
+
+    # ---- hooks
+
+    def _add_hook(self, table: str, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        hooks = self.__dict__[table]
+        handle = RemovableHandle.add(hooks, hook)
+        if prepend:
+            others = {k: v for k, v in hooks.items() if k != handle.id}
+            hooks.clear()
+            hooks.update({handle.id: hook, **others})
+        return handle
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook(optimizer, args, kwargs)` before each step."""
-        return RemovableHandle.add(self._pre_hooks, hook)
+        """Call `hook(optimizer, args, kwargs)` before each step; it may return new (args, kwargs)."""
+        return self._add_hook("_optimizer_step_pre_hooks", hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call `hook(optimizer, args, kwargs)` after each step."""
-        return RemovableHandle.add(self._post_hooks, hook)
+        return self._add_hook("_optimizer_step_post_hooks", hook)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer)` before each `state_dict()`."""
+        return self._add_hook("_optimizer_state_dict_pre_hooks", hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` after each `state_dict()`; what it returns replaces the result."""
+        return self._add_hook("_optimizer_state_dict_post_hooks", hook, prepend)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer, state_dict)` before a state is loaded; what it returns is loaded instead."""
+        return self._add_hook("_optimizer_load_state_dict_pre_hooks", hook, prepend)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> RemovableHandle:
+        """Call `hook(optimizer)` after a state has been loaded."""
+        return self._add_hook("_optimizer_load_state_dict_post_hooks", hook, prepend)
 
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:
         """Groups and state, with parameters replaced by their numbers, in PyTorch's layout."""
-        number = {id(p): i for i, p in enumerate(self._all_parameters())}
-        groups = [
-            {**{k: v for k, v in g.items() if k != "params"}, "params": [number[id(p)] for p in g["params"]]}
-            for g in self.param_groups
-        ]
-        state = {number[id(p)]: dict(values) for p, values in self.state.items() if values}
-        return {"state": state, "param_groups": groups}
+        for hook in tuple(self._optimizer_state_dict_pre_hooks.values()):
+            hook(self)
+        number: dict[int, int] = {}
+        groups = []
+        start = 0
+        for group in self.param_groups:
+            for i, p in enumerate(group["params"], start):
+                number.setdefault(id(p), i)
+            start += len(group["params"])
+            saved = {key: value for key, value in group.items() if key != "params"}
+            groups.append({**saved, "params": [number[id(p)] for p in group["params"]]})
+        state = {number.get(id(p), p): self._saved(values) for p, values in self.state.items() if values}
+        found = {"state": state, "param_groups": groups}
+        for hook in tuple(self._optimizer_state_dict_post_hooks.values()):
+            replaced = hook(self, found)
+            found = found if replaced is None else replaced
+        return found
+
+    def _saved(self, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        wide = dtypes.float64 if dtypes.get_default_dtype() is dtypes.float64 else dtypes.float32
+        return {k: tensor(float(v), dtype=wide, device="cpu") if k in self.numbers else v for k, v in values.items()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over groups and state; tensors are copied to each parameter's device and dtype."""
-        groups = state_dict["param_groups"]
+        """Take over groups and state; tensors get each parameter's device and dtype."""
+        state_dict = dict(state_dict)
+        for hook in tuple(self._optimizer_load_state_dict_pre_hooks.values()):
+            replaced = hook(self, state_dict)
+            state_dict = state_dict if replaced is None else replaced
+        groups = copy.deepcopy(state_dict["param_groups"])
         if len(groups) != len(self.param_groups):
             raise ValueError("loaded state dict has a different number of parameter groups")
-        if any(len(a["params"]) != len(b["params"]) for a, b in zip(groups, self.param_groups, strict=True)):
+        pairs = list(zip(groups, self.param_groups, strict=True))
+        if any(len(given["params"]) != len(own["params"]) for given, own in pairs):
             raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
-        number = {i: p for g, own in zip(groups, self.param_groups, strict=True) for i, p in zip(g["params"], own["params"], strict=True)}
-        state: dict[Tensor, dict[str, Any]] = defaultdict(dict)
-        for i, values in state_dict["state"].items():
-            if i in number:
-                state[number[i]] = {k: taken_over(k, v, number[i]) for k, v in values.items()}
-        self.state = state
-        for given, own in zip(groups, self.param_groups, strict=True):
-            own.update({k: v for k, v in given.items() if k != "params"})
+        parameters = {i: p for given, own in pairs for i, p in zip(given["params"], own["params"], strict=True)}
+        state: dict[Any, Any] = defaultdict(dict)
+        for key, values in state_dict["state"].items():
+            if key in parameters:
+                state[parameters[key]] = self._loaded(values, parameters[key])
+            else:
+                state[key] = values
+        for given, own in pairs:
+            given["params"] = own["params"]
+            if "param_names" in own:
+                given.setdefault("param_names", own["param_names"])
+        self.__setstate__({"state": state, "param_groups": groups})
+        for hook in tuple(self._optimizer_load_state_dict_post_hooks.values()):
+            hook(self)
 
-    def _all_parameters(self) -> list[Tensor]:
-        return [p for g in self.param_groups for p in g["params"]]
+    def _loaded(self, value: Any, parameter: Tensor, key: Any = None) -> Any:
+        """A loaded value: numbers as numbers, tensors of the parameter's kind, also inside containers."""
+        if key in self.numbers:
+            return self.numbers[key](number(value))
+        if isinstance(value, Tensor):
+            dtype = parameter.dtype if parameter.is_floating_point() else value.dtype
+            return value.detach().to(device=parameter.device, dtype=dtype, copy=True)
+        if isinstance(value, dict):
+            return {k: self._loaded(v, parameter, k) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._loaded(v, parameter) for v in value)
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also fill settings that what was saved does not know of."""
+        self.__dict__.update(state)
+        for name in _HOOKS:
+            self.__dict__.setdefault(name, {})
+        for group in self.param_groups:
+            for name, default in self.defaults.items():
+                group.setdefault(name, default)
 
     def __repr__(self) -> str:
-        lines = [f"{type(self).__name__} ("]
+        text = f"{type(self).__name__} ("
         for i, group in enumerate(self.param_groups):
-            lines.append(f"Parameter Group {i}")
-            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]
-        return "\n".join([*lines, ")"])
+            settings = [f"    {key}: {group[key]}\n" for key in sorted(group) if key != "params"]
+            text += f"\nParameter Group {i}\n" + "".join(settings)
+        return text + ")"
 
 
-def named_apart(params: list[Any]) -> list[Any]:
-    """`named_parameters()` may be given in place of `parameters()`."""
-    return [p[1] if isinstance(p, tuple) else p for p in params]
+Optimizer.step = with_hooks(Optimizer.step)  # type: ignore[method-assign]
 
 
-def taken_over(key: str, value: Any, parameter: Tensor) -> Any:
-    """A loaded state value: a step count as a number, a tensor as a copy of the parameter's kind."""
-    if not isinstance(value, Tensor):
-        return value
-    if key == "step":
-        return int(value.item())
-    dtype = parameter.dtype if value.is_floating_point() else value.dtype
-    return value.detach().to(device=parameter.device, dtype=dtype).clone()
+def named_apart(params: Any) -> tuple[list[Any], list[str]]:
+    """The parameters of a group, and their names if `named_parameters()` was given."""
+    if isinstance(params, Tensor):
+        return [params], []
+    if isinstance(params, set):
+        raise TypeError(
+            "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in sets will "
+            "change between runs. Please use a list instead."
+        )
+    given = list(params)
+    names = [p[0] for p in given if isinstance(p, tuple)]
+    if names and len(names) != len(given):
+        raise ValueError("all optimizer params should be with/without names. Some param names are missing")
+    return [p[1] for p in given] if names else given, names
 
 
-def non_negative(**values: float) -> None:
+def register_optimizer_step_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` before each step of every optimizer."""
+    return RemovableHandle.add(PRE_HOOKS, hook)
+
+
+def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHandle:
+    """Call `hook(optimizer, args, kwargs)` after each step of every optimizer."""
+    return RemovableHandle.add(POST_HOOKS, hook)
+
+
+# ---- hyperparameters
+
+
+def number(value: Any) -> Any:
+    """A hyperparameter as a plain number; it may be given as a 0-dim tensor or a NumPy number."""
+    return value if type(value) is float or type(value) is int else value.item() if hasattr(value, "item") else value
+
+
+_LABELS = {"lr": "learning rate", "eps": "epsilon value"}
+
+
+def non_negative(**values: Any) -> None:
     """Refuse negative hyperparameters, with PyTorch's sentence."""
     for name, value in values.items():
+        if name == "lr" and isinstance(value, Tensor) and value.numel() != 1:
+            raise ValueError("Tensor lr must be 1-element")
         if not value >= 0.0:
-            label = {"lr": "learning rate", "eps": "epsilon value", "weight_decay": "weight_decay value"}.get(name, f"{name} value")
-            raise ValueError(f"Invalid {label}: {value}")
+            raise ValueError(f"Invalid {_LABELS.get(name, f'{name} value')}: {value}")
 
 
-def unit_interval(betas: Iterable[float]) -> None:
-    """Refuse decay rates outside [0, 1)."""
-    for i, beta in enumerate(betas):
+def unit_interval(betas: Iterable[Any]) -> tuple[float, ...]:
+    """Decay rates as numbers; outside [0, 1) they are refused."""
+    found = tuple(number(beta) for beta in betas)
+    for i, beta in enumerate(found):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {i}: {beta}")
+    return found
+
+
+def check_fused(fused: bool | None, foreach: bool | None, differentiable: bool) -> None:
+    """Refuse PyTorch's contradictory choices of an implementation; here there is only one."""
+    if fused and differentiable:
+        raise RuntimeError("`fused` does not support `differentiable`")
+    if fused and foreach:
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together.")

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..blocks import in_blocks
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .optimizer import Optimizer, non_negative
+from .kernels import descent, updated
+from .optimizer import Optimizer, check_fused, non_negative, number
 
 
 def run_sgd(
-    xp: Any, p: Any, g: Any, buffer: Any, lr: float, momentum: float, dampening: float, weight_decay: float, *, nesterov: bool, maximize: bool
-) -> None:
+    xp: Any, p: Any, g: Any, buffer: Any, lr: float, momentum: float, dampening: float, weight_decay: float,
+    *, nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
     def kernel(p: Any, g: Any, buffer: Any) -> None:
-        d = xp.negative(g) if maximize else g
-        if weight_decay:
-            d = d + weight_decay * p
-        if buffer is not None:
-            xp.multiply(buffer, momentum, out=buffer)
-            xp.add(buffer, d * (1 - dampening) if dampening else d, out=buffer)
-            d = d + momentum * buffer if nesterov else buffer
-        xp.subtract(p, lr * d, out=p)
+        d = descent(xp, p, g, weight_decay, maximize)
+        if buffer is None:
+            xp.subtract(p, lr * d, out=p)
+            return
+        xp.multiply(buffer, momentum, out=buffer)
+        xp.add(buffer, d * (1 - dampening) if dampening else d, out=buffer)
+        work = buffer * momentum if nesterov else buffer * lr
+        if nesterov:
+            xp.add(work, d, out=work)
+            xp.multiply(work, lr, out=work)
+        xp.subtract(p, work, out=p)
 
-    in_blocks(kernel, p, g, buffer)
+    updated(kernel, (p, g, buffer), (0, 2))
 
 
 def expand_sgd(
-    p: Tensor, g: Tensor, buffer: Tensor | None, lr: float, momentum: float, dampening: float, weight_decay: float, *, nesterov: bool, maximize: bool
-) -> None:
+    p: Tensor, g: Tensor, buffer: Tensor | None, lr: float, momentum: float, dampening: float, weight_decay: float,
+    *, nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
     d = -g if maximize else g
     d = d + weight_decay * p
     if buffer is not None:
@@ -46,7 +51,7 @@ class SGD(Optimizer):
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: float | Tensor = 1e-3,
         momentum: float = 0,
         dampening: float = 0,
         weight_decay: float = 0,
@@ -60,6 +65,7 @@ class SGD(Optimizer):
         non_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        check_fused(fused, foreach, differentiable)
         super().__init__(
             params,
             {
@@ -68,12 +74,16 @@ class SGD(Optimizer):
             },
         )  # fmt: skip
 
-    def update(self, p: Tensor, g: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        momentum, dampening = group["momentum"], group["dampening"]
-        buffer = state.get("momentum_buffer")
-        if momentum and buffer is None:  # the first time the buffer is the gradient, undamped
-            buffer = state["momentum_buffer"] = p.new_zeros(p.shape)
-            dampening = 0.0
-        numbers = (group["lr"], momentum, dampening, group["weight_decay"])
-        attrs = {"nesterov": group["nesterov"], "maximize": group["maximize"]}
-        apply(SGD_UPDATE, (p, g, buffer if momentum else None, *numbers), attrs)
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        lr, momentum, weight_decay = number(group["lr"]), number(group["momentum"]), number(group["weight_decay"])
+        dampening = number(group["dampening"])
+        attrs = {"nesterov": bool(group["nesterov"]), "maximize": bool(group["maximize"])}
+        for p in params:
+            buffer, damp = None, dampening
+            if momentum:
+                state = self.state[p]
+                buffer = state.get("momentum_buffer")
+                if buffer is None:  # the first time the buffer is the gradient, undamped
+                    buffer = state["momentum_buffer"] = p.new_zeros(p.shape)
+                    damp = 0.0
+            apply(SGD_UPDATE, (p, p._grad, buffer, lr, momentum, damp, weight_decay), attrs)

@@ -1,0 +1,166 @@
+"""Adagrad and Adadelta: steps scaled by the sizes of all gradients so far, or of recent ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..op import apply, primitive
+from ..ops.create import full_like
+from ..tensor import Tensor
+from .kernels import averaged_square, descent, updated
+from .optimizer import Optimizer, check_fused, non_negative, number
+
+# ---- Adagrad
+
+
+def run_adagrad(xp: Any, p: Any, g: Any, total: Any, rate: float, eps: float, weight_decay: float, *, maximize: bool) -> None:
+    def kernel(p: Any, g: Any, total: Any) -> None:
+        d = descent(xp, p, g, weight_decay, maximize)
+        work = xp.multiply(d, d)
+        xp.add(total, work, out=total)
+        xp.sqrt(total, out=work)
+        xp.add(work, eps, out=work)
+        xp.divide(d, work, out=work)
+        xp.multiply(work, rate, out=work)
+        xp.subtract(p, work, out=p)
+
+    updated(kernel, (p, g, total), (0, 2))
+
+
+def expand_adagrad(
+    p: Tensor, g: Tensor, total: Tensor, rate: float, eps: float, weight_decay: float, *, maximize: bool
+) -> None:
+    d = (-g if maximize else g) + weight_decay * p
+    total.add_(d * d)
+    p.sub_(d / (total.sqrt() + eps) * rate)
+
+
+ADAGRAD_UPDATE = primitive("adagrad_update", "composite", run_adagrad, expand=expand_adagrad, upcast=False, mutates=(0, 2))
+
+
+class Adagrad(Optimizer):
+    """The gradient divided by the root of the sum of all its squares so far."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        non_negative(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay)
+        non_negative(initial_accumulator_value=initial_accumulator_value, eps=eps)
+        check_fused(fused, foreach, differentiable)
+        super().__init__(
+            params,
+            {
+                "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
+                "initial_accumulator_value": initial_accumulator_value, "foreach": foreach, "maximize": maximize,
+                "differentiable": differentiable, "fused": fused,
+            },
+        )  # fmt: skip
+        for group in self.param_groups:
+            for p in group["params"]:
+                self._begin(p)
+
+    def _begin(self, p: Tensor) -> None:
+        start = number(self.defaults["initial_accumulator_value"])
+        self.state[p] = {"step": 0, "sum": full_like(p, start, requires_grad=False)}
+
+    def share_memory(self) -> None:
+        """For PyTorch's sake: sums are in this process's memory."""
+
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        lr, decay, hyper = number(group["lr"]), number(group["lr_decay"]), (number(group["eps"]), number(group["weight_decay"]))
+        attrs = {"maximize": bool(group["maximize"])}
+        for p in params:
+            if not self.state[p]:
+                self._begin(p)
+            state = self.state[p]
+            rate = lr / (1 + state["step"] * decay)
+            state["step"] += 1
+            apply(ADAGRAD_UPDATE, (p, p._grad, state["sum"], rate, *hyper), attrs)
+
+
+# ---- Adadelta
+
+
+def run_adadelta(
+    xp: Any, p: Any, g: Any, square: Any, moved: Any, lr: float, rho: float, eps: float, weight_decay: float, *, maximize: bool
+) -> None:
+    def kernel(p: Any, g: Any, square: Any, moved: Any) -> None:
+        d = descent(xp, p, g, weight_decay, maximize)
+        work = xp.empty_like(p)
+        averaged_square(xp, square, d, rho, work)
+        xp.add(square, eps, out=work)
+        change = xp.add(moved, eps)
+        xp.divide(change, work, out=change)
+        xp.sqrt(change, out=change)
+        xp.multiply(change, d, out=change)
+        averaged_square(xp, moved, change, rho, work)
+        xp.multiply(change, lr, out=change)
+        xp.subtract(p, change, out=p)
+
+    updated(kernel, (p, g, square, moved), (0, 2, 3))
+
+
+def expand_adadelta(
+    p: Tensor, g: Tensor, square: Tensor, moved: Tensor,
+    lr: float, rho: float, eps: float, weight_decay: float, *, maximize: bool,
+) -> None:  # fmt: skip
+    d = (-g if maximize else g) + weight_decay * p
+    square.mul_(rho).add_(d * d * (1 - rho))
+    change = (moved + eps).sqrt() / (square + eps).sqrt() * d
+    moved.mul_(rho).add_(change * change * (1 - rho))
+    p.sub_(change * lr)
+
+
+ADADELTA_UPDATE = primitive(
+    "adadelta_update", "composite", run_adadelta, expand=expand_adadelta, upcast=False, mutates=(0, 2, 3)
+)
+
+
+class Adadelta(Optimizer):
+    """The gradient scaled so that steps have the size of recent steps."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        capturable: bool = False,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        non_negative(lr=lr)
+        if not 0.0 <= rho <= 1.0:
+            raise ValueError(f"Invalid rho value: {rho}")
+        non_negative(eps=eps, weight_decay=weight_decay)
+        super().__init__(
+            params,
+            {
+                "lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay, "maximize": maximize,
+                "capturable": capturable, "foreach": foreach, "differentiable": differentiable,
+            },
+        )  # fmt: skip
+
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        hyper = (number(group["lr"]), number(group["rho"]), number(group["eps"]), number(group["weight_decay"]))
+        attrs = {"maximize": bool(group["maximize"])}
+        for p in params:
+            state = self.state[p]
+            if not state:
+                state.update(step=0, square_avg=p.new_zeros(p.shape), acc_delta=p.new_zeros(p.shape))
+            state["step"] += 1
+            apply(ADADELTA_UPDATE, (p, p._grad, state["square_avg"], state["acc_delta"], *hyper), attrs)

@@ -1,0 +1,74 @@
+"""Averaged stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..op import apply, primitive
+from ..tensor import Tensor
+from .kernels import averaged, descent, updated
+from .optimizer import Optimizer, non_negative, number
+
+
+def run_asgd(
+    xp: Any, p: Any, g: Any, average: Any, eta: float, mu: float, lambd: float, weight_decay: float, *, maximize: bool
+) -> None:
+    def kernel(p: Any, g: Any, average: Any) -> None:
+        d = descent(xp, p, g, weight_decay, maximize)
+        work = xp.multiply(d, eta)
+        xp.multiply(p, 1 - lambd * eta, out=p)
+        xp.subtract(p, work, out=p)
+        averaged(xp, average, p, mu)
+
+    updated(kernel, (p, g, average), (0, 2))
+
+
+def expand_asgd(
+    p: Tensor, g: Tensor, average: Tensor, eta: float, mu: float, lambd: float, weight_decay: float, *, maximize: bool
+) -> None:
+    d = (-g if maximize else g) + weight_decay * p
+    p.mul_(1 - lambd * eta).sub_(d * eta)
+    average.add_((p - average) * mu)
+
+
+ASGD_UPDATE = primitive("asgd_update", "composite", run_asgd, expand=expand_asgd, upcast=False, mutates=(0, 2))
+
+
+class ASGD(Optimizer):
+    """Gradient descent that also averages, in `state["ax"]`, the parameters of all steps after `t0`."""
+
+    numbers = {"step": int, "eta": float, "mu": float}
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        lambd: float = 1e-4,
+        alpha: float = 0.75,
+        t0: float = 1e6,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        non_negative(lr=lr, weight_decay=weight_decay)
+        super().__init__(
+            params,
+            {
+                "lr": lr, "lambd": lambd, "alpha": alpha, "t0": t0, "weight_decay": weight_decay, "foreach": foreach,
+                "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
+            },
+        )  # fmt: skip
+
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        lr, lambd, alpha, t0 = (number(group[name]) for name in ("lr", "lambd", "alpha", "t0"))
+        hyper, attrs = (lambd, number(group["weight_decay"])), {"maximize": bool(group["maximize"])}
+        for p in params:
+            state = self.state[p]
+            if not state:
+                state.update(step=0, eta=lr, mu=1.0, ax=p.new_zeros(p.shape))
+            state["step"] += 1
+            apply(ASGD_UPDATE, (p, p._grad, state["ax"], state["eta"], state["mu"], *hyper), attrs)
+            state["eta"] = lr / (1 + lambd * lr * state["step"]) ** alpha
+            state["mu"] = 1 / max(1, state["step"] - t0)

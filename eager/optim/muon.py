@@ -1,0 +1,133 @@
+"""Muon: momentum, made orthogonal by a few Newton-Schulz iterations. For the matrices of hidden layers.
+
+The iteration runs in bfloat16, as in PyTorch: it only has to bring all singular values near 1, and matrix products in
+bfloat16 are what GPUs do best. On the CPU products are taken in float32 and rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..op import apply, primitive
+from ..ops.contraction import addmm
+from ..tensor import Tensor
+from .kernels import updated
+from .optimizer import Optimizer, non_negative, number
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic: the steepest at 0 that keeps [0, 1] near 1 (Jordan 2024)
+
+
+def rounded(x: Any) -> Any:
+    """float32 values as bfloat16 would hold them."""
+    return x.astype(dtypes.bfloat16.numpy).astype(np.float32)
+
+
+def orthogonal(xp: Any, x: Any, a: float, b: float, c: float, eps: float, steps: int) -> Any:
+    """A matrix with x's singular vectors and singular values near 1."""
+    wide = x.shape[0] <= x.shape[1]
+    x = rounded(x if wide else x.T)
+    length = rounded(xp.sqrt((x * x).sum()))
+    x = rounded(x / xp.maximum(length, rounded(xp.asarray(eps, np.float32))))
+    for _ in range(steps):
+        gram = rounded(x @ x.T)
+        x = rounded(a * x + rounded(b * gram + c * (gram @ gram)) @ x)
+    return x if wide else x.T
+
+
+def run_muon(
+    xp: Any, p: Any, g: Any, buffer: Any, lr: float, momentum: float, weight_decay: float,
+    a: float, b: float, c: float, eps: float, scale: float, *, nesterov: bool, steps: int,
+) -> None:  # fmt: skip
+    ahead = xp.empty(p.shape, np.float32)
+
+    def gather(g: Any, buffer: Any, ahead: Any) -> None:
+        xp.add(buffer, (g - buffer) * (1 - momentum), out=buffer)
+        ahead[...] = g + (buffer - g) * momentum if nesterov else buffer
+
+    def move(p: Any, change: Any) -> None:
+        xp.subtract(p * (1 - lr * weight_decay), change * (lr * scale), out=p)
+
+    updated(gather, (g, buffer, ahead), (1, 2))
+    updated(move, (p, orthogonal(xp, ahead, a, b, c, eps, steps)), (0,))
+
+
+def expand_muon(
+    p: Tensor, g: Tensor, buffer: Tensor, lr: float, momentum: float, weight_decay: float,
+    a: float, b: float, c: float, eps: float, scale: float, *, nesterov: bool, steps: int,
+) -> None:  # fmt: skip
+    buffer.add_((g - buffer) * (1 - momentum))
+    x = (g + (buffer - g) * momentum if nesterov else buffer).to(dtypes.bfloat16)
+    wide = x.shape[0] <= x.shape[1]
+    x = x if wide else x.T
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = addmm(x, addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    p.mul_(1 - lr * weight_decay).sub_((x if wide else x.T).to(p.dtype) * (lr * scale))
+
+
+MUON_UPDATE = primitive("muon_update", "composite", run_muon, expand=expand_muon, upcast=False, mutates=(0, 2))
+
+
+def adjustment(kind: str | None, rows: int, columns: int) -> float:
+    """What a step's size is multiplied by, for matrices of all shapes to move alike."""
+    if kind == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1, rows / columns))
+
+
+class Muon(Optimizer):
+    """Orthogonalised momentum with decoupled weight decay. Only matrices; use AdamW for biases and embeddings."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+    ) -> None:
+        if isinstance(lr, Tensor):
+            non_negative(lr=lr)
+        for name, value in (("Learning rate", lr), ("momentum", momentum), ("weight decay", weight_decay)):
+            if not value >= 0.0:
+                raise ValueError(f"{name} should be >= 0 but is: {value}")
+        if adjust_lr_fn not in (None, "original", "match_rms_adamw"):
+            raise ValueError(f"Adjust learning rate function {adjust_lr_fn} is not supported")
+        super().__init__(
+            params,
+            {
+                "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
+                "ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps, "adjust_lr_fn": adjust_lr_fn,
+            },
+        )  # fmt: skip
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.ndim != 2:
+                    raise ValueError(f"Muon only supports 2D parameters whereas we found a parameter with size: {p.size()}")
+
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        steps, coefficients = group["ns_steps"], tuple(map(number, group["ns_coefficients"]))
+        if steps >= 100:
+            raise ValueError("Number of steps must be less than 100 for computational efficiency")
+        if len(coefficients) != 3:
+            raise ValueError("Coefficients must be a tuple of exactly 3 values")
+        lr, momentum, weight_decay, eps = (number(group[name]) for name in ("lr", "momentum", "weight_decay", "eps"))
+        hyper = (lr, momentum, weight_decay, *coefficients, eps)
+        attrs = {"nesterov": bool(group["nesterov"]), "steps": int(steps)}
+        for p in params:
+            if p.ndim != 2:
+                raise ValueError("Param gradient must be a 2D matrix")
+            state = self.state[p]
+            if "momentum_buffer" not in state:
+                state["momentum_buffer"] = p.new_zeros(p.shape)
+            scale = adjustment(group["adjust_lr_fn"], *p.shape)
+            apply(MUON_UPDATE, (p, p._grad, state["momentum_buffer"], *hyper, scale), attrs)

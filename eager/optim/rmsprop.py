@@ -1,0 +1,106 @@
+"""RMSprop: the gradient over a running root mean square of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..op import apply, primitive
+from ..tensor import Tensor
+from .kernels import averaged, averaged_square, descent, updated
+from .optimizer import Optimizer, non_negative, number
+
+
+def run_rmsprop(
+    xp: Any, p: Any, g: Any, square: Any, mean: Any, buffer: Any,
+    lr: float, alpha: float, eps: float, weight_decay: float, momentum: float, *, maximize: bool,
+) -> None:  # fmt: skip
+    def kernel(p: Any, g: Any, square: Any, mean: Any, buffer: Any) -> None:
+        d = descent(xp, p, g, weight_decay, maximize)
+        work = xp.empty_like(p)
+        averaged_square(xp, square, d, alpha, work)
+        if mean is None:
+            xp.sqrt(square, out=work)
+        else:
+            averaged(xp, mean, d, 1 - alpha)
+            xp.multiply(mean, mean, out=work)
+            xp.subtract(square, work, out=work)
+            xp.sqrt(work, out=work)
+        xp.add(work, eps, out=work)
+        xp.divide(d, work, out=work)
+        if buffer is not None:
+            xp.multiply(buffer, momentum, out=buffer)
+            xp.add(buffer, work, out=buffer)
+            xp.multiply(buffer, lr, out=work)
+        else:
+            xp.multiply(work, lr, out=work)
+        xp.subtract(p, work, out=p)
+
+    updated(kernel, (p, g, square, mean, buffer), (0, 2, 3, 4))
+
+
+def expand_rmsprop(
+    p: Tensor, g: Tensor, square: Tensor, mean: Tensor | None, buffer: Tensor | None,
+    lr: float, alpha: float, eps: float, weight_decay: float, momentum: float, *, maximize: bool,
+) -> None:  # fmt: skip
+    d = (-g if maximize else g) + weight_decay * p
+    square.mul_(alpha).add_(d * d * (1 - alpha))
+    if mean is None:
+        size = square.sqrt() + eps
+    else:
+        mean.mul_(alpha).add_(d * (1 - alpha))
+        size = (square - mean * mean).sqrt() + eps
+    if buffer is None:
+        p.sub_(d / size * lr)
+    else:
+        buffer.mul_(momentum).add_(d / size)
+        p.sub_(buffer * lr)
+
+
+RMSPROP_UPDATE = primitive(
+    "rmsprop_update", "composite", run_rmsprop, expand=expand_rmsprop, upcast=False, mutates=(0, 2, 3, 4)
+)
+
+
+class RMSprop(Optimizer):
+    """The gradient divided by a running root mean square; `centered` by a running standard deviation."""
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum: float = 0,
+        centered: bool = False,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        non_negative(lr=lr, eps=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha)
+        super().__init__(
+            params,
+            {
+                "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered, "weight_decay": weight_decay,
+                "capturable": capturable, "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
+            },
+        )  # fmt: skip
+
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        momentum, centered = number(group["momentum"]), group["centered"]
+        hyper = (number(group["lr"]), number(group["alpha"]), number(group["eps"]), number(group["weight_decay"]), momentum)
+        attrs = {"maximize": bool(group["maximize"])}
+        for p in params:
+            state = self.state[p]
+            if not state:
+                state["step"] = 0
+                state["square_avg"] = p.new_zeros(p.shape)
+                if momentum > 0:
+                    state["momentum_buffer"] = p.new_zeros(p.shape)
+                if centered:
+                    state["grad_avg"] = p.new_zeros(p.shape)
+            state["step"] += 1
+            mean = state["grad_avg"] if centered else None
+            buffer = state["momentum_buffer"] if momentum > 0 else None
+            apply(RMSPROP_UPDATE, (p, p._grad, state["square_avg"], mean, buffer, *hyper), attrs)
