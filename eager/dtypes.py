@@ -97,6 +97,8 @@ def as_dtype(value: Any) -> dtype:
         return value
     if isinstance(value, type) and value in _PYTHON:
         return _PYTHON[value]
+    if value is None or isinstance(value, str):
+        raise TypeError(f"expected a dtype such as tapejit.float32, got {value!r}")
     try:
         return from_numpy(value)
     except TypeError:
@@ -157,12 +159,12 @@ class finfo:  # noqa: N801
         self.dtype, self.bits = d.name, d.itemsize * 8
         self.max, self.min = float(info.max), float(info.min)
         self.eps, self.tiny = float(info.eps), float(info.smallest_normal)
-        self.smallest_normal, self.resolution = self.tiny, float(info.resolution)
+        self.smallest_normal, self.resolution = self.tiny, 10.0**-info.precision
 
     def __repr__(self) -> str:
         return (
-            f"finfo(resolution={self.resolution}, min={self.min}, max={self.max}, eps={self.eps}, "
-            f"smallest_normal={self.smallest_normal}, tiny={self.tiny}, dtype={self.dtype})"
+            f"finfo(resolution={self.resolution:g}, min={self.min:g}, max={self.max:g}, eps={self.eps:g}, "
+            f"smallest_normal={self.smallest_normal:g}, tiny={self.tiny:g}, dtype={self.dtype})"
         )
 
 

@@ -63,7 +63,15 @@ _BINARY = {
     "rshift": pointwise.bitwise_right_shift,
     "matmul": contraction.matmul,
 }
-_UNARY = {"neg": pointwise.neg, "pos": pointwise.positive, "abs": pointwise.abs, "invert": pointwise.bitwise_not}
+
+
+def _invert(self: Tensor) -> Tensor:
+    if self.dtype.is_floating_point:
+        raise TypeError(f"~ (operator.invert) is only implemented on integer and Boolean-type tensors, not on {self.dtype}")
+    return pointwise.bitwise_not(self)  # type: ignore[no-any-return]
+
+
+_UNARY = {"neg": pointwise.neg, "pos": pointwise.positive, "abs": pointwise.abs, "invert": _invert}
 _DIRECT = ("add", "sub", "mul", "truediv")  # hot, and with nothing to check for floats
 _COMPARE = {f"__{name}__": getattr(pointwise, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _INPLACE = {

@@ -35,7 +35,7 @@ OPERATIONS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "cat": lambda lib, a, b: lib.cat([a, b]),
     "stack": lambda lib, a, b: lib.stack([a, b]),
     "clamp": lambda lib, a, b: lib.clamp(a, min=b),
-    "lerp": lambda lib, a, b: lib.lerp(a, a, b),
+    "lerp": lambda lib, a, b: None if a.dtype == lib.bool else lib.lerp(a, a, b),
     "logical_and": lambda lib, a, b: lib.logical_and(a, b),
     "isclose": lambda lib, a, b: lib.isclose(a, b),
     "matmul": lambda lib, a, b: a @ b,
