@@ -23,6 +23,7 @@ from ..tape import sum_to
 from ..tensor import Tensor
 from .movement import CAT, WINDOWS
 from .pointwise import cast, clamp_min, rsqrt
+from .reduce import LONG
 from .reduce import total as sums
 
 # ---- sums in a kernel
@@ -39,6 +40,8 @@ def trailing(ndim: int, dims: tuple[int, ...]) -> bool:
 
 def total(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
     """The sum over dims, which stay as length 1; where these stand on both sides of others, the inner ones first."""
+    if x.ndim == 2 and dims == (1,) and x.shape[1] <= LONG:
+        return xp.matmul(x, xp.ones((x.shape[1], 1), x.dtype))
     if 0 in dims and x.ndim - 1 in dims and len(dims) < x.ndim:
         x, dims = sums(xp, x, tuple([d for d in dims if d]), True), (0,)
     return sums(xp, x, dims, True)
@@ -53,6 +56,8 @@ def squares(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
 
 def onto(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     """The sum over all that broadcasting `shape` to x's shape had stretched."""
+    if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= LONG:
+        return xp.matmul(xp.ones(x.shape[0], x.dtype), x)
     extra = x.ndim - len(shape)
     dims = (*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 and x.shape[i + extra] != 1))
     return (total(xp, x, dims) if dims else x).reshape(shape)
@@ -314,6 +319,7 @@ def normalised_dims(
 
 
 @public(
+    "",
     "nn.functional",
     samples=[
         sample(A(2, 4), (4,), A(4), A(4)),
@@ -322,6 +328,7 @@ def normalised_dims(
         sample(A(3, 4), [4], A(4)),
         sample(A(4), (4,), bias=A(4)),
     ],
+    method=False,
 )
 def layer_norm(
     input: Tensor,
@@ -437,6 +444,7 @@ def batch_norm(
 
 
 @public(
+    "",
     "nn.functional",
     samples=[
         sample(A(2, 4), 2, A(4), A(4)),
@@ -444,6 +452,7 @@ def batch_norm(
         sample(A(1, 4, 2, 2), 1, A(4), A(4), 1e-3),
         sample(A(2, 3, 2), 3, bias=A(3)),
     ],
+    method=False,
 )
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
