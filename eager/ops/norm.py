@@ -103,7 +103,7 @@ def run_normalise(
     variance *= 1 / count
     scale = inverse_root(xp, variance, eps)
     if is_array(weight):
-        if weight.shape == scale.shape:
+        if uniform(weight, x.ndim, dims):
             scale *= wide(weight)
             out *= scale
         else:
@@ -370,13 +370,25 @@ def check_channels(input: Tensor, channels: int, **vectors: Tensor | None) -> No
 
 def along_channels(vector: Tensor | None, ndim: int) -> Tensor | None:
     """A number for each channel, in a shape that broadcasts over an input (N, C, ...)."""
-    return None if vector is None else vector.reshape(1, -1, *(1,) * (ndim - 2))
+    return vector if vector is None or ndim == 2 else vector.reshape(1, -1, *(1,) * (ndim - 2))
 
 
-def track(running: Tensor, value: Tensor, momentum: float) -> None:
-    """Move a running statistic towards a new value, in place."""
+def run_track(xp: Any, running: Any, value: Any, momentum: float, factor: float) -> None:
+    running *= 1 - momentum
+    running += (value * (momentum * factor)).reshape(running.shape).astype(running.dtype, copy=False)
+
+
+def expand_track(running: Tensor, value: Tensor, momentum: float, factor: float) -> None:
+    running.mul_(1 - momentum).add_(cast(value.reshape(running.shape) * factor, running.dtype), alpha=momentum)
+
+
+TRACK = primitive("track", "composite", run_track, expand=expand_track, upcast=False, mutates=(0,))
+
+
+def track(running: Tensor, value: Tensor, momentum: float, factor: float = 1.0) -> None:
+    """Move a running statistic towards a new value times a factor, in place."""
     with no_grad():
-        running.mul_(1 - momentum).add_(cast(value.reshape(running.shape), running.dtype), alpha=momentum)
+        apply(TRACK, (running, value, momentum, factor))
 
 
 def by_running_statistics(
@@ -439,7 +451,7 @@ def batch_norm(
     out, mean, variance = normalise(input, along_channels(weight, len(shape)), along_channels(bias, len(shape)), dims, eps)
     if running_mean is not None and running_var is not None and count:
         track(running_mean, mean, momentum)
-        track(running_var, variance.detach() * (count / (count - 1)), momentum)
+        track(running_var, variance, momentum, count / (count - 1))
     return out
 
 
@@ -516,7 +528,7 @@ def instance_norm(
     out, mean, variance = normalise(input, along_channels(weight, len(shape)), along_channels(bias, len(shape)), dims, eps)
     if running_mean is not None and running_var is not None and count:
         track(running_mean, mean.detach().mean(0), momentum)
-        track(running_var, variance.detach().mean(0) * (count / (count - 1)), momentum)
+        track(running_var, variance.detach().mean(0), momentum, count / (count - 1))
     return out
 
 
