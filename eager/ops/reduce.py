@@ -242,17 +242,18 @@ def degrees(count: int, correction: float) -> float:
 
 
 def moments_gradient(
-    gs: Any, x: Tensor, out: Tensor, out1: Tensor, dims: tuple[int, ...], keepdim: bool, correction: float, root: bool
+    gs: Any, x: Tensor, deviation: Tensor | None, dims: tuple[int, ...], keepdim: bool, correction: float
 ) -> tuple[Tensor]:
+    """The mean is worked out again rather than saved: as in PyTorch, a variance may be overwritten."""
     g, of_mean = gs
     shape = x._array.shape
     count = count_of(shape, dims)
     found = None if of_mean is None else spread(of_mean / count, shape, dims, keepdim)
     if g is not None:
-        if root:  # the slope at a deviation of 0 is taken to be 0
-            g = g / where(out == 0, math.inf, out * 2)
+        if deviation is not None:  # the slope at a deviation of 0 is taken to be 0
+            g = g / where(deviation == 0, math.inf, deviation * 2)
         scale = 2 / degrees(count, correction) if count > correction else math.nan
-        part = restored(g * scale, shape, dims, keepdim) * (x - restored(out1, shape, dims, keepdim))
+        part = restored(g * scale, shape, dims, keepdim) * (x - mean(x, dims, True))
         found = part if found is None else found + part
     return (found,)  # type: ignore[return-value]
 
@@ -266,7 +267,20 @@ def expand_moments(x: Tensor, *, dims: tuple[int, ...], keepdim: bool, correctio
     return cast(value, x.dtype), cast(center.reshape(value.shape), x.dtype)
 
 
-MOMENTS = primitive("moments", "composite", run_moments, grad=moments_gradient, expand=expand_moments)
+VARIANCE = primitive(
+    "variance",
+    "composite",
+    run_moments,
+    grad=lambda gs, x, dims, keepdim, correction: moments_gradient(gs, x, None, dims, keepdim, correction),
+    expand=expand_moments,
+)
+DEVIATION = primitive(
+    "deviation",
+    "composite",
+    run_moments,
+    grad=lambda gs, x, out, dims, keepdim, correction: moments_gradient(gs, x, out, dims, keepdim, correction),
+    expand=expand_moments,
+)
 
 
 def moments(name: str, input: Tensor, dim: Any, unbiased: Any, keepdim: bool, correction: Any) -> tuple[Tensor, Tensor]:
@@ -287,7 +301,8 @@ def moments(name: str, input: Tensor, dim: Any, unbiased: Any, keepdim: bool, co
             UserWarning,
             stacklevel=3,
         )
-    return apply(MOMENTS, (input,), {**attrs, "correction": correction, "root": name.startswith("std")})  # type: ignore[no-any-return]
+    root = name.startswith("std")
+    return apply(DEVIATION if root else VARIANCE, (input,), {**attrs, "correction": correction, "root": root})  # type: ignore[no-any-return]
 
 
 _moments = [

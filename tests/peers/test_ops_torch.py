@@ -97,6 +97,8 @@ def test_dtype(case: Case, dtype: str) -> None:
     """What PyTorch takes is taken, with the same result dtypes and nearly the same values."""
     if case.key in TIES and "int" in dtype:
         pytest.skip(TIES[case.key])
+    if "trapezoid" in case.key and dtype == "uint8":
+        pytest.skip("differences of bytes wrap around before or after they are multiplied")
     unsigned = dtype in ("bool", "uint8")  # a negative number has no defined value there
     arrays = [np.asarray(np.abs(a)) if unsigned and a.dtype.kind == "f" else a for a in case.arrays()]
     theirs = [t.to(getattr(torch, dtype)) if t.is_floating_point() else t for t in torch_inputs(case, arrays)]
