@@ -1,5 +1,6 @@
-"""`tapejit.utils`: data loading."""
+"""`tapejit.utils`: data loading, a progress bar."""
 
 from . import data
+from .progress import progress
 
-__all__ = ["data"]
+__all__ = ["data", "progress"]
