@@ -639,7 +639,7 @@ def _bitwise(name: str, ufunc: str, shift: bool = False) -> Callable[..., Tensor
 def bits(xp: Any, name: str, ufunc: str, a: Any, b: Any) -> Any:
     kind = (a if hasattr(a, "dtype") else b).dtype.kind
     if kind not in "biu":
-        raise NotImplementedError(f'"{name}" not implemented for floating-point tensors; cast to an integer or bool dtype first')
+        raise NotImplementedError(f'"{name}" not implemented for floating-point tensors; cast to an integer or bool first')
     return getattr(xp, ufunc)(a, b)
 
 
