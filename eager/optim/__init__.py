@@ -1,5 +1,6 @@
 """`tapejit.optim`: optimizers and learning-rate schedulers with PyTorch's names, defaults and state."""
 
+from . import lr_scheduler, swa_utils
 from .adagrad import Adadelta, Adagrad
 from .adam import Adam, AdamW
 from .adam_family import Adamax, NAdam, RAdam
@@ -27,4 +28,6 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "lr_scheduler",
+    "swa_utils",
 ]

@@ -11,8 +11,6 @@ from ..tensor import Tensor
 from .line_search import Point, Search
 from .optimizer import Optimizer, non_negative, number
 
-KEPT = ("d", "t", "old_dirs", "old_stps", "ro", "H_diag", "prev_flat_grad", "prev_loss")  # PyTorch's names of the state
-
 
 class LBFGS(Optimizer):
     """Needs a closure that evaluates the loss anew. One group only; `line_search_fn` is None or "strong_wolfe"."""

@@ -69,7 +69,8 @@ class Optimizer:
     state: dict[Any, dict[str, Any]]
     numbers: dict[str, type] = {"step": int}  # state that is a number here and a 0-dim tensor in a state_dict
 
-    _opt_called = False  # whether step() was ever called: schedulers ask
+    _opt_called = False  # whether step() was called since there is a scheduler, which asks
+    _scheduled = False
     _stepping = False
 
     _optimizer_step_pre_hooks: Hooks
@@ -173,6 +174,11 @@ class Optimizer:
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
         """Update parameters of a group, all of which have a gradient, in place."""
         raise NotImplementedError(f"{type(self).__name__} defines neither step() nor update()")
+
+    def _now_scheduled(self) -> None:
+        """A scheduler was made: from the first one on it matters whether step() was called."""
+        if not self._scheduled:
+            self._scheduled, self._opt_called = True, False
 
     # ---- hooks
 
