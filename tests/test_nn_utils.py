@@ -57,6 +57,16 @@ def test_nothing_to_clip() -> None:
         utils.clip_grad_norm_((p for p in []), 1.0)
 
 
+def test_norms_of_mixed_and_half_gradients() -> None:
+    parameters = with_gradients([3.0, 4.0], [12.0])
+    for dtype in (tj.float64, tj.bfloat16):
+        parameters[1].data = parameters[1].data.to(dtype)
+        parameters[1].grad = tj.tensor([12.0], dtype=dtype)
+        assert utils.get_total_norm([p.grad for p in parameters]).item() == pytest.approx(13)
+    halves = [tj.tensor([300.0, 400.0], dtype=tj.float16), tj.zeros(0, dtype=tj.float16)]
+    assert utils.get_total_norm(halves).item() == 500 and utils.get_total_norm(halves).dtype is tj.float16
+
+
 def test_nonfinite_gradients() -> None:
     with pytest.raises(RuntimeError, match=r"The total norm of order 2\.0 for gradients from `parameters` is non-finite"):
         utils.clip_grad_norm_(with_gradients([math.inf]), 1.0, error_if_nonfinite=True)

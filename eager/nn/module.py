@@ -130,10 +130,13 @@ class Module(Hooked, Stateful):
 
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
-        if "_parameters" in fields:
-            for table in (fields["_parameters"], fields["_modules"], fields["_buffers"]):
-                if name in table:
-                    return table[name]
+        if "_parameters" in fields:  # no loop: every use of a weight comes through here
+            if name in fields["_parameters"]:
+                return fields["_parameters"][name]
+            if name in fields["_modules"]:
+                return fields["_modules"][name]
+            if name in fields["_buffers"]:
+                return fields["_buffers"][name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     def __delattr__(self, name: str) -> None:

@@ -17,6 +17,7 @@ from . import (
     module,
     normalization,
     pooling,
+    rnn,
     sizes,
     vision,
 )
@@ -30,7 +31,7 @@ FILES: dict[str, Any] = {
     "activation": activation, "batchnorm": normalization, "channelshuffle": vision, "container": containers, "conv": conv,
     "distance": distance, "dropout": dropout, "flatten": linear, "fold": vision, "instancenorm": normalization,
     "linear": linear, "loss": loss, "module": module, "normalization": normalization, "padding": vision,
-    "pixelshuffle": vision, "pooling": pooling, "sparse": embedding, "upsampling": vision, "utils": sizes,
+    "pixelshuffle": vision, "pooling": pooling, "rnn": rnn, "sparse": embedding, "upsampling": vision, "utils": sizes,
 }  # fmt: skip
 
 for _file in FILES.values():

@@ -1,6 +1,6 @@
 """Tools for training and for changing layers: gradient clipping, parameters as one vector, reparametrised weights."""
 
-from . import clip_grad, convert_parameters, fusion, parametrizations, parametrize
+from . import clip_grad, convert_parameters, fusion, parametrizations, parametrize, rnn
 from .clip_grad import clip_grad_norm, clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
 from .convert_parameters import parameters_to_vector, vector_to_parameters
 from .fusion import fuse_conv_bn_eval, fuse_conv_bn_weights, fuse_linear_bn_eval, fuse_linear_bn_weights
@@ -25,6 +25,7 @@ __all__ = [
     "parametrize",
     "remove_spectral_norm",
     "remove_weight_norm",
+    "rnn",
     "spectral_norm",
     "vector_to_parameters",
     "weight_norm",

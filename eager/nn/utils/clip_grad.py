@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...grad_mode import no_grad
+from ...op import apply, primitive
 from ...ops.create import tensor
 from ...ops.distance import vector_norm
 from ...ops.shape import stack
@@ -25,6 +26,23 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
     return [p.grad for p in _several(parameters) if p.grad is not None]
 
 
+def run_total_norm(xp: Any, *arrays: Any, norm_type: float) -> Any:
+    flat = [a.reshape(-1) for a in arrays if a.size] or [xp.zeros(1, arrays[0].dtype)]
+    if norm_type == 2:
+        return xp.sqrt(sum(xp.dot(a, a) for a in flat))
+    if norm_type == math.inf:
+        return xp.stack([xp.abs(a).max() for a in flat]).max()
+    return sum((xp.abs(a) ** norm_type).sum() for a in flat) ** (1 / norm_type)
+
+
+def expand_total_norm(*tensors: Tensor, norm_type: float) -> Tensor:
+    where = tensors[0].device
+    return vector_norm(stack([vector_norm(t, norm_type).to(where) for t in tensors]), norm_type)  # type: ignore[no-any-return]
+
+
+TOTAL_NORM = primitive("total_norm", "composite", run_total_norm, expand=expand_total_norm)
+
+
 @no_grad()
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
@@ -33,8 +51,12 @@ def get_total_norm(
     tensors, norm_type = _several(tensors), float(norm_type)
     if not tensors:
         return tensor(0.0)
-    where = tensors[0].device
-    total: Tensor = vector_norm(stack([vector_norm(t, norm_type).to(where) for t in tensors]), norm_type)
+    alike = norm_type > 0 and len({(t.dtype, t.device) for t in tensors}) == 1
+    total: Tensor
+    if alike:
+        total = apply(TOTAL_NORM, tuple(tensors), {"norm_type": norm_type})
+    else:
+        total = expand_total_norm(*tensors, norm_type=norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise RuntimeError(
             f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. To "
@@ -47,8 +69,9 @@ def get_total_norm(
 def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale gradients whose norm is `total_norm` down to `max_norm`; leave smaller ones as they are."""
     scale = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
+    where = scale.device
     for gradient in _gradients(parameters):
-        gradient.mul_(scale.to(gradient.device))
+        gradient.mul_(scale if gradient.device == where else scale.to(gradient.device))
 
 
 def clip_grad_norm_(
