@@ -212,6 +212,8 @@ INDEX_ADD_INTO = in_place(INDEX_ADD, lambda xp, x, values, *indices, **attrs: ad
 
 def representable(name: str, kind: dtypes.dtype, value: Any) -> Any:
     """A number as a dtype can hold it; an error where it would overflow."""
+    if isinstance(value, str):
+        raise TypeError(f"{name}(): the value must be a number, not str")
     if kind.category == dtypes.FLOAT:
         found = float(value)
         fits = abs(found) <= largest(kind) or not math.isfinite(found)

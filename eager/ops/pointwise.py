@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes, special
-from ..blocks import blockwise
 from ..op import InPlace, Op, apply, overwrite, primitive, public
 from ..samples import A, B, I, Sample, sample
 from ..tensor import Tensor, wrap
@@ -390,7 +389,7 @@ cosh = unary("cosh", lambda g, x: g * sinh(x), ufunc="cosh")
 TANH_BACKWARD = primitive(
     "tanh_backward",
     "composite",
-    blockwise(lambda xp, g, out: one_minus_square_times(xp, out, g)),
+    lambda xp, g, out: one_minus_square_times(xp, out, g),
     expand=lambda g, out: g * (1 - out * out),
 )
 tanh = unary("tanh", lambda g, out: apply(TANH_BACKWARD, (g, out)), ufunc="tanh")
@@ -400,7 +399,7 @@ atanh = unary("atanh", lambda g, x: g / (1 - x * x), ufunc="arctanh", lo=-0.9, h
 SIGMOID_BACKWARD = primitive(
     "sigmoid_backward",
     "composite",
-    blockwise(lambda xp, g, out: out_minus_square_times(xp, out, g)),
+    lambda xp, g, out: out_minus_square_times(xp, out, g),
     expand=lambda g, out: g * out * (1 - out),
 )
 sigmoid = unary("sigmoid", lambda g, out: apply(SIGMOID_BACKWARD, (g, out)), run=lambda xp, x: special.sigmoid(xp, x))
@@ -529,6 +528,8 @@ def rad2deg(input: Tensor) -> Tensor:
 @public(samples=[sample(A(2, 3))])
 def positive(input: Tensor) -> Tensor:
     """The input itself."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"positive(): argument 'input' must be Tensor, not {type(input).__name__}")
     return input
 
 
