@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-BLOCK = 16384  # elements
+BLOCK = 65536  # elements: below this the calls themselves cost more than the trips to memory
 
 
 def divisible(arrays: list[Any]) -> bool:

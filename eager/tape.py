@@ -9,6 +9,7 @@ each node after all gradients that flow into it are summed. No recursion, so dep
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -382,12 +383,21 @@ class Leaves:
 def is_fresh(result: Tensor, g: Any, saved: dict[str, Any], results: Sequence[Tensor | None]) -> bool:
     """Whether a gradient's memory is referred to by nothing else: no view, no saved value, not `g`, no other result."""
     array = result._array
-    if not (array.flags.owndata and array.flags.c_contiguous) or result._node is not None:
+    if not (array.flags.c_contiguous and _owns_memory(array)) or result._node is not None:
         return False
     incoming = g if isinstance(g, list) else (g,)
     if sum(t is not None and t._array is array for t in (*incoming, *results)) > 1:
         return False
     return not _refers_to(saved.values(), array)
+
+
+def _owns_memory(array: Any) -> bool:
+    """Whether memory is the array's own, or that of an array as large which nothing but this view refers to."""
+    if array.flags.owndata:
+        return True
+    if type(array) is not np.ndarray or type(array.base) is not np.ndarray:
+        return False
+    return array.base.nbytes == array.nbytes and array.base.flags.owndata and sys.getrefcount(array.base) == 2
 
 
 def _refers_to(values: Any, array: Any) -> bool:
@@ -452,7 +462,7 @@ def sum_to(g: Tensor, shape: tuple[int, ...]) -> Tensor:
     if have == shape:
         return g
     extra = len(have) - len(shape)
-    dims = list(range(extra))
-    dims += [i + extra for i, n in enumerate(shape) if n == 1 and have[i + extra] != 1]
-    g = g.sum(dim=dims, keepdim=True) if dims else g
-    return g.reshape(shape) if extra else g
+    stretched = [i + extra for i, n in enumerate(shape) if n == 1 and have[i + extra] != 1]
+    if stretched:
+        g = g.sum(dim=stretched, keepdim=True)
+    return g.sum(dim=list(range(extra))) if extra else g
