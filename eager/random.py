@@ -90,9 +90,7 @@ def as_seed(seed: Any) -> int:
     """A seed as 64 bits; negative ones count back from the top, as in PyTorch."""
     number = as_index(int(seed) if isinstance(seed, float) else seed, "a seed")
     if not -(LIMIT >> 1) <= number < LIMIT:
-        raise ValueError(
-            f"Overflow when unpacking a seed: {number} is not in [-0x8000_0000_0000_0000, 0xffff_ffff_ffff_ffff]"
-        )
+        raise ValueError(f"Overflow when unpacking a seed: {number} is not in [-0x8000_0000_0000_0000, 0xffff_ffff_ffff_ffff]")
     return number % LIMIT
 
 

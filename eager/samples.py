@@ -1,6 +1,6 @@
 """Inputs that generate an op's tests: light descriptions of arrays, turned into values by the tests.
 
-    samples=[sample(A(3, 4), dim=1), sample(A(2, 3), A(3)), sample(A(5, lo=0.1), grad=False)]
+samples=[sample(A(3, 4), dim=1), sample(A(2, 3), A(3)), sample(A(5, lo=0.1), grad=False)]
 """
 
 from __future__ import annotations

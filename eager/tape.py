@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 class State:
     """What a thread's ops are subject to."""
 
-    __slots__ = ("anomaly", "grad", "handler", "inference")
+    __slots__ = ("anomaly", "autocast", "grad", "handler", "inference")
 
     def __init__(self) -> None:
         self.handler: Callable[..., Any] | None = None  # None: eager. The tracer puts its recorder or replayer here.
         self.grad = True
         self.inference = False
         self.anomaly: Any = None  # under detect_anomaly: what notes the user's lines and checks gradients
+        self.autocast: Any = None  # the setting of mixed precision, whose handler then stands above
 
 
 class _Local(threading.local):
@@ -84,7 +85,6 @@ class Node:
     def gradients(self, g: Any) -> Sequence[Tensor | None]:
         """The gradient for each edge, given the gradient of the output (a list of them for several outputs)."""
         return self.op.rules.gradients(self, g)
-
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
@@ -223,10 +223,15 @@ def backward(
     """Walk the tape from `roots` down. Leaves get `.grad`; with `wanted`, only those, or their gradients are returned."""
     state = local.state
     was_grad, state.grad = state.grad, create_graph
+    autocast, handler = state.autocast, state.handler
+    if autocast is not None:  # gradients have the dtypes of the forward pass
+        state.autocast, state.handler = None, autocast.below
     try:
         return _walk(roots, seeds, retain_graph, create_graph, wanted, accumulate)
     finally:
         state.grad = was_grad
+        if autocast is not None:
+            state.autocast, state.handler = autocast, handler
 
 
 def edge_of(t: Tensor) -> Any:
