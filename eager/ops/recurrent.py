@@ -127,6 +127,8 @@ def run_layers(kind: Kind, *arguments: Any) -> tuple[Tensor, ...]:
     if isinstance(arguments[3], (list, tuple)):
         data, batch_sizes, hx, params, *options = arguments
         sizes = tuple(batch_sizes.tolist() if isinstance(batch_sizes, Tensor) else batch_sizes)
+        if sum(sizes) != len(data) or list(sizes) != sorted(sizes, reverse=True):
+            raise RuntimeError(f"{kind.name}: batch_sizes {list(sizes)} do not fit {len(data)} rows of packed data")
         return through_layers(kind, data, sizes, hidden_states(kind, hx), params, *options)
     input, hx, params, *options, batch_first = arguments
     if input.ndim != 3:
