@@ -26,7 +26,8 @@ class device:  # noqa: N801 -- PyTorch's spelling
             self.type, self.index = type.type, type.index
             return
         if isinstance(type, int):
-            type, index = "cuda", type
+            index = type
+            type = "cuda"
         kind, _, number = str(type).partition(":")
         if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
             raise RuntimeError(f"Expected one of cpu, cuda device type at start of device string: {type}")
