@@ -514,6 +514,22 @@ def test_old_reduction_arguments() -> None:
         nn.L1Loss(reduction="median")(tj.ones(1), tj.ones(1))
 
 
+def test_ctc_loss() -> None:
+    """Two steps, two classes and blank: the label [1] by 1-, -1 and 11."""
+    x = np.log(softmax(draw(2, 1, 3), 2))
+    p = np.exp(x[:, 0])
+    expected = -np.log(p[0, 1] * p[1, 0] + p[0, 0] * p[1, 1] + p[0, 1] * p[1, 1])
+    given = (tj.tensor([[1, 2]]), tj.tensor([2]), tj.tensor([1]))
+    np.testing.assert_allclose(nn.CTCLoss()(tj.tensor(x), *given).item(), expected, rtol=1e-9)
+    assert nn.CTCLoss()(tj.tensor(x), tj.tensor([[1, 1]]), (2,), (2,)).item() == math.inf  # a blank has to stand between
+    assert nn.CTCLoss(zero_infinity=True)(tj.tensor(x), tj.tensor([1, 1]), (2,), (2,)).item() == 0
+    for lengths, message in ((((3,), (1,)), "input_lengths to have value"), (((2, 2), (1,)), "must be of size batch_size")):
+        with pytest.raises(RuntimeError, match=message):
+            nn.CTCLoss()(tj.tensor(x), tj.tensor([[1, 2]]), *lengths)
+    with pytest.raises(RuntimeError, match="blank must be in label range"):
+        nn.CTCLoss(blank=3)(tj.tensor(x), *given)
+
+
 # ---- training
 
 

@@ -262,6 +262,22 @@ def test_layer(make: Make, specs: list[Any]) -> None:
     assert_same_state(mine, theirs)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("seed", range(6))
+def test_ctc(seed: int, reduction: str) -> None:
+    random = np.random.default_rng(seed)
+    steps, batch, classes, longest = (int(random.integers(a, b)) for a, b in ((1, 9), (1, 4), (2, 6), (1, 5)))
+    x, targets = random.normal(size=(steps, batch, classes)), random.integers(1, classes, (batch, longest))
+    lengths = random.integers(1, steps + 1, batch), random.integers(0, longest + 1, batch)
+    results = []
+    for t in (tj, torch):
+        a = t.tensor(x, requires_grad=True)
+        loss = t.nn.CTCLoss(reduction=reduction, zero_infinity=True)
+        value = loss(a.log_softmax(2), t.tensor(targets), *(t.tensor(n) for n in lengths))
+        results.append([value, *t.autograd.grad(value.sum(), a)])
+    assert_alike(*results, rtol=1e-8, atol=1e-9)
+
+
 def test_unpooling_and_output_sizes() -> None:
     for n in (1, 2, 3):
         x = np.random.default_rng(n).normal(size=(1, 2, *(5,) * n))
