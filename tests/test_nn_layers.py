@@ -530,6 +530,21 @@ def test_ctc_loss() -> None:
         nn.CTCLoss(blank=3)(tj.tensor(x), *given)
 
 
+def test_adaptive_softmax() -> None:
+    tj.manual_seed(0)
+    layer, x, target = nn.AdaptiveLogSoftmaxWithLoss(8, 20, [5, 10], div_value=2.0), tj.randn(20, 8), tj.arange(20)
+    logs = layer.log_prob(x)
+    np.testing.assert_allclose(value(logs.exp().sum(1)), np.ones(20), rtol=1e-5)
+    output, loss = layer(x, target)
+    np.testing.assert_allclose(value(output), np.diag(value(logs)), rtol=1e-4)
+    assert loss.item() == pytest.approx(-output.mean().item()) and layer(x[3], target[3]).output.ndim == 0
+    assert layer.predict(x).tolist() == logs.argmax(1).tolist()
+    with pytest.raises(ValueError, match="cutoffs should be a sequence of unique, positive integers"):
+        nn.AdaptiveLogSoftmaxWithLoss(8, 20, [5, 5])
+    with pytest.raises(RuntimeError, match=r"Target values should be in \[0, 19\]"):
+        layer(x, target + 1)
+
+
 # ---- training
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import (
     activation,
+    adaptive,
     containers,
     conv,
     distance,
@@ -28,10 +29,11 @@ if TYPE_CHECKING:  # the files and classes below
 
 
 FILES: dict[str, Any] = {
-    "activation": activation, "batchnorm": normalization, "channelshuffle": vision, "container": containers, "conv": conv,
-    "distance": distance, "dropout": dropout, "flatten": linear, "fold": vision, "instancenorm": normalization,
-    "linear": linear, "loss": loss, "module": module, "normalization": normalization, "padding": vision,
-    "pixelshuffle": vision, "pooling": pooling, "rnn": rnn, "sparse": embedding, "upsampling": vision, "utils": sizes,
+    "activation": activation, "adaptive": adaptive, "batchnorm": normalization, "channelshuffle": vision,
+    "container": containers, "conv": conv, "distance": distance, "dropout": dropout, "flatten": linear, "fold": vision,
+    "instancenorm": normalization, "linear": linear, "loss": loss, "module": module, "normalization": normalization,
+    "padding": vision, "pixelshuffle": vision, "pooling": pooling, "rnn": rnn, "sparse": embedding,
+    "upsampling": vision, "utils": sizes,
 }  # fmt: skip
 
 for _file in FILES.values():

@@ -278,6 +278,22 @@ def test_ctc(seed: int, reduction: str) -> None:
     assert_alike(*results, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_adaptive_softmax(bias: bool) -> None:
+    mine, theirs = pair(lambda t: t.nn.AdaptiveLogSoftmaxWithLoss(8, 20, [5, 10], div_value=2.0, head_bias=bias))
+    assert repr(mine) == repr(theirs)
+    x = np.random.default_rng(0).normal(size=(7, 8))
+    for rows, target in ((x, np.array([0, 19, 4, 5, 9, 10, 12])), (x[:2], np.array([1, 3])), (x[0], np.array(13))):
+        a, b = mine(tj.tensor(rows), tj.tensor(target)), theirs(torch.tensor(rows), torch.tensor(target))
+        assert_alike(list(a), list(b), rtol=1e-9, atol=1e-11)
+        mine.zero_grad()
+        theirs.zero_grad()
+        a.loss.backward()
+        b.loss.backward()
+        assert_alike([p.grad for p in mine.parameters()], [p.grad for p in theirs.parameters()], rtol=1e-8, atol=1e-10)
+    assert mine.predict(tj.tensor(x)).tolist() == theirs.predict(torch.tensor(x)).tolist()
+
+
 def test_unpooling_and_output_sizes() -> None:
     for n in (1, 2, 3):
         x = np.random.default_rng(n).normal(size=(1, 2, *(5,) * n))
