@@ -12,8 +12,15 @@ import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
-from .eager import accelerator, autograd, backends, cuda, devices, distributions, dtypes, linalg, nn, optim, random, utils
+from .eager import accelerator, amp, autograd, backends, cuda, devices, distributions, dtypes, linalg, nn, optim, random, utils
 from .eager import op as _op
+from .eager.amp.autocast_mode import (
+    autocast,
+    clear_autocast_cache,
+    get_autocast_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+)
 from .eager.autograd import (
     enable_grad,
     inference_mode,
@@ -112,5 +119,6 @@ _PUBLIC = ("accelerator", "amp", "autograd", "backends", "cuda", "distributions"
 for _name, _module in list(_sys.modules.items()):
     if _name.startswith(f"{__name__}.eager.") and _name.split(".")[2] in _PUBLIC:
         _sys.modules[_name.replace(".eager.", ".", 1)] = _module
+cuda.amp = _sys.modules[f"{__name__}.cuda.amp"] = amp.cuda  # type: ignore[attr-defined]
 for _name, _module in nn.modules.FILES.items():
     _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import devices, dtypes
+from .autocast import aware, unaware
 from .errors import broadcast_clash, common_device, explained
 from .inplace import check_target, record, refresh
 from .rules import Rules, parameters, shape_of
@@ -153,6 +154,7 @@ def public(
         if record is None or record.function is not None:
             record = Op(key, "composite")
             record.expand = function
+        plain, function = function, aware(table_key, function)
         record.function, record.namespaces, record.samples = function, spaces, tuple(samples)
         record.method = ("" in spaces) if method is None else method
         record.inplace = inplace
@@ -160,7 +162,7 @@ def public(
         if record.method and not hasattr(Tensor, key):
             setattr(Tensor, key, function)
         if inplace:
-            setattr(Tensor, key + "_", inplace_version(function, key))
+            setattr(Tensor, key + "_", inplace_version(unaware(table_key, plain), key))
         return function
 
     return register

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..ops.create import empty, zeros
 from ..ops.recurrent import gru, gru_cell, lstm, lstm_cell, rnn_relu, rnn_relu_cell, rnn_tanh, rnn_tanh_cell
+from ..tape import local
 from ..tensor import Tensor
 from . import init
 from .module import Module
@@ -90,7 +91,7 @@ class RNNBase(Module):
     def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
         """The input has the right dtype, number of dims and size."""
         dtype = getattr(self, self._flat_weights_names[0]).dtype
-        if input.dtype != dtype:
+        if input.dtype != dtype and local.state.autocast is None:
             raise ValueError(
                 f"RNN input dtype ({input.dtype}) does not match weight dtype ({dtype}). Convert input: input.to({dtype}), or "
                 f"convert model: model.to({input.dtype})"

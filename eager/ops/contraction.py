@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..autocast import for_product
 from ..errors import broadcast_clash
 from ..infer import Spec
 from ..op import STORE, apply, primitive, public
@@ -216,8 +217,9 @@ def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
     if a.ndim == 0 or b.ndim == 0:
         raise RuntimeError(f"both arguments to matmul need to be at least 1D, but they are {a.ndim}D and {b.ndim}D")
     if a.ndim == 1 == b.ndim:
-        return dot(input, other, out=out)
+        return dot(*for_product(input, other), out=out)
     if a.dtype != b.dtype or a.dtype.kind == "b":
+        input, other = for_product(input, other)
         check_dtypes(input, other)
     if b.ndim > 2:
         check_batches(input if a.ndim > 1 else input.unsqueeze(0), other)
@@ -483,6 +485,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def odd_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What PyTorch also takes: a weight that is a vector, a bias that broadcasts. All else is an error."""
     check_tensors("linear", input=input, weight=weight)
+    input, weight, bias = for_product(input, weight, bias)
     left, right = input._array.shape, weight._array.shape
     if not left or not right:
         raise RuntimeError(f"both arguments to linear need to be at least 1D, but they are {len(left)}D and {len(right)}D")
@@ -502,8 +505,9 @@ def odd_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             f"mat1 and mat2 shapes cannot be multiplied ({rows}x{left[-1]} and {right[1]}x{right[0]}): the input's last dim "
             f"is {left[-1]} but the weight has {right[1]} input features"
         )
+    if bias is None:  # of one dtype now
+        return apply(PROJECT, (input, weight))  # type: ignore[no-any-return]
     check_tensors("linear", bias=bias)
-    assert bias is not None
     same_dtype_as_input(bias, weight)
     return added(bias, apply(PROJECT, (input, weight)), 1, 1)
 

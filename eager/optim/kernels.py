@@ -28,7 +28,7 @@ def updated(kernel: Kernel, arrays: tuple[Any, ...], written: tuple[int, ...]) -
 
 def widened(kernel: Kernel, written: tuple[int, ...]) -> Kernel:
     def wide(*pieces: Any) -> None:
-        work = [None if a is None else a.astype(np.float32) for a in pieces]
+        work: list[Any] = [None if a is None else a.astype(np.float32) for a in pieces]
         kernel(*work)
         for i in written:
             if pieces[i] is not None:

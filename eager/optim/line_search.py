@@ -79,7 +79,7 @@ class Search:
     def trial(self, ends: list[Point], stuck: bool) -> tuple[float, bool]:
         """The next step to try inside a bracket, kept from its ends if it came too close to one twice or is one."""
         low, high = sorted(p.t for p in ends)
-        t, margin = cubic_minimum(*ends), 0.1 * (high - low)
+        t, margin = cubic_minimum(ends[0], ends[1]), 0.1 * (high - low)
         if min(high - t, t - low) >= margin:
             return t, False
         if not (stuck or t >= high or t <= low):

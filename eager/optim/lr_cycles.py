@@ -87,8 +87,8 @@ class CyclicLR(WithMomentum):
         if self._scale_fn_custom is not None:
             return
         self.scale_mode = "iterations" if self.mode == "exp_range" else "cycle"
-        named = {"triangular": _same, "triangular2": _halved, "exp_range": partial(_power, self.gamma)}
-        self._scale_fn_ref: Callable[[float], float] = named[self.mode]
+        scales: dict[str, Callable[[float], float]] = {"triangular": _same, "triangular2": _halved}
+        self._scale_fn_ref = scales.get(self.mode) or partial(_power, self.gamma)
 
     def scale_fn(self, x: float) -> float:
         """How high a triangle is, at a cycle or a step."""

@@ -1,0 +1,16 @@
+"""`tapejit.amp`: mixed precision. `autocast` chooses each op's dtype, `GradScaler` keeps small gradients from vanishing."""
+
+from . import autocast_mode, cuda, grad_scaler
+from .autocast_mode import autocast, custom_bwd, custom_fwd, is_autocast_available
+from .grad_scaler import GradScaler
+
+__all__ = [
+    "GradScaler",
+    "autocast",
+    "autocast_mode",
+    "cuda",
+    "custom_bwd",
+    "custom_fwd",
+    "grad_scaler",
+    "is_autocast_available",
+]
