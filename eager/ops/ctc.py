@@ -138,7 +138,7 @@ def expand_ctc_backward(g: Tensor, x: Tensor, labels: Tensor, losses: Tensor, al
     recording = is_grad_enabled()
     with enable_grad():
         found, _ = expand_ctc(source, labels, **attrs)
-    return grad(found, source, g, create_graph=recording)[0]
+    return grad(found, source, g, create_graph=recording)[0]  # type: ignore[return-value]  # it is used, so not None
 
 
 def ctc_gradient(
