@@ -1,6 +1,7 @@
-"""`tapejit.utils`: data loading, a progress bar."""
+"""`tapejit.utils`: data loading, a progress bar, looking inside a network."""
 
 from . import data
 from .progress import progress
+from .watch import watch
 
-__all__ = ["data", "progress"]
+__all__ = ["data", "progress", "watch"]
