@@ -103,6 +103,7 @@ def test_conversion_carries_gradients() -> None:
 # ---- NumPy
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")  # NumPy 2.5, where it still works
 @pytest.mark.parametrize("dtype", ALL)
 def test_numpy_shares_memory(dtype: tj.dtype) -> None:
     t = tj.zeros(2, 2).to(dtype)

@@ -104,8 +104,9 @@ class ndarray:  # noqa: N801 -- CuPy's name
 
     @shape.setter
     def shape(self, shape: Any) -> None:
-        self._np = self._np.view()
-        self._np.shape = shape
+        found = self._np.reshape(shape)
+        assert np.may_share_memory(found, self._np), "incompatible shape for a non-contiguous array"
+        self._np = found
 
     def _view(self, array: np.ndarray) -> ndarray:
         return wrap(array, self._device, self if self.base is None else self.base)
