@@ -50,10 +50,6 @@ class Linear(Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-class NonDynamicallyQuantizableLinear(Linear):
-    """A Linear under the name that PyTorch gives those inside of MultiheadAttention."""
-
-
 class Bilinear(Module):
     """x1 @ weight @ x2 + bias, for each output feature."""
 
