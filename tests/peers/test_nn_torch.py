@@ -336,6 +336,29 @@ def test_repr(make: Make) -> None:
     assert repr(make(tj)).replace("tapejit.", "torch.") == repr(make(torch))
 
 
+def convnet(t: Any) -> Any:
+    features = t.nn.Sequential(t.nn.Conv2d(1, 4, 3, padding=1), t.nn.BatchNorm2d(4), t.nn.ReLU(), t.nn.MaxPool2d(2))
+    head = t.nn.Sequential(t.nn.Flatten(), t.nn.LayerNorm(36), t.nn.Linear(36, 8), t.nn.GELU(), t.nn.Linear(8, 3))
+    return t.nn.Sequential(features, t.nn.Sequential(t.nn.GroupNorm(2, 4), t.nn.PReLU(4)), head)
+
+
+def test_state_after_ten_steps() -> None:
+    mine, theirs = pair(convnet)
+    for seed in range(10):
+        random = np.random.default_rng(seed)
+        x, y = random.normal(size=(8, 1, 6, 6)), random.integers(0, 3, 8)
+        for t, model in ((tj, mine), (torch, theirs)):
+            model.zero_grad()
+            t.nn.CrossEntropyLoss(label_smoothing=0.1)(model(t.tensor(x)), t.tensor(y)).backward()
+            t.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            with t.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+    a, b = mine.state_dict(), theirs.state_dict()
+    assert list(a) == list(b)
+    assert_alike(list(a.values()), list(b.values()), rtol=1e-7, atol=1e-9)
+
+
 # ---- what constructors refuse
 
 
