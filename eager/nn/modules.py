@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import (
     activation,
     adaptive,
+    attention,
     containers,
     conv,
     distance,
@@ -20,6 +21,7 @@ from . import (
     pooling,
     rnn,
     sizes,
+    transformer,
     vision,
 )
 
@@ -33,8 +35,12 @@ FILES: dict[str, Any] = {
     "container": containers, "conv": conv, "distance": distance, "dropout": dropout, "flatten": linear, "fold": vision,
     "instancenorm": normalization, "linear": linear, "loss": loss, "module": module, "normalization": normalization,
     "padding": vision, "pixelshuffle": vision, "pooling": pooling, "rnn": rnn, "sparse": embedding,
-    "upsampling": vision, "utils": sizes,
+    "transformer": transformer, "upsampling": vision, "utils": sizes,
 }  # fmt: skip
+
+# Classes that PyTorch keeps in other files than here.
+activation.MultiheadAttention = attention.MultiheadAttention  # type: ignore[attr-defined]
+linear.NonDynamicallyQuantizableLinear = attention.NonDynamicallyQuantizableLinear  # type: ignore[attr-defined]
 
 for _file in FILES.values():
     globals().update(
