@@ -258,7 +258,7 @@ def cast_call(
     if policy == REFUSED:
         raise RuntimeError(
             f"nn.functional.{name} is unsafe to autocast. Many models use a sigmoid layer right before the binary cross "
-            f"entropy layer: in this case, combine the two layers using nn.functional.{name}_with_logits, which is safe to autocast."
+            f"entropy layer: in this case, combine the two layers using nn.functional.{name}_with_logits, which is safe."
         )
     with installed(None):
         if policy == AS_GIVEN:

@@ -1,7 +1,7 @@
-"""`tapejit.utils`: data loading, a progress bar, looking inside a network."""
+"""`tapejit.utils`: data loading, activation checkpointing, a progress bar, looking inside a network."""
 
-from . import data
+from . import checkpoint, data
 from .progress import progress
 from .watch import watch
 
-__all__ = ["data", "progress", "watch"]
+__all__ = ["checkpoint", "data", "progress", "watch"]
