@@ -26,7 +26,7 @@ def check_target(target: Tensor, tracked: bool, grad_mode: bool, name: str) -> N
             f"{name}: unsupported operation: the tensor's memory cannot be written: it is expanded (several elements share one "
             "memory location) or comes from a read-only array. Please clone() the tensor before performing the operation."
         )
-    if array.size and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
+    if 0 in array.strides and array.size and any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
         raise RuntimeError(
             f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
