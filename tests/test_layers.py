@@ -84,8 +84,12 @@ def test_import_is_quick(tmp_path: pathlib.Path) -> None:
     )
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
-    times = [tuple(map(float, run(code, environment).split())) for _ in range(6)][1:]
-    total = min(numpy + ours for numpy, ours in times)
+    run(code, environment)
+    times: list[tuple[float, float]] = []
+    while len(times) < 5 and min(map(sum, times), default=1.0) > 0.25:
+        numpy, ours = map(float, run(code, environment).split())
+        times.append((numpy, ours))
+    total = min(map(sum, times))
     ratio = statistics.median(ours / numpy for numpy, ours in times)
     assert total < 0.25 or ratio < 2, f"import tapejit takes {total:.3f} s, {ratio:.1f} times as long as import numpy"
 
