@@ -11,6 +11,8 @@ import tapejit as tj
 import torch
 from harness import Case, flat
 
+torch.set_num_threads(1)  # the tests' tensors are small: threads only wait for each other, on a busy machine for long
+
 NAMES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
 
 
