@@ -18,7 +18,7 @@ from .attention import scaled_dot_product_attention
 from .contraction import linear
 from .create import zeros
 from .dropout import dropout
-from .pointwise import where
+from .pointwise import cast, where
 from .shape import cat
 from .softmax import softmax
 
@@ -257,7 +257,7 @@ def attention_of_heads(
         allowed = ~mask if mask is not None and mask._array.dtype.kind == "b" else mask
         return scaled_dot_product_attention(q, k, v, allowed, dropout_p, causal), None
     scores = (q * math.sqrt(1.0 / q.shape[-1])) @ k.mT
-    weights = softmax(scores if mask is None else scores + added_form(mask, q), -1)
+    weights = softmax(scores if mask is None else scores + cast(added_form(mask, scores), scores.dtype), -1)
     weights = dropout(weights, dropout_p)
     return weights @ v, weights
 

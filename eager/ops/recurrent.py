@@ -13,7 +13,7 @@ from ..samples import A, Sample, sample
 from ..tensor import Tensor
 from .contraction import linear
 from .dropout import dropout as drop
-from .recurrence import ELMAN, GRU, LSTM, Sizes, lstm_by_parts
+from .recurrence import ELMAN, GRU, LSTM, Sizes
 from .shape import cat, stack
 
 
@@ -62,8 +62,8 @@ def recur(
     x = linear(input, weights.w_ih, weights.b_ih)
     inputs = (x, *states, weights.w_hh, 0 if weights.b_hh is None else weights.b_hh)
     attrs = {**kind.attrs, "sizes": sizes, "reverse": reverse}
-    if weights.w_hr is not None:
-        found = lstm_by_parts(*inputs, **attrs, projection=weights.w_hr)
+    if weights.w_hr is not None:  # no kernel has projections
+        found = kind.op.expand(*inputs, **attrs, projection=weights.w_hr)  # type: ignore[misc]
     elif not input.dtype.is_floating_point:  # which PyTorch's plain cells take, and give floats
         found = kind.op.expand(*inputs, **attrs)  # type: ignore[misc]
     else:
