@@ -31,8 +31,9 @@ def expand_adagrad(
     p: Tensor, g: Tensor, total: Tensor, rate: float, eps: float, weight_decay: float, *, maximize: bool
 ) -> None:
     d = (-g if maximize else g) + weight_decay * p
-    total.add_(d * d)
-    p.sub_(d / (total.sqrt() + eps) * rate)
+    s = total + d * d
+    total.copy_(s)
+    p.sub_(d / (s.sqrt() + eps) * rate)
 
 
 ADAGRAD_UPDATE = primitive("adagrad_update", "composite", run_adagrad, expand=expand_adagrad, upcast=False, mutates=(0, 2))
@@ -116,9 +117,10 @@ def expand_adadelta(
     lr: float, rho: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
     d = (-g if maximize else g) + weight_decay * p
-    square.mul_(rho).add_(d * d * (1 - rho))
-    change = (moved + eps).sqrt() / (square + eps).sqrt() * d
-    moved.mul_(rho).add_(change * change * (1 - rho))
+    v = square * rho + d * d * (1 - rho)
+    change = (moved + eps).sqrt() / (v + eps).sqrt() * d
+    square.copy_(v)
+    moved.copy_(moved * rho + change * change * (1 - rho))
     p.sub_(change * lr)
 
 

@@ -44,11 +44,13 @@ def expand_adam(
         p.mul_(1 - lr * weight_decay)
     else:
         d = d + weight_decay * p
-    mean.mul_(beta1).add_(d * (1 - beta1))
-    square.mul_(beta2).add_(d * d * (1 - beta2))
+    m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
+    mean.copy_(m)
+    square.copy_(v)
     if largest is not None:
-        square = largest.copy_(largest.maximum(square))
-    p.sub_(mean / (square.sqrt() / (1 - beta2**step) ** 0.5 + eps) * (lr / (1 - beta1**step)))
+        v = largest.clone().maximum(v)
+        largest.copy_(v)
+    p.sub_(m / (v.sqrt() / (1 - beta2**step) ** 0.5 + eps) * (lr / (1 - beta1**step)))
 
 
 ADAM_UPDATE = primitive("adam_update", "composite", run_adam, expand=expand_adam, upcast=False, mutates=(0, 2, 3, 4))

@@ -41,9 +41,10 @@ def expand_adamax(
     rate: float, beta1: float, beta2: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
     d = (-g if maximize else g) + weight_decay * p
-    mean.mul_(beta1).add_(d * (1 - beta1))
-    largest.copy_((largest * beta2).maximum(d.abs() + eps))
-    p.sub_(mean / largest * rate)
+    m, top = mean * beta1 + d * (1 - beta1), (largest * beta2).maximum(d.abs() + eps)
+    mean.copy_(m)
+    largest.copy_(top)
+    p.sub_(m / top * rate)
 
 
 ADAMAX_UPDATE = primitive("adamax_update", "composite", run_adamax, expand=expand_adamax, upcast=False, mutates=(0, 2, 3))
@@ -126,9 +127,10 @@ def expand_nadam(
         p.mul_(1 - lr * weight_decay)
     else:
         d = d + weight_decay * p
-    mean.mul_(beta1).add_(d * (1 - beta1))
-    square.mul_(beta2).add_(d * d * (1 - beta2))
-    p.sub_((d * of_gradient + mean * of_mean) / ((square / (1 - beta2**step)).sqrt() + eps))
+    m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
+    mean.copy_(m)
+    square.copy_(v)
+    p.sub_((d * of_gradient + m * of_mean) / ((v / (1 - beta2**step)).sqrt() + eps))
 
 
 NADAM_UPDATE = primitive("nadam_update", "composite", run_nadam, expand=expand_nadam, upcast=False, mutates=(0, 2, 3))
@@ -219,9 +221,10 @@ def expand_radam(
         p.mul_(1 - lr * weight_decay)
     else:
         d = d + weight_decay * p
-    mean.mul_(beta1).add_(d * (1 - beta1))
-    square.mul_(beta2).add_(d * d * (1 - beta2))
-    p.sub_((mean / (square.sqrt() + eps) if rectified else mean) * rate)
+    m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
+    mean.copy_(m)
+    square.copy_(v)
+    p.sub_((m / (v.sqrt() + eps) if rectified else m) * rate)
 
 
 RADAM_UPDATE = primitive("radam_update", "composite", run_radam, expand=expand_radam, upcast=False, mutates=(0, 2, 3))

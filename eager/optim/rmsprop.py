@@ -43,17 +43,17 @@ def expand_rmsprop(
     lr: float, alpha: float, eps: float, weight_decay: float, momentum: float, *, maximize: bool,
 ) -> None:  # fmt: skip
     d = (-g if maximize else g) + weight_decay * p
-    square.mul_(alpha).add_(d * d * (1 - alpha))
-    if mean is None:
-        size = square.sqrt() + eps
-    else:
-        mean.mul_(alpha).add_(d * (1 - alpha))
-        size = (square - mean * mean).sqrt() + eps
-    if buffer is None:
-        p.sub_(d / size * lr)
-    else:
-        buffer.mul_(momentum).add_(d / size)
-        p.sub_(buffer * lr)
+    v = square * alpha + d * d * (1 - alpha)
+    square.copy_(v)
+    if mean is not None:
+        m = mean * alpha + d * (1 - alpha)
+        mean.copy_(m)
+        v = v - m * m
+    change = d / (v.sqrt() + eps)
+    if buffer is not None:
+        change = buffer * momentum + change
+        buffer.copy_(change)
+    p.sub_(change * lr)
 
 
 RMSPROP_UPDATE = primitive(

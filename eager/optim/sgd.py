@@ -37,8 +37,9 @@ def expand_sgd(
     d = -g if maximize else g
     d = d + weight_decay * p
     if buffer is not None:
-        buffer.mul_(momentum).add_(d * (1 - dampening))
-        d = d + momentum * buffer if nesterov else buffer
+        b = buffer * momentum + d * (1 - dampening)
+        buffer.copy_(b)
+        d = d + momentum * b if nesterov else b
     p.sub_(lr * d)
 
 

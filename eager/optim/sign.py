@@ -37,7 +37,7 @@ def expand_lion(
 ) -> None:
     d = -g if maximize else g
     p.mul_(1 - lr * weight_decay).sub_((mean + (d - mean) * (1 - beta1)).sign() * lr)
-    mean.mul_(beta2).add_(d * (1 - beta2))
+    mean.copy_(mean * beta2 + d * (1 - beta2))
 
 
 LION_UPDATE = primitive("lion_update", "composite", run_lion, expand=expand_lion, upcast=False, mutates=(0, 2))
@@ -98,9 +98,10 @@ def expand_rprop(
 ) -> None:  # fmt: skip
     d = -g if maximize else g
     turn = d * before
-    size.mul_(where(turn < 0, shrink, where(turn > 0, grow, 1.0))).clamp_(smallest, largest)
+    new = where(turn < 0, size * shrink, where(turn > 0, size * grow, size)).clamp(smallest, largest)
     d = where(turn < 0, 0, d)
-    p.sub_(d.sign() * size)
+    p.sub_(d.sign() * new)
+    size.copy_(new)
     before.copy_(d)
 
 
