@@ -7,6 +7,8 @@ are of a higher category (bool < integer < float) than the tensors with dimensio
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import ml_dtypes
@@ -179,3 +181,29 @@ class iinfo:  # noqa: N801
 
     def __repr__(self) -> str:
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
+def representable(name: str, kind: dtype, value: Any) -> Any:
+    """A number as a dtype can hold it; an error where it would overflow."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        raise TypeError(f"{name}(): the value must be a number, not {type(value).__name__}")
+    if kind.category == FLOAT:
+        found = float(value)
+        fits = abs(found) <= largest(kind) or not math.isfinite(found)
+    elif kind.category == BOOL:
+        return bool(value)
+    else:
+        limits = np.iinfo(kind.numpy)
+        low = limits.min or -limits.max  # unsigned ones wrap round, as in PyTorch
+        fits = math.isfinite(value) and low <= int(value) <= limits.max
+        found = int(value) % (limits.max + 1) if fits and limits.min == 0 else int(value) if fits else 0
+    if not fits:
+        raise RuntimeError(f"{name}: value {value} cannot be converted to type {kind.name} without overflow")
+    return found
+
+
+@functools.cache
+def largest(kind: dtype) -> float:
+    return float(finfo(kind).max)

@@ -407,3 +407,20 @@ def test_settings_of_scripts() -> None:
     tj.backends.cuda.matmul.allow_tf32 = True
     assert not tj.backends.mps.is_available()
     assert tj.accelerator.is_available() == tj.cuda.is_available()
+
+
+def test_fill_values_that_do_not_fit_are_refused() -> None:
+    for value, dtype in ((1e300, tj.float32), (1e5, tj.float16), (300, tj.uint8), (2**40, tj.int32), (math.nan, tj.int64)):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            tj.full((2,), value, dtype=dtype)
+        with pytest.raises(RuntimeError, match=r"fill_: value .* without overflow"):
+            tj.zeros(2, dtype=dtype).fill_(value)
+    assert tj.full((1,), math.inf, dtype=tj.float16).item() == math.inf
+    assert tj.full((1,), -1, dtype=tj.uint8).item() == 255
+    for value in ("a", None, [1]):
+        with pytest.raises(TypeError, match=r"'fill_value'.*must be Number"):
+            tj.full((2,), value)
+        with pytest.raises(TypeError, match=r"'fill_value'.*must be Number"):
+            tj.zeros(2).new_full((2,), value)
+    with pytest.raises(TypeError, match="tuple of ints"):
+        tj.zeros(2).new_full(2, 1)

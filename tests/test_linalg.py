@@ -196,9 +196,17 @@ def test_the_ex_functions_say_it_in_info() -> None:
 
 
 def test_values_that_are_not_finite() -> None:
-    for call in (linalg.svd, linalg.svdvals):
-        with pytest.raises(linalg.LinAlgError, match="the input matrix contained non-finite values"):
-            call(tj.full((2, 2), tj.nan))
+    for call in (linalg.svd, linalg.svdvals, linalg.pinv):  # of infinite ones, LAPACK's iteration may never end
+        for value in (tj.nan, tj.inf):
+            with pytest.raises(linalg.LinAlgError, match="the input matrix contained non-finite values"):
+                call(tj.full((2, 2), value))
+
+
+def test_the_gradient_of_an_infinite_determinant_is_nan() -> None:
+    a = tj.tensor([[[tj.inf, 1.0], [tj.inf, 1.0]], [[1.0, 2.0], [2.0, 4.0]]], requires_grad=True)
+    linalg.det(a).sum().backward()
+    assert a.grad[0].isnan().all()
+    np.testing.assert_allclose(a.grad[1].numpy(), [[4, -2], [-2, 1]], rtol=1e-6)
 
 
 # ---- determinants

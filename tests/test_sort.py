@@ -219,3 +219,14 @@ def test_histc() -> None:
         x.histc(0)
     with pytest.raises(RuntimeError, match="max must be larger"):
         x.histc(3, 2, 1)
+
+
+def test_histc_of_numbers_at_the_ends_of_the_range() -> None:
+    assert tj.histc(tj.tensor([1e-310, 0.0], dtype=tj.float64), 3).tolist() == [1, 0, 1]
+    assert tj.histc(tj.tensor([1e308, -1e308], dtype=tj.float64), 3).sum() == 2
+
+
+def test_quantiles_at_nan_are_refused() -> None:
+    for quantile in (tj.quantile, tj.nanquantile):
+        with pytest.raises(RuntimeError, match=r"range \[0, 1\]"):
+            quantile(tj.ones(2), tj.tensor(tj.nan))

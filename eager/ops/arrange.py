@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import dtypes
 from ..op import Op, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, as_index, wrap_dim, wrap_dims
 from .create import arange
-from .index import ALL, INDEX, representable
+from .index import ALL, INDEX
 from .movement import FLIP, SLICE, UNDIAGONAL, UNSLICE
 from .pointwise import chosen, put, where
 from .shape import cat, diagonal, expand, reshape, sizes, transpose
@@ -264,7 +265,7 @@ def pad_constant(input: Tensor, pairs: dict[int, tuple[int, int]], value: Any) -
         shape[d] = n + before + after
     if any(min(p) < 0 for p in pairs.values()):
         input = apply(SLICE, (input,), {"index": tuple(cut)})
-    attrs = {"index": tuple(place) or (...,), "shape": tuple(shape), "fill": representable("pad", input.dtype, value)}
+    attrs = {"index": tuple(place) or (...,), "shape": tuple(shape), "fill": dtypes.representable("pad", input.dtype, value)}
     return apply(UNSLICE, (input,), attrs)
 
 

@@ -151,7 +151,7 @@ def run_weight_grad(xp: Any, x: Any, g: Any, *, geometry: Geometry) -> Any:
         if rows:
             total += xp.matmul(some.transpose(1, 2, 0, 3).reshape(groups, each, parts.shape[1]), parts)
         else:
-            total += xp.matmul(some, parts.swapaxes(2, 3)).sum(axis=0)
+            total += xp.add.reduce(xp.matmul(some, parts.swapaxes(2, 3)))
     return xp.ascontiguousarray(result.transpose(0, n + 1, *range(1, n + 1))) if rows else result
 
 

@@ -287,7 +287,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         return copy_(self, value)
     if not is_number(value):
         raise TypeError(f"fill_(): argument 'value' must be a number or a 0-dim Tensor, not {type(value).__name__}")
-    return write(self, self.new_full((), value), "fill_", convert=True)
+    return write(self, self.new_full((), dtypes.representable("fill_", self.dtype, value)), "fill_", convert=True)
 
 
 def zero_(self: Tensor) -> Tensor:

@@ -96,11 +96,21 @@ def number(value: Any) -> Any:
     return value.item() if isinstance(value, (Tensor, np.generic)) else value
 
 
+def fill_number(value: Any, name: str) -> Any:
+    found = number(value)
+    if not isinstance(found, (bool, int, float)):
+        raise TypeError(f"{name}(): argument 'fill_value' (position 2) must be Number, not {type(value).__name__}")
+    return found
+
+
 def make(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
     """A tensor filled with `value`, or with whatever is there if that is None."""
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     attrs = {"shape": check_sizes(shape), "dtype": kind, "device": devices.as_device(device)}
-    found = apply(EMPTY, (), attrs) if value is None else apply(FULL, (value,), attrs)
+    if value is None:
+        found = apply(EMPTY, (), attrs)
+    else:
+        found = apply(FULL, (value if value == 0 or value == 1 else dtypes.representable("full", kind, value),), attrs)
     return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
 
 
@@ -134,7 +144,7 @@ def full(
     no_others(kw, "full")
     if not hasattr(size, "__iter__"):
         raise TypeError(f"full(): argument 'size' (position 1) must be tuple of ints, not {type(size).__name__}")
-    value = number(fill_value)
+    value = fill_number(fill_value, "full")
     kind = fill_value.dtype if isinstance(fill_value, Tensor) else dtypes.of_number(value)
     return make(sizes((size,)), value, kind if dtype is None else dtype, device, requires_grad)
 
@@ -166,7 +176,7 @@ def full_like(
     input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """A value in the shape, dtype and device of a tensor."""
-    return like(input, number(fill_value), "full_like", dtype, device, requires_grad, kw)
+    return like(input, fill_number(fill_value, "full_like"), "full_like", dtype, device, requires_grad, kw)
 
 
 def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
@@ -180,7 +190,9 @@ def new_full(
     """A tensor filled with a value, of this tensor's dtype and device."""
     no_others(kw, "new_full")
     place = self.device if device is None else device
-    return make(sizes((size,)), number(fill_value), dtype or self.dtype, place, requires_grad)
+    if not hasattr(size, "__iter__"):
+        raise TypeError(f"new_full(): argument 'size' (position 1) must be tuple of ints, not {type(size).__name__}")
+    return make(sizes((size,)), fill_number(fill_value, "new_full"), dtype or self.dtype, place, requires_grad)
 
 
 def new_zeros(

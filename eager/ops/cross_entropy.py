@@ -55,7 +55,7 @@ def run_cross_entropy(
         smooth *= label_smoothing / x.shape[1]
         loss -= smooth
     if reduction != "none":
-        loss = loss.sum()
+        loss = xp.add.reduce(loss, axis=None)
     if reduction == "mean":
         loss = loss / weight_of_targets(xp, logs, index, counts, weight)
     return xp.asarray(loss, x.dtype), logs.astype(x.dtype, copy=False)
@@ -69,7 +69,7 @@ def shares(xp: Any, x: Any, index: Any, counts: Any, weight: Any, label_smoothin
     each = wide(weight)
     of_target = xp.take(each, index) * kept
     of_target *= 1 - label_smoothing
-    of_all = of_target + kept * (each.sum() * (label_smoothing / x.shape[1])) if label_smoothing else of_target
+    of_all = of_target + kept * (xp.add.reduce(each) * (label_smoothing / x.shape[1])) if label_smoothing else of_target
     return of_target, of_all, each.reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
@@ -77,7 +77,7 @@ def weight_of_targets(xp: Any, x: Any, index: Any, counts: Any, weight: Any) -> 
     """What a mean is divided by: the weights of the targets that count."""
     if not is_array(weight):
         return counts.sum().astype(x.dtype)
-    return (xp.take(wide(weight), index) * counts).sum()
+    return xp.add.reduce(xp.take(wide(weight), index) * counts, axis=None)
 
 
 def run_cross_entropy_backward(

@@ -246,16 +246,23 @@ def triangular_solution(a: Tensor, b: Tensor, upper: bool) -> Tensor:
 # ---- determinants
 
 
+def determinants(xp: Any, a: Any) -> Any:
+    with np.errstate(all="ignore"):  # NumPy warns of overflow in its own name, where PyTorch is silent
+        return xp.asarray(xp.linalg.det(a))
+
+
 def run_cofactors(xp: Any, a: Any) -> Any:
     """The derivative of the determinant: det(a) * inv(a).T, or for a singular matrix its limit, by singular values."""
     found = tried(xp, xp.linalg.inv, a)
     if found is not None:
-        return xp.linalg.det(a)[..., None, None] * found.swapaxes(-1, -2)
-    u, s, vh = xp.linalg.svd(a)
+        return determinants(xp, a)[..., None, None] * found.swapaxes(-1, -2)
+    finite = xp.isfinite(a).all(axis=(-2, -1), keepdims=True)
+    u, s, vh = xp.linalg.svd(xp.where(finite, a, xp.zeros((), a.dtype)))  # of infinite elements, LAPACK may never finish
     same = xp.eye(s.shape[-1], dtype=bool)
     others = xp.where(same, xp.ones((), s.dtype), s[..., None, :]).prod(axis=-1)
     sign = xp.linalg.det(u) * xp.linalg.det(vh)
-    return xp.matmul(u * (sign[..., None] * others)[..., None, :], vh)
+    found = xp.matmul(u * (sign[..., None] * others)[..., None, :], vh)
+    return xp.where(finite, found, xp.asarray(np.nan, a.dtype))
 
 
 def cofactors_gradient(g: Tensor, a: Tensor, out: Tensor) -> Tensor:
@@ -269,14 +276,15 @@ COFACTORS = primitive(
 DET = primitive(
     "det",
     "opaque",
-    lambda xp, a: xp.asarray(xp.linalg.det(a)),
+    determinants,
     grad={"a": lambda g, a: g.unsqueeze(-1).unsqueeze(-1) * apply(COFACTORS, (a,))},
     infer=lambda a: (Spec(a.shape[:-2], a.dtype),),
 )
 
 
 def run_slogdet(xp: Any, a: Any) -> Any:
-    sign, size = xp.linalg.slogdet(a)
+    with np.errstate(all="ignore"):
+        sign, size = xp.linalg.slogdet(a)
     return xp.asarray(sign, a.dtype), xp.asarray(size, a.dtype)
 
 
@@ -564,6 +572,7 @@ def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
 
 
 def run_pseudo_inverse(xp: Any, a: Any, atol: Any, rtol: Any, *, hermitian: bool) -> Any:
+    check_finite(xp, a, "linalg.pinv")
     if hermitian:
         values, u = xp.linalg.eigh(a)
         size, vt = xp.abs(values), u.swapaxes(-1, -2)
@@ -613,7 +622,7 @@ def run_matrix_exp(xp: Any, a: Any) -> Any:
     """Scale down by a power of two, approximate, square back up."""
     if a.size == 0:
         return a.copy()
-    norm = float(xp.abs(a).sum(axis=-2).max())
+    norm = float(xp.add.reduce(xp.abs(a), axis=-2).max())
     squarings = max(0, int(np.ceil(np.log2(norm / PADE_NORM)))) if np.isfinite(norm) and norm > PADE_NORM else 0
     dtype = a.dtype
     a = a.astype(np.float64) / 2.0**squarings

@@ -178,8 +178,8 @@ def run_euclidean(xp: Any, x: Any, y: Any, *, by_product: bool) -> Any:
     """All distances between rows. By a matrix product where there are many: |x - y|^2 = |x|^2 + |y|^2 - 2 x y."""
     if not by_product:
         difference = x[..., :, None, :] - y[..., None, :, :]
-        return xp.sqrt((difference * difference).sum(axis=-1))
-    square = (x * x).sum(axis=-1)[..., :, None] + (y * y).sum(axis=-1)[..., None, :]
+        return xp.sqrt(xp.add.reduce(difference * difference, axis=-1))
+    square = xp.add.reduce(x * x, axis=-1)[..., :, None] + xp.add.reduce(y * y, axis=-1)[..., None, :]
     square = square - 2 * xp.matmul(x, y.swapaxes(-1, -2))
     return xp.sqrt(xp.maximum(square, 0))
 

@@ -79,7 +79,8 @@ FREQUENCY = primitive(
 def run_renormalise(xp: Any, weight: Any, indices: Any, *, max_norm: float, norm_type: float) -> Any:
     """The table with those of the named rows that are longer than max_norm made as long as that."""
     check_range(xp, indices, weight.shape[0])
-    length = (xp.abs(weight) ** norm_type).sum(axis=1) ** (1 / norm_type) if norm_type != np.inf else xp.abs(weight).max(axis=1)
+    size = xp.abs(weight)
+    length = size.max(axis=1) if norm_type == np.inf else xp.add.reduce(size**norm_type, axis=1) ** (1 / norm_type)
     named = xp.zeros(weight.shape[0], bool)
     named[indices.reshape(-1)] = True
     scale = xp.where(named & (length > max_norm), max_norm / (length + 1e-7), 1).astype(weight.dtype)

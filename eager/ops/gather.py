@@ -16,7 +16,7 @@ from .. import dtypes
 from ..op import InPlace, Op, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
-from .index import in_out, in_place, representable, settled, within
+from .index import in_out, in_place, settled, within
 from .movement import SLICE
 from .pointwise import cast, where
 from .shape import broadcast_shape
@@ -284,7 +284,7 @@ def scatter(
         if index._array.size == 0:
             return in_out(input.clone(), out, "scatter")
         check_sizes(x, place, index, None, "self")
-        given = representable("scatter", input.dtype, given)
+        given = dtypes.representable("scatter", input.dtype, given)
     return settled(SCATTER, SCATTER_INTO, (x, index, given), {"dim": place}, input, out)
 
 

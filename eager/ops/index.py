@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -208,27 +207,3 @@ def settled(op: Op, into: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], in
 
 INDEX_PUT_INTO = in_place(INDEX_PUT, lambda xp, x, values, *indices, **attrs: put_at(xp, x, values, indices, **attrs))
 INDEX_ADD_INTO = in_place(INDEX_ADD, lambda xp, x, values, *indices, **attrs: add_at(xp, x, values, indices, **attrs))
-
-
-def representable(name: str, kind: dtypes.dtype, value: Any) -> Any:
-    """A number as a dtype can hold it; an error where it would overflow."""
-    if isinstance(value, str):
-        raise TypeError(f"{name}(): the value must be a number, not str")
-    if kind.category == dtypes.FLOAT:
-        found = float(value)
-        fits = abs(found) <= largest(kind) or not math.isfinite(found)
-    elif kind.category == dtypes.BOOL:
-        return bool(value)
-    else:
-        limits = np.iinfo(kind.numpy)
-        low = limits.min or -limits.max  # unsigned ones wrap round, as in PyTorch
-        fits = math.isfinite(value) and low <= int(value) <= limits.max
-        found = int(value) % (limits.max + 1) if fits and limits.min == 0 else int(value) if fits else 0
-    if not fits:
-        raise RuntimeError(f"{name}: value {value} cannot be converted to type {kind.name} without overflow")
-    return found
-
-
-@functools.cache
-def largest(kind: dtypes.dtype) -> float:
-    return float(dtypes.finfo(kind).max)

@@ -27,7 +27,6 @@ from .index import (
     NONZERO,
     OutOfBoundsError,
     in_out,
-    representable,
     settled,
 )
 from .movement import DIAGONAL, SLICE, VIEW_SCATTER
@@ -87,7 +86,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
             f"index_add(): self ({input.dtype.legacy}) and source ({source.dtype.legacy}) must have the same scalar type"
         )
     check_source("index_add", input, place, index, source)
-    scaled = source if alpha == 1 else source * representable("index_add", input.dtype, alpha)
+    scaled = source if alpha == 1 else source * dtypes.representable("index_add", input.dtype, alpha)
     return along(INDEX_ADD, INDEX_ADD_INTO, input, place, index, scaled, out)
 
 
@@ -157,7 +156,7 @@ def scalar(name: str, input: Tensor, value: Any) -> Tensor:
                 f"{name} only supports a 0-dimensional value tensor, but got tensor with {value._array.ndim} dimension(s)."
             )
         return cast(transfer(value, input.device), input.dtype)
-    return input.new_full((), representable(name, input.dtype, value))
+    return input.new_full((), dtypes.representable(name, input.dtype, value))
 
 
 @public(
@@ -275,7 +274,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     check_mask("masked_fill", mask)
     if isinstance(value, Tensor):
         return where(mask, scalar("masked_fill", input, value), input)
-    return where(mask, representable("masked_fill", input.dtype, value), input)
+    return where(mask, dtypes.representable("masked_fill", input.dtype, value), input)
 
 
 @public(samples=[sample(A(3, 4), B(3, 4), A(12)), sample(A(3, 4), B(4), A(4, 4))], inplace=True)

@@ -295,6 +295,11 @@ def out_or_inplace(value: Tensor, out: Any, name: str) -> Tensor:
     return write(out.tensor if isinstance(out, InPlace) else out, value, name)
 
 
+def flat(g: Tensor) -> Tensor:
+    """The gradient of steps: 0, whatever arrives."""
+    return g.new_zeros(()).expand(g._array.shape)  # type: ignore[no-any-return]
+
+
 def _pow_base(g: Tensor, a: Any, b: Any) -> Tensor:
     slope = b * a ** (b - 1)
     return g * (where(b == 0, slope.new_zeros(()), slope) if isinstance(b, Tensor) else slope)
@@ -305,7 +310,7 @@ POW = primitive(
     "pointwise",
     lambda xp, a, b: power(xp, a, b),
     grad={
-        "a": lambda g, a, b: g.new_zeros(()).expand(g.shape) if _is_zero(b) else _pow_base(g, a, b),
+        "a": lambda g, a, b: flat(g) if _is_zero(b) else _pow_base(g, a, b),
         "b": lambda g, a, out: g * xlogy(out, a),
     },
 )
@@ -431,10 +436,10 @@ def polygamma(n: int, input: Tensor) -> Tensor:
 
 
 abs = unary("abs", lambda g, x: g * sign(x), ufunc="absolute", result=SAME, lo=0.1)
-sign = unary("sign", lambda g: g * 0, run=lambda xp, x: xp.sign(x) if x.dtype.kind != "b" else x.copy(), result=SAME, lo=0.1)
-floor = unary("floor", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9)
-ceil = unary("ceil", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9)
-trunc = unary("trunc", lambda g: g * 0, run=lambda xp, x: whole(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9)
+sign = unary("sign", flat, run=lambda xp, x: xp.sign(x) if x.dtype.kind != "b" else x.copy(), result=SAME, lo=0.1)
+floor = unary("floor", flat, run=lambda xp, x: whole(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9)
+ceil = unary("ceil", flat, run=lambda xp, x: whole(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9)
+trunc = unary("trunc", flat, run=lambda xp, x: whole(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9)
 isnan = unary("isnan", None, run=lambda xp, x: xp.isnan(x), result=TO_BOOL)
 isinf = unary("isinf", None, run=lambda xp, x: xp.isinf(x), result=TO_BOOL)
 isfinite = unary("isfinite", None, run=lambda xp, x: xp.isfinite(x), result=TO_BOOL)
@@ -461,11 +466,19 @@ def whole(xp: Any, function: Any, x: Any) -> Any:
     return x.copy() if x.dtype.kind in "biu" else function(x)
 
 
+def rounded(xp: Any, x: Any, decimals: int) -> Any:
+    """To digits after the point, or with negative `decimals` before it: scaled, rounded half to even, and scaled back."""
+    if decimals == 0:
+        return xp.rint(x)
+    scale = 10.0 ** (decimals if decimals > 0 else -decimals)
+    return xp.rint(x * scale) / scale if decimals > 0 else xp.rint(x / scale) * scale
+
+
 ROUND = primitive(
     "round",
     "pointwise",
-    lambda xp, x, *, decimals: x.copy() if x.dtype.kind in "biu" else xp.around(x, decimals),
-    grad={"x": lambda g: g * 0},
+    lambda xp, x, *, decimals: whole(xp, lambda x: rounded(xp, x, decimals), x),
+    grad={"x": flat},
 )
 
 
@@ -573,7 +586,7 @@ hypot = binary(
 )
 copysign = binary(
     "copysign",
-    {"a": lambda g, a, out: g * sign(a) * sign(out), "b": lambda g: g * 0},
+    {"a": lambda g, a, out: g * sign(a) * sign(out), "b": flat},
     ufunc="copysign",
     at_least=dtypes.FLOAT,
     samples=[sample(A(2, 3, lo=0.2), A(2, 3, lo=0.2)), sample(A(3, lo=0.2), -1.0)],

@@ -248,7 +248,7 @@ def divided(xp: Any, total: Any, divisor: Divisor) -> Any:
 def sum_along(xp: Any, x: Any, dim: int, line: Line) -> Any:
     size, k = x.shape[dim], line.places
     if line.step == k and line.before == 0 and size == line.out * k and k > 4:  # few long sums: one call
-        return x.reshape(*x.shape[:dim], line.out, k, *x.shape[dim + 1 :]).sum(axis=dim + 1, dtype=x.dtype)
+        return xp.add.reduce(x.reshape(*x.shape[:dim], line.out, k, *x.shape[dim + 1 :]), axis=dim + 1, dtype=x.dtype)
     total = xp.zeros((*x.shape[:dim], line.out, *x.shape[dim + 1 :]), x.dtype)
     for place in range(k):
         pair = reach(size, line, place)
@@ -269,7 +269,7 @@ def spread_along(xp: Any, g: Any, dim: int, size: int, line: Line) -> Any:
 def run_mean_pool(xp: Any, x: Any, *, kernel: Ints, geometry: Geometry, divisor: Divisor) -> Any:
     along = lines(x.shape[2:], kernel, geometry)
     if all(line.out == 1 and line.before == 0 for line in along) and kernel == x.shape[2:]:
-        return divided(xp, x.sum(axis=tuple(range(2, x.ndim)), keepdims=True, dtype=x.dtype), divisor)
+        return divided(xp, xp.add.reduce(x, axis=tuple(range(2, x.ndim)), keepdims=True, dtype=x.dtype), divisor)
 
     def pool(total: Any) -> Any:
         for i in reversed(range(len(along))):

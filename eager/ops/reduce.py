@@ -17,7 +17,7 @@ from ..samples import A, B, I, sample
 from ..tensor import Tensor, wrap_dim, wrap_dims
 from .gather import GATHER, SCATTER
 from .movement import EXPAND
-from .pointwise import abs, cast, exp, isnan, log, maximum, minimum, sign, sqrt, where
+from .pointwise import abs, cast, exp, flat, isnan, log, maximum, minimum, sign, sqrt, where
 from .results import named_result
 from .scan import accumulator, exclusive_product
 
@@ -587,7 +587,7 @@ def norm_gradient(g: Tensor, x: Tensor, out: Tensor, p: float, dims: tuple[int, 
     shape = x._array.shape
     g, out = restored(g, shape, dims, keepdim), restored(out, shape, dims, keepdim)
     if p == 0:
-        return (g * 0).expand(shape)  # type: ignore[no-any-return]
+        return flat(g).expand(shape)  # type: ignore[no-any-return]
     if p == 1:
         return g * sign(x)
     safe = where(out == 0, 1, out)

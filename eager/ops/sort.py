@@ -286,7 +286,7 @@ def checked_fractions(name: str, input: Tensor, q: Any) -> Tensor:
         raise RuntimeError(f"{name}() q must be a scalar or 1D tensor, got shape {list(q.shape)}")
     if q._array.dtype != input._array.dtype:
         raise RuntimeError(f"{name}() q tensor must be same dtype as the input tensor, got {q.dtype} and {input.dtype}")
-    if bool(((q < 0) | (q > 1)).any()):
+    if not bool(((q >= 0) & (q <= 1)).all()):
         raise RuntimeError(f"{name}() q values must be in the range [0, 1]")
     return q
 
@@ -506,7 +506,7 @@ def run_histc(xp: Any, x: Any, *, bins: int, low: float, high: float) -> Any:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise RuntimeError(f"histc(): range of [{low}, {high}] is not finite; pass min= and max=")
     inside = values[(values >= low) & (values <= high)].astype(np.float64)
-    place = xp.minimum(((inside - low) * (bins / (high - low))).astype(np.int64), bins - 1)
+    place = xp.clip(((inside - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     return xp.bincount(place, minlength=bins).astype(x.dtype)
 
 

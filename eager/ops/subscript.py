@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from .. import dtypes
 from ..op import apply, write
 from ..tensor import Tensor, as_index, wrap
 from .convert import transfer
 from .create import FULL
-from .index import ALL, INDEX, INDEX_PUT_INTO, NONZERO, representable
+from .index import ALL, INDEX, INDEX_PUT_INTO, NONZERO
 from .movement import SLICE
 from .pointwise import cast, where
 
@@ -292,7 +293,7 @@ def assigned(self: Tensor, value: Any) -> Any:
                 "tapejit.tensor(...)"
             )
         value = value.item()
-    return representable("fill_", self.dtype, value)
+    return dtypes.representable("fill_", self.dtype, value)
 
 
 def full(like: Tensor, shape: tuple[int, ...], value: Any, out: Tensor | None = None) -> Tensor:
