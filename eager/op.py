@@ -46,6 +46,7 @@ class Op:
         "name",
         "namespaces",
         "numpy_function",
+        "ordered",
         "rules",
         "run",
         "samples",
@@ -71,6 +72,7 @@ class Op:
         self.mutates: tuple[int, ...] = ()  # the inputs that `run` writes into (optimizer updates); it returns None
         self.data_dependent = False  # the result's shape depends on values
         self.view = False  # the result shares the first input's memory
+        self.ordered = False  # the result's memory is in order, so that `.view()` works on it; pointwise ops keep their input's
         self.upcast = False  # float16 and bfloat16 are computed in float32 and rounded once
         # the public side
         self.function: Callable[..., Any] | None = None
@@ -111,6 +113,7 @@ def primitive(
         raise ValueError(f"op {name!r} is registered twice")
     op = Op(name, kind)
     op.run, op.ufunc, op.grad, op.body, op.infer, op.expand, op.view = run, ufunc, grad, body, infer, expand, view
+    op.ordered = not view and kind not in ("pointwise", "create")
     op.mutates, op.data_dependent = mutates, data_dependent
     op.upcast = kind in ("pointwise", "reduce", "contraction", "composite", "scan") if upcast is None else upcast
     if ufunc is not None:
@@ -268,6 +271,8 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         outputs = [wrap(_as_array(xp, r)) for r in (result if several else (result,))]
     if op.view:
         link_views(op, inputs[0], attrs, outputs, several, state.grad)
+    elif op.ordered and out is None:
+        put_in_order(outputs)
     if tracked:
         tape(op, tracked, inputs, attrs, outputs, out, several, state)
     elif state.inference and not op.view:
@@ -277,6 +282,13 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         record(out, outputs[0], op.name)
         return out
     return tuple(outputs) if several else outputs[0]
+
+
+def put_in_order(outputs: list[Tensor]) -> None:
+    """The array library may follow the order of a transposed input; PyTorch's results are contiguous."""
+    for t in outputs:
+        if not t._array.flags.c_contiguous:
+            t._array = devices.copy(t._array)
 
 
 def check_updates(op: Op, inputs: tuple[Any, ...], state: State) -> None:
