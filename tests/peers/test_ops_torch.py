@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import tapejit as tj
 import torch
-from harness import Case, cases, floats, gradients, tensors, weights_like
+from harness import Case, cases, flat, floats, gradients, tensors, weights_like
 from peers.common import assert_alike, torch_call, torch_function
 
 # Calls whose results are meant to differ, with the reason.
 DIFFERENT: dict[str, str] = {}
+# Composed of pointwise ops and views, which keep the order of their inputs' memory; PyTorch's have kernels that do not.
+KEEPS_ORDER = ("batch_norm", "einsum", "instance_norm", "linalg.solve", "one_hot", "renorm", "rot90", "tensordot")
 # Which of equal elements comes first is left open by PyTorch; integers have many equal ones.
 TIES = dict.fromkeys(
     ("kthvalue", "median", "mode", "nanmedian", "sort", "argsort", "topk", "msort"), "the order of equal elements"
@@ -60,6 +62,20 @@ def test_gradient(case: Case) -> None:
         assert_alike(np.zeros(x.shape) if m is None else m, zeros if t is None else t, rtol=1e-6, atol=1e-8, dtypes=False)
     for m, t in zip(floats(case.call(tensors(case, case.arrays(), grad=True))), outputs, strict=True):
         assert m.requires_grad == t.requires_grad
+
+
+@pytest.mark.parametrize("case", cases(lambda c: comparable(c) and c.key not in KEEPS_ORDER))
+def test_memory_in_order(case: Case) -> None:
+    """Where PyTorch's result is contiguous ours is, so that `view` works on it; of transposed inputs too."""
+    arrays = [np.ascontiguousarray(a.T).T for a in case.arrays()]
+    try:
+        theirs = torch_call(case, [torch.from_numpy(a) for a in arrays])
+    except RuntimeError:
+        return  # views that such memory does not allow
+    mine = case.call(tensors(case, arrays))
+    for m, t in zip(flat(mine), flat(theirs), strict=True):
+        if isinstance(t, torch.Tensor) and t.is_contiguous():
+            assert m.is_contiguous(), f"strides {m.stride()} for shape {list(m.shape)}, in PyTorch {t.stride()}"
 
 
 @pytest.mark.parametrize("which", ["input", "output"])
