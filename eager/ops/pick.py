@@ -273,8 +273,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The tensor with a number where the mask holds."""
     check_mask("masked_fill", mask)
     if isinstance(value, Tensor):
-        return where(mask, scalar("masked_fill", input, value), input)
-    return where(mask, dtypes.representable("masked_fill", input.dtype, value), input)
+        return where(mask, scalar("masked_fill", input, value), input).contiguous()  # type: ignore[no-any-return]
+    return where(mask, dtypes.representable("masked_fill", input.dtype, value), input).contiguous()  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(3, 4), B(3, 4), A(12)), sample(A(3, 4), B(4), A(4, 4))], inplace=True)
