@@ -1,73 +1,60 @@
 """A multi-layer perceptron on two moons, as in micrograd's demo.
 
-    python examples/moons.py [--steps 300] [--device cuda]
+    python examples/moons.py [--steps 300] [--device cuda] [--compile] [--watch page.html]
 
 Prints the final accuracy; a correct run reaches more than 97 %.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
-import sys
-import time
+import itertools
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import tapejit as tj
-import tapejit.nn.functional as F
+from common import Run, parse, train
+
+COUNT = 200
 
 
-def moons(count: int, device: str) -> tuple[tj.Tensor, tj.Tensor]:
+def moons(torch: Any, device: str) -> tuple[Any, Any]:
     """Two interleaved half circles with noise, and which one each point is from."""
-    angle = tj.rand(count, device=device) * math.pi
-    which = (tj.arange(count, device=device) % 2).float()
+    rng = np.random.default_rng(1337)
+    angle = rng.uniform(0, np.pi, COUNT)
+    which = np.arange(COUNT) % 2
     sign = 1 - 2 * which
-    points = tj.stack([angle.cos() * sign + which, angle.sin() * sign + which * 0.5], dim=1)
-    return points + 0.1 * tj.randn(count, 2, device=device), which
+    points = np.stack([np.cos(angle) * sign + which, np.sin(angle) * sign + which * 0.5], 1) + rng.normal(0, 0.1, (COUNT, 2))
+    return torch.tensor(points, dtype=torch.float32, device=device), torch.tensor(which, dtype=torch.float32, device=device)
 
 
-def layer(inputs: int, outputs: int, device: str) -> list[tj.Tensor]:
-    weight = tj.randn(outputs, inputs, device=device) / math.sqrt(inputs)
-    return [weight.requires_grad_(), tj.zeros(outputs, device=device, requires_grad=True)]
+def setup(torch: Any, steps: int, device: str = "cpu") -> Run:
+    nn = torch.nn
+    x, y = moons(torch, device)
+    model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1), nn.Flatten(0)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, steps)
+    loss_of = nn.BCEWithLogitsLoss()
 
-
-def main() -> float:
-    parser = argparse.ArgumentParser(description="Train a small network on two moons.")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--device", default="cpu")
-    options = parser.parse_args()
-    tj.manual_seed(1337)
-    x, y = moons(200, options.device)
-    parameters = [p for sizes in ((2, 16), (16, 16), (16, 1)) for p in layer(*sizes, options.device)]
-    w1, b1, w2, b2, w3, b3 = parameters
-
-    def scores() -> tj.Tensor:
-        hidden = F.relu(F.linear(x, w1, b1))
-        hidden = F.relu(F.linear(hidden, w2, b2))
-        return F.linear(hidden, w3, b3).squeeze(1)
-
-    start = time.perf_counter()
-    for step in range(options.steps):
-        loss = F.binary_cross_entropy_with_logits(scores(), y)
-        for p in parameters:
-            p.grad = None
+    def step(x: Any, y: Any) -> Any:
+        loss = loss_of(model(x), y)
+        optimizer.zero_grad()
         loss.backward()
-        rate = 1.0 - 0.9 * step / options.steps
-        with tj.no_grad():
-            for p in parameters:
-                p.sub_(p.grad, alpha=rate)
-        if sys.stderr.isatty():
-            done = (step + 1) / options.steps
-            speed = (step + 1) / (time.perf_counter() - start)
-            print(
-                f"\r{'#' * int(30 * done):30} {step + 1}/{options.steps} loss {loss.item():.4f} {speed:.0f} steps/s",
-                end="",
-                file=sys.stderr,
-            )
+        optimizer.step()
+        scheduler.step()
+        return loss
+
+    return Run(model, step, itertools.repeat((x, y)))
+
+
+def main(arguments: Sequence[str] | None = None) -> float:
+    options = parse(__doc__, 300, arguments)
+    run = setup(tj, options.steps, options.device)
+    loss = train(run, options)
+    x, y = next(run.batches)
     with tj.no_grad():
-        accuracy = ((scores() > 0) == (y > 0.5)).float().mean().item()
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    print(f"loss {loss.item():.4f}, accuracy {accuracy:.1%} after {options.steps} steps")
+        accuracy = ((run.model(x) > 0) == (y > 0.5)).float().mean().item()
+    print(f"loss {loss:.4f}, accuracy {accuracy:.1%} after {options.steps} steps")
     return accuracy
 
 
