@@ -5,6 +5,7 @@ The lists of ops and the casting are in `eager/autocast.py`.
 
 from __future__ import annotations
 
+import copy
 import functools
 import warnings
 from collections.abc import Callable
@@ -117,10 +118,16 @@ class autocast:  # noqa: N801 -- PyTorch's spelling
 
         @functools.wraps(func)
         def decorated(*args: Any, **kwargs: Any) -> Any:
-            with self:
+            with self._again():
                 return func(*args, **kwargs)
 
         return decorated
+
+    def _again(self) -> autocast:
+        """The same for one call: there may be calls in several threads."""
+        twin = copy.copy(self)
+        twin._before = []
+        return twin
 
 
 # ---- custom autograd functions
