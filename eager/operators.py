@@ -24,7 +24,7 @@ def _operator(function: Any, op: Op | None = None, reflected: bool = False) -> A
                 return apply(op, (self, other))
             return function(self, other)
         if isinstance(other, (int, float)):
-            if op is not None and self._array.dtype.kind == "f":
+            if op is not None and self._array.dtype.kind == "f" and other.__class__ is not bool:
                 return apply(op, (self, float(other)))
             return function(self, other)
         if isinstance(other, (np.ndarray, np.generic)):
@@ -32,7 +32,7 @@ def _operator(function: Any, op: Op | None = None, reflected: bool = False) -> A
         return NotImplemented
 
     def backward(self: Tensor, other: Any) -> Any:
-        if isinstance(other, (int, float)) and op is not None and self._array.dtype.kind == "f":
+        if isinstance(other, (int, float)) and op is not None and self._array.dtype.kind == "f" and other.__class__ is not bool:
             return apply(op, (float(other), self))
         if isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
             return function(other, self)

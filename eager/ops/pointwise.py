@@ -131,6 +131,7 @@ def unary(
     hi: float = 2.0,
     expand: Callable[..., Any] | None = None,
     namespaces: tuple[str, ...] = ("",),
+    bools: bool = True,
     doc: str = "",
 ) -> Callable[..., Tensor]:
     """A pointwise op of one tensor. `floating` results turn integers into the default float first."""
@@ -140,8 +141,11 @@ def unary(
     def function(input: Tensor, *, out: Any = None) -> Tensor:
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-        if result is FLOATING and input._array.dtype.kind in "biu":
+        kind = input._array.dtype.kind
+        if result is FLOATING and kind in "biu":
             input = cast(input, dtypes.get_default_dtype())
+        elif kind == "b" and not bools:
+            raise no_bools(name)
         return apply(op, (input,)) if out is None else put(op, (input,), {}, out)  # type: ignore[no-any-return]
 
     function.__name__ = function.__qualname__ = name
@@ -198,15 +202,13 @@ NEG = primitive("neg", "pointwise", lambda xp, x: xp.negative(x), grad={"x": lam
 
 def _additive(op: Op, name: str) -> Callable[..., Tensor]:
     def function(input: Any, other: Any, *, alpha: Number = 1, out: Any = None) -> Tensor:
-        if isinstance(input, Tensor) and isinstance(other, Tensor) and input._array.dtype is other._array.dtype:
-            pass
-        else:
-            input, other = promoted(name, input, other)
-        if op is SUB and any(isinstance(x, (bool, Tensor)) and _is_bool(x) for x in (input, other)):
+        if op is SUB and (_is_bool(input) or _is_bool(other)):
             raise RuntimeError(
                 "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
                 "use the `~` or `logical_not()` operator instead."
             )
+        if not (isinstance(input, Tensor) and isinstance(other, Tensor) and input._array.dtype is other._array.dtype):
+            input, other = promoted(name, input, other)
         if alpha != 1:
             if isinstance(alpha, float) and isinstance(input, Tensor) and not input.dtype.is_floating_point:
                 raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
@@ -247,32 +249,53 @@ floor_divide = binary("floor_divide", None, run=lambda xp, a, b: floor_division(
 remainder = binary(
     "remainder",
     {"a": lambda g: g, "b": lambda g, a, b: -g * floor_divide(a.detach(), b.detach() if isinstance(b, Tensor) else b)},
-    run=lambda xp, a, b: checked(xp, xp.remainder, a, b),
+    run=lambda xp, a, b: checked(xp, "remainder", xp.remainder, a, b),
     samples=_divisor,
     doc="The remainder with the sign of the divisor, as Python's %.",
 )
 fmod = binary(
     "fmod",
     {"a": lambda g: g, "b": lambda g, a, b: -g * trunc(a.detach() / b)},
-    run=lambda xp, a, b: checked(xp, xp.fmod, a, b),
+    run=lambda xp, a, b: checked(xp, "fmod", xp.fmod, a, b),
     samples=_divisor,
     doc="The remainder with the sign of the dividend, as C's fmod.",
 )
 
 
-def checked(xp: Any, function: Any, a: Any, b: Any) -> Any:
-    """Integer division, with PyTorch's error for a zero divisor."""
+def checked(xp: Any, name: str, function: Any, a: Any, b: Any) -> Any:
+    """Integer division, with PyTorch's errors for booleans and for a zero divisor."""
     kind = (a if hasattr(a, "dtype") else b).dtype.kind
-    if kind in "biu" and bool(xp.any(xp.asarray(b) == 0)):
-        raise RuntimeError("ZeroDivisionError")
+    if kind == "b":
+        raise no_bools(name)
+    if kind in "iu" and bool(xp.any(xp.asarray(b) == 0)):
+        raise RuntimeError(f"{name}: ZeroDivisionError: an integer was divided by 0; convert to floats first, with .float()")
     return function(a, b)
 
 
+def no_bools(name: str) -> NotImplementedError:
+    return NotImplementedError(f"\"{name}\" not implemented for 'Bool': convert the input first, for example with .int()")
+
+
 def floor_division(xp: Any, a: Any, b: Any) -> Any:
-    kind = (a if hasattr(a, "dtype") else b).dtype.kind
-    if kind in "biu":
-        return checked(xp, xp.floor_divide, a, b)
-    return xp.floor(xp.true_divide(a, b))
+    """As Python's //: what is left over decides, as the rounded quotient may already be the next whole number."""
+    if xp is np or (a if hasattr(a, "dtype") else b).dtype.kind != "f":
+        return checked(xp, "floor_divide", xp.floor_divide, a, b)
+    rest = xp.fmod(a, b)
+    quotient = (a - rest) / b
+    quotient = xp.where((rest != 0) & ((rest < 0) != xp.signbit(b)), quotient - 1, quotient)
+    whole = xp.floor(quotient)
+    whole = xp.where(quotient - whole > 0.5, whole + 1, whole)
+    return xp.where(xp.asarray(b) == 0, xp.true_divide(a, b), whole).astype(rest.dtype, copy=False)
+
+
+def trunc_division(xp: Any, a: Any, b: Any) -> Any:
+    """Integers as C's / divides them: towards zero."""
+    whole = checked(xp, "div", xp.floor_divide, a, b)
+    rest = a - whole * b
+    return whole + ((rest != 0) & ((rest < 0) != (xp.asarray(a) < 0))).astype(whole.dtype)
+
+
+TRUNC_DIVIDE = primitive("trunc_divide", "pointwise", trunc_division)
 
 
 @public(samples=[*_divisor, sample(A(3), A(3, lo=0.5), rounding_mode="floor", grad=False)], inplace=True)
@@ -284,9 +307,11 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Any = 
         raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
     if rounding_mode == "floor":
         return floor_divide(input, other, out=out)
-    quotient = trunc(true_divide(input, other))
-    value = cast(quotient, result_type(operand(input, "div"), operand(other, "div")))
-    return value if out is None else out_or_inplace(value, out, "div")
+    input, other = promoted("div", input, other)
+    if result_type(input, other).is_floating_point:
+        value = trunc(true_divide(input, other))
+        return value if out is None else out_or_inplace(value, out, "div")
+    return put(TRUNC_DIVIDE, (input, other), {}, out)
 
 
 def out_or_inplace(value: Tensor, out: Any, name: str) -> Tensor:
@@ -435,11 +460,11 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     return digamma(input) if n == 0 else apply(POLYGAMMA, (promoted("polygamma", input, at_least=dtypes.FLOAT)[0],), {"n": n})
 
 
-abs = unary("abs", lambda g, x: g * sign(x), ufunc="absolute", result=SAME, lo=0.1)
-sign = unary("sign", flat, run=lambda xp, x: xp.sign(x) if x.dtype.kind != "b" else x.copy(), result=SAME, lo=0.1)
-floor = unary("floor", flat, run=lambda xp, x: whole(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9)
-ceil = unary("ceil", flat, run=lambda xp, x: whole(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9)
-trunc = unary("trunc", flat, run=lambda xp, x: whole(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9)
+abs = unary("abs", lambda g, x: g * sign(x), ufunc="absolute", result=SAME, lo=0.1, bools=False)
+sign = unary("sign", flat, run=lambda xp, x: signs(xp, x), result=SAME, lo=0.1)
+floor = unary("floor", flat, run=lambda xp, x: whole(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9, bools=False)
+ceil = unary("ceil", flat, run=lambda xp, x: whole(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9, bools=False)
+trunc = unary("trunc", flat, run=lambda xp, x: whole(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9, bools=False)
 isnan = unary("isnan", None, run=lambda xp, x: xp.isnan(x), result=TO_BOOL)
 isinf = unary("isinf", None, run=lambda xp, x: xp.isinf(x), result=TO_BOOL)
 isfinite = unary("isfinite", None, run=lambda xp, x: xp.isfinite(x), result=TO_BOOL)
@@ -461,15 +486,24 @@ def out_minus_square_times(xp: Any, out: Any, g: Any) -> Any:
     return xp.multiply(found, g, out=found) if found.ndim else found * g
 
 
+def signs(xp: Any, x: Any) -> Any:
+    """The sign; 0 for NaN, as in PyTorch."""
+    if x.dtype.kind != "f":
+        return xp.sign(x) if x.dtype.kind != "b" else x.copy()
+    found = xp.greater(x, 0).astype(x.dtype)
+    found -= xp.less(x, 0)
+    return found
+
+
 def whole(xp: Any, function: Any, x: Any) -> Any:
     """A rounding function that leaves integers alone."""
-    return x.copy() if x.dtype.kind in "biu" else function(x)
+    return x.copy() if x.dtype.kind in "iu" else function(x)
 
 
 def rounded(xp: Any, x: Any, decimals: int) -> Any:
     """To digits after the point, or with negative `decimals` before it: scaled, rounded half to even, and scaled back."""
-    if decimals == 0:
-        return xp.rint(x)
+    if decimals == 0 or x.dtype.kind != "f":
+        return whole(xp, xp.rint, x)
     scale = 10.0 ** (decimals if decimals > 0 else -decimals)
     return xp.rint(x * scale) / scale if decimals > 0 else xp.rint(x / scale) * scale
 
@@ -477,7 +511,7 @@ def rounded(xp: Any, x: Any, decimals: int) -> Any:
 ROUND = primitive(
     "round",
     "pointwise",
-    lambda xp, x, *, decimals: whole(xp, lambda x: rounded(xp, x, decimals), x),
+    lambda xp, x, *, decimals: rounded(xp, x, decimals),
     grad={"x": flat},
 )
 
@@ -485,6 +519,8 @@ ROUND = primitive(
 @public(samples=[sample(A(2, 3, lo=0.1, hi=0.4)), sample(A(2, 3), decimals=1, grad=False)], inplace=True, op=ROUND)
 def round(input: Tensor, *, decimals: int = 0, out: Any = None) -> Tensor:
     """The nearest integer (half to even), or the nearest number with `decimals` digits after the point."""
+    if _is_bool(input):
+        raise no_bools("round")
     return put(ROUND, (input,), {"decimals": decimals}, out)
 
 
@@ -514,16 +550,18 @@ def sgn(input: Tensor) -> Tensor:
 @public(samples=[sample(A(2, 3, lo=0.1, hi=0.9)), sample(A(3, lo=0.1, hi=0.9), eps=0.2)], inplace=True)
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), with x clamped to [eps, 1 - eps] first if eps is given."""
-    x = input if eps is None else clamp(input, eps, 1 - eps)
+    (x,) = promoted("logit", input, at_least=dtypes.FLOAT)
+    x = x if eps is None else clamp(x, eps, 1 - eps)
     return log(x / (1 - x))
 
 
 @public(samples=[sample(A(2, 3, lo=-1.0)), sample(A(3))], inplace=True)
 def sinc(input: Tensor) -> Tensor:
     """sin(pi x) / (pi x), and 1 at 0."""
-    x = input * math.pi
+    (x,) = promoted("sinc", input, at_least=dtypes.FLOAT)
+    dtype, x = x.dtype, (cast(x, dtypes.float32) if x._array.itemsize == 2 else x) * math.pi
     nonzero = where(x == 0, 1.0, x)
-    return where(x == 0, 1.0, sin(nonzero) / nonzero)
+    return cast(where(x == 0, 1.0, sin(nonzero) / nonzero), dtype)
 
 
 @public(samples=[sample(A(2, 3))], inplace=True)
@@ -543,6 +581,8 @@ def positive(input: Tensor) -> Tensor:
     """The input itself."""
     if not isinstance(input, Tensor):
         raise TypeError(f"positive(): argument 'input' must be Tensor, not {type(input).__name__}")
+    if _is_bool(input):
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported; convert it first, for example with .int()")
     return input
 
 
@@ -654,6 +694,8 @@ def bits(xp: Any, name: str, ufunc: str, a: Any, b: Any) -> Any:
     kind = (a if hasattr(a, "dtype") else b).dtype.kind
     if kind not in "biu":
         raise NotImplementedError(f'"{name}" not implemented for floating-point tensors; cast to an integer or bool first')
+    if kind == "b" and "shift" in name:
+        raise no_bools(name)
     return getattr(xp, ufunc)(a, b)
 
 
@@ -794,8 +836,14 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
 
 @public(samples=[sample(A(2, 3), A(3), 0.3), sample(A(2, 3), A(2, 3), A(2, 3, lo=0, hi=1))], inplace=True)
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
-    """input + weight * (end - input)."""
-    return input + weight * (end - input)
+    """input + weight * (end - input), from the nearer of both ends, so that a weight of 1 gives `end` itself."""
+    if isinstance(input, Tensor) and isinstance(end, Tensor) and input._array.dtype != end._array.dtype:
+        raise RuntimeError(f"lerp: expected dtype {input.dtype} for `end` but got dtype {end.dtype}")
+    way = end - input
+    if not isinstance(weight, Tensor):
+        weight = operand(weight, "lerp")
+        return input + weight * way if -0.5 < weight < 0.5 else end - way * (1 - weight)
+    return where(abs(weight) < 0.5, input + weight * way, end - way * (1 - weight))  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(2, 3), A(2, 3), A(3), value=0.5)], inplace=True)
@@ -808,6 +856,11 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
 @public(samples=[sample(A(2, 3), A(2, 3), A(3, lo=0.5), value=0.5)], inplace=True)
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """input + value * tensor1 / tensor2."""
+    if all(isinstance(t, Tensor) and not t.dtype.is_floating_point for t in (input, tensor1, tensor2)):
+        raise RuntimeError(
+            "Integer division with addcdiv is no longer supported; for true division use (input + value * tensor1 / tensor2), "
+            "for whole numbers (input + value * tensor1 // tensor2)"
+        )
     quotient = tensor1 / tensor2
     return input + (quotient if value == 1 else quotient * value)
 
@@ -815,6 +868,10 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
 @public(samples=[sample(A(2, 3), A(3), grad=False), sample(A(2, 3), A(3), equal_nan=True, grad=False)])
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
     """Whether |input - other| <= atol + rtol * |other|."""
+    if input._array.dtype != other._array.dtype:
+        raise RuntimeError(f"isclose: {input.dtype.legacy} did not match {other.dtype.legacy}; convert one of them with .to()")
+    if rtol < 0 or atol < 0:
+        raise RuntimeError(f"isclose: rtol and atol must be greater than or equal to zero, but got {rtol} and {atol}")
     if _is_bool(input) and _is_bool(other):
         return input == other
     close = (input == other) | ((input - other).abs() <= atol + rtol * other.abs()) & isfinite(input - other)
@@ -836,6 +893,10 @@ def equal(input: Tensor, other: Tensor) -> bool:
 @public(samples=[sample(A(2, 3), A(3), grad=False), sample(I(4, lo=-1, hi=2), I(1), grad=False)], inplace=True)
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero."""
+    if input._array.dtype != values._array.dtype:
+        raise RuntimeError(
+            f"heaviside is not implemented for tensors of different dtypes, got {input.dtype} and {values.dtype}"
+        )
     return where(input == 0, values, cast(input > 0, input.dtype))
 
 

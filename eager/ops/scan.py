@@ -282,6 +282,7 @@ def _joined(parts: list[Tensor], dim: int) -> Tensor:
 def _heights_and_widths(y: Tensor, x: Tensor | None, dx: Any, dim: int, name: str) -> tuple[Tensor, Any, int]:
     """The mean height over each interval, and how wide the intervals are."""
     place = wrap_dim(dim, y._array.ndim)
+    y = y if y.dtype.is_floating_point else cast(y, dtypes.get_default_dtype())  # small integers would overflow
     heights = (between(y, place, 1, None) + between(y, place, 0, -1)) / 2
     if x is None:
         return heights, 1 if dx is None else dx, place
