@@ -15,6 +15,7 @@ import numpy as np
 from .threads import get_num_threads, run_all
 
 BLOCK = 65536  # elements of a piece: in much smaller ones the calls themselves cost more than the trips to memory
+UPDATE = 16384  # elements of a piece of an optimizer's update, which passes over four or five arrays at once
 SMALL = 32768  # arrays up to this size are not divided
 
 
@@ -28,10 +29,10 @@ def divisible(arrays: list[Any]) -> bool:
     )
 
 
-def for_blocks(work: Callable[[slice], None], size: int) -> None:
+def for_blocks(work: Callable[[slice], None], size: int, block: int) -> None:
     """Call `work` with every piece of a range of elements, on all threads."""
     threads = get_num_threads()
-    step = min(BLOCK, -(-size // threads))
+    step = min(block, -(-size // threads))
     starts = range(0, size, step)
 
     def share(i: int) -> None:
@@ -48,7 +49,7 @@ def in_blocks(kernel: Callable[..., None], *arrays: Any) -> None:
         kernel(*arrays)
         return
     flat = [None if a is None else a.reshape(-1) for a in arrays]
-    for_blocks(lambda place: kernel(*[None if a is None else a[place] for a in flat]), present[0].size)
+    for_blocks(lambda place: kernel(*[None if a is None else a[place] for a in flat]), present[0].size, UPDATE)
 
 
 def blockwise(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +66,7 @@ def blockwise(kernel: Callable[..., Any]) -> Callable[..., Any]:
         def work(place: slice) -> None:
             pieces[place] = kernel(xp, *[a[place] for a in flat], **attrs)
 
-        for_blocks(work, out.size)
+        for_blocks(work, out.size, BLOCK)
         return out
 
     return run
