@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from .op import Op
 
 
+IN_PLACE_NAMES = {"full": "__setitem__", "true_divide": "div_"}  # where it is not the op's name and "_"
+
+
+def in_place_name(op: Op) -> str:
+    """What the user called to have an op write into a tensor."""
+    return IN_PLACE_NAMES.get(op.name) or op.name + "_"
+
+
 def common_device(op: Op, inputs: tuple[Any, ...]) -> devices.device:
     """The device of all inputs, or an error that names two devices."""
     tensors = [x for x in inputs if isinstance(x, Tensor)]
@@ -36,12 +44,12 @@ def explained(op: Op, inputs: tuple[Any, ...], error: Exception, out: Tensor | N
             shape = None
         if shape is not None and shape != out._array.shape:
             return RuntimeError(
-                f"{op.name}_: output with shape {list(out.shape)} doesn't match the broadcast shape {list(shape)}"
+                f"{in_place_name(op)}: output with shape {list(out.shape)} doesn't match the broadcast shape {list(shape)}"
             )
     if out is not None and isinstance(error, TypeError):
         source = dtypes.from_numpy(np.result_type(*[x._array if isinstance(x, Tensor) else x for x in inputs]))
         return RuntimeError(
-            f"{op.name}_: result type {source.legacy} can't be cast to the desired output type {out.dtype.legacy}"
+            f"{in_place_name(op)}: result type {source.legacy} can't be cast to the desired output type {out.dtype.legacy}"
         )
     if op.kind == "pointwise":
         clash = broadcast_clash(shapes)

@@ -17,6 +17,8 @@ from . import devices, dtypes
 from .tape import Node, edge_of, local, save_output
 from .tensor import Tensor, versions_of
 
+REMEDY = "Update it under no_grad(), or use the out-of-place op."
+
 
 def check_target(target: Tensor, tracked: bool, grad_mode: bool, name: str) -> None:
     """Refuse in-place writes that would lose gradients, with PyTorch's errors."""
@@ -35,9 +37,11 @@ def check_target(target: Tensor, tracked: bool, grad_mode: bool, name: str) -> N
         return
     base = target._base
     if target._requires_grad and target._node is None:
-        raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation.")
-    if base is not None and base._requires_grad and base._node is None and (target._requires_grad or tracked):
-        raise RuntimeError(f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation.")
+        raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation. {REMEDY}")
+    if base is not None and base._requires_grad and base._node is None:
+        raise RuntimeError(
+            f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation. {REMEDY}"
+        )
     if target._by_function:
         raise function_view(name, "is being modified inplace")
     if base is not None and target._made_without_grad and (tracked or base._requires_grad):

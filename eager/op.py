@@ -17,7 +17,7 @@ import numpy as np
 
 from . import devices, dtypes
 from .autocast import aware, unaware
-from .errors import broadcast_clash, common_device, explained
+from .errors import broadcast_clash, common_device, explained, in_place_name
 from .inplace import check_target, record, refresh
 from .rules import Rules, parameters, shape_of
 from .samples import Sample
@@ -248,7 +248,8 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         value = op.expand(*inputs, **attrs)  # type: ignore[misc]
         return value if out is None else write(out, value, op.name)
     if out is not None:
-        check_target(out, bool(tracked), state.grad, op.name)
+        name = attrs["called"] if op is STORE else in_place_name(op)
+        check_target(out, bool(tracked), state.grad, name)
         keeps_history = state.grad and out._requires_grad
         direct = not tracked and not keeps_history and not special and op.ufunc is not None
         if direct and _into(op, arrays, out, inputs):
@@ -279,7 +280,7 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         for t in outputs:
             t._inference = True
     if out is not None:
-        record(out, outputs[0], op.name)
+        record(out, outputs[0], name)
         return out
     return tuple(outputs) if several else outputs[0]
 
@@ -295,7 +296,7 @@ def check_updates(op: Op, inputs: tuple[Any, ...], state: State) -> None:
     """An op that writes into its inputs may do so."""
     for i in op.mutates:
         if isinstance(inputs[i], Tensor):
-            check_target(inputs[i], False, state.grad, op.name)
+            check_target(inputs[i], False, state.grad, op.name.removesuffix("into"))
 
 
 def note_updates(op: Op, inputs: tuple[Any, ...]) -> None:
@@ -420,10 +421,10 @@ def write(target: Tensor, value: Tensor, name: str, convert: bool = False) -> Te
                 f"{name}: result type {value.dtype.legacy} can't be cast to the desired output type {target.dtype.legacy}"
             )
         value = value.to(target.dtype)
-    return apply(STORE, (value,), NO_ATTRS, target)  # type: ignore[no-any-return]
+    return apply(STORE, (value,), {"called": name}, target)  # type: ignore[no-any-return]
 
 
-STORE = primitive("store", "movement", lambda xp, x: x, grad={"x": lambda g: g})
+STORE = primitive("store", "movement", lambda xp, x, *, called: x, grad={"x": lambda g: g})  # `called`: for errors
 
 
 def exported(space: str) -> dict[str, Any]:

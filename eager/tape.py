@@ -222,12 +222,24 @@ def backward(
 ) -> list[Tensor | None]:
     """Walk the tape from `roots` down. Leaves get `.grad`; with `wanted`, only those, or their gradients are returned."""
     state = local.state
-    was_grad, state.grad = state.grad, create_graph
-    autocast, handler = state.autocast, state.handler
-    if autocast is not None:  # gradients have the dtypes of the forward pass
-        state.autocast, state.handler = None, autocast.below
+    targets = None if wanted is None else [edge_of(w) for w in wanted]
+    leaves = Leaves(create_graph, accumulate and wanted is None, None if targets is None else set(targets))
+    was_grad, autocast, handler = state.grad, state.autocast, state.handler
     try:
-        return _walk(roots, seeds, retain_graph, create_graph, wanted, accumulate)
+        state.grad = create_graph
+        if autocast is not None:  # gradients have the dtypes of the forward pass
+            state.autocast, state.handler = None, autocast.below
+        _walk(roots, seeds, retain_graph, create_graph, leaves)
+        found = [leaves.captured.get(t) for t in targets or ()]
+        if not accumulate:
+            return found
+        for w, g in zip(wanted or (), found, strict=True):
+            if g is not None:
+                accumulate_into(w, g, create_graph, fresh=False)
+        return []
+    except BaseException:
+        leaves.abandon()
+        raise
     finally:
         state.grad = was_grad
         if autocast is not None:
@@ -275,15 +287,13 @@ def _walk(
     seeds: Sequence[Tensor],
     retain_graph: bool,
     create_graph: bool,
-    wanted: Sequence[Tensor] | None,
-    accumulate: bool,
-) -> list[Tensor | None]:
+    leaves: Leaves,
+) -> None:
     state = local.state
     starts = [edge_of(r) for r in roots]
     order = _reachable(starts)
-    targets = None if wanted is None else [edge_of(w) for w in wanted]
-    leaves = Leaves(create_graph, accumulate and wanted is None, set(targets or ()))
-    useful = None if targets is None else _leading_to(order, leaves.targets)
+    targets = leaves.targets
+    useful = None if targets is None else _leading_to(order, targets)
     arrived: dict[Node, Any] = {}  # gradients on their way, summed
     own: set[Node] = set()  # of these, the sums that are buffers of our own, to be added to in place
 
@@ -310,7 +320,7 @@ def _walk(
         if node.hooks is not None or node.retained is not None:
             g = run_hooks(node.hooks, g)
             retain(node, g)
-        if useful is not None and node in leaves.targets:
+        if useful is not None and targets is not None and node in targets:
             leaves.captured[node] = g
             if not any(e in useful for e in node.edges):
                 continue  # what lies below stays unused, and is not freed
@@ -340,14 +350,6 @@ def _walk(
                 # A leaf may keep its first gradient as its buffer if nothing else refers to that memory.
                 leaves.add(edge, result, edge._grad is None and node.own_gradients and is_fresh(result, g, saved, results))
     leaves.finish()
-    if targets is None:
-        return []
-    if accumulate:
-        for w, target in zip(wanted or (), targets, strict=True):
-            if target in leaves.captured:
-                accumulate_into(w, leaves.captured[target], create_graph, fresh=False)
-        return []
-    return [leaves.captured.get(t) for t in targets]
 
 
 def used_up(node: Node) -> RuntimeError:
@@ -361,19 +363,29 @@ def used_up(node: Node) -> RuntimeError:
 class Leaves:
     """Where gradients end: added to `.grad` as they come, or summed until the walk is over for hooks or the caller."""
 
-    def __init__(self, create_graph: bool, accumulate: bool, targets: set[Any]) -> None:
+    def __init__(self, create_graph: bool, accumulate: bool, targets: set[Any] | None) -> None:
         self.create_graph = create_graph
         self.accumulate = accumulate
         self.targets = targets
         self.captured: dict[Any, Tensor] = {}
         self.waiting: dict[Tensor, Tensor] = {}
+        self.begun: list[Tensor] = []  # leaves that had no gradient before this walk
 
     def add(self, leaf: Tensor, g: Tensor, fresh: bool) -> None:
+        if not leaf._requires_grad:
+            return  # no longer: it was detached since
         if self.accumulate and leaf._hooks is None and leaf._after_accumulate is None:
+            if leaf._grad is None:
+                self.begun.append(leaf)
             accumulate_into(leaf, g, self.create_graph, fresh)
-        elif self.accumulate or leaf in self.targets:
+        elif self.accumulate or (self.targets is not None and leaf in self.targets):
             before = self.waiting.get(leaf)
             self.waiting[leaf] = g if before is None else before + g
+
+    def abandon(self) -> None:
+        """The walk failed: a part of a gradient is not left behind as if it were all of it."""
+        for leaf in self.begun:
+            leaf._grad = None
 
     def finish(self) -> None:
         """Hooks see the whole gradient once."""
@@ -414,10 +426,20 @@ def run_hooks(hooks: dict[int, Callable[[Tensor], Tensor | None]] | None, g: Ten
         for hook in tuple(hooks.values()):
             replaced = hook(g)
             if replaced is not None:
-                if not isinstance(replaced, Tensor):
-                    raise TypeError(f"expected a hook to return None or a Tensor, got {type(replaced).__name__}")
+                check_replacement(hook, g, replaced)
                 g = replaced
     return g
+
+
+def check_replacement(hook: Any, g: Tensor, replaced: Any) -> None:
+    """A hook may return another gradient, of the same shape and type."""
+    if not isinstance(replaced, Tensor):
+        raise TypeError(f"expected a hook to return None or a Tensor, got {type(replaced).__name__}")
+    name = getattr(hook, "__name__", type(hook).__name__)
+    if replaced._array.shape != g._array.shape:
+        raise RuntimeError(f"hook '{name}' has changed the size of value: from {list(g.shape)} to {list(replaced.shape)}")
+    if replaced._array.dtype != g._array.dtype:
+        raise RuntimeError(f"hook '{name}' has changed the type of value (was {g.dtype} got {replaced.dtype})")
 
 
 def retain(node: Node, g: Tensor) -> None:

@@ -463,6 +463,33 @@ def test_a_hook_must_return_a_tensor() -> None:
         x.detach().register_hook(print)
 
 
+def test_a_hook_s_gradient_has_the_shape_and_type_of_the_one_it_replaces() -> None:
+    for wrong, words in ((lambda g: tj.ones(5), "changed the size of value"), (lambda g: g.int(), "changed the type of value")):
+        for on_leaf in (True, False):
+            x = tj.ones(2, requires_grad=True)
+            y = x * 2
+            (x if on_leaf else y).register_hook(wrong)
+            with pytest.raises(RuntimeError, match=words):
+                y.sum().backward()
+            assert x.grad is None
+
+
+def test_a_backward_pass_that_fails_leaves_no_part_of_a_gradient() -> None:
+    def fails(g: tj.Tensor) -> None:
+        raise KeyError("stop")
+
+    x, before = tj.ones(2, requires_grad=True), tj.ones(2, requires_grad=True)
+    (before * 2).sum().backward()
+    y = x * 2
+    y.register_hook(fails)
+    with pytest.raises(KeyError):
+        ((y * before).sum() + (x * 3).sum()).backward()
+    assert x.grad is None
+    assert tj.is_grad_enabled()
+    (x * 3).sum().backward()
+    assert x.grad.tolist() == [3, 3]
+
+
 def test_hooks_stay_with_the_value_they_were_set_on() -> None:
     x = leaf(1, 2)
     y = x * 2

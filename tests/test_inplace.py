@@ -579,3 +579,88 @@ def test_negation_of_strided_memory(dtype: tj.dtype, stride: int) -> None:
     expected = np.arange(6 * stride)
     expected[::stride] *= -1
     assert same(x, expected)
+
+
+# ---- subscripts with an operator
+
+
+def test_an_augmented_subscript_writes_once() -> None:
+    x = leaf((4,))
+    y = x * 1
+    y[0] *= 3
+    y[1:3] += x[0]
+    y[..., 3] -= 2.0
+    assert y._version == 3
+    (y * y).sum().backward()
+    v = x.detach().numpy()
+    out = [3 * v[0], v[1] + v[0], v[2] + v[0], v[3] - 2]
+    assert same(y, out)
+    assert same(x.grad, [2 * (3 * out[0] + out[1] + out[2]), 2 * out[1], 2 * out[2], 2 * out[3]])
+
+
+def test_writing_a_view_made_without_grad_cuts_the_history() -> None:
+    x = leaf((3,))
+    y = x * 2
+    with tj.no_grad():
+        part = y[:1]
+    y[:1] = part
+    y.sum().backward()
+    assert same(x.grad, [0, 2, 2])
+
+
+# ---- leaves, their views, and what is refused
+
+
+def test_a_view_made_before_its_base_became_a_leaf_that_requires_grad_is_not_written() -> None:
+    c = tj.zeros(4)
+    view = c[:2]
+    c.requires_grad_()
+    with pytest.raises(RuntimeError, match=r"add_: a view of a leaf Variable.*no_grad"):
+        view.add_(1)
+    assert c.tolist() == [0, 0, 0, 0]
+    with tj.no_grad():
+        view.add_(1)
+    assert c.tolist() == [1, 1, 0, 0]
+
+
+def test_a_view_of_a_leaf_keeps_its_shape() -> None:
+    x = leaf((1, 3))
+    view = x.mT
+    with pytest.raises(RuntimeError, match="squeeze_: a view of a leaf Variable"):
+        view.squeeze_()
+    assert tuple(view.shape) == (3, 1)
+
+
+def test_detaching_in_place_leaves_views_and_users_their_history() -> None:
+    x = leaf((3,))
+    y = x * 2
+    view, used = y[:2], y * 5
+    y.detach_()
+    assert view.requires_grad and not view.is_leaf
+    (view.sum() + used.sum()).backward()
+    assert same(x.grad, [12, 12, 10])
+
+
+def test_a_leaf_that_was_detached_gets_no_gradient() -> None:
+    for stop in (lambda t: t.detach_(), lambda t: t.requires_grad_(False)):
+        x, w = leaf((3,)), leaf((3,))
+        y = (x * w).sum()
+        stop(x)
+        y.backward()
+        assert x.grad is None and w.grad is not None
+
+
+NAMES: dict[str, Callable[[tj.Tensor], Any]] = {
+    "fill_": lambda w: w.zero_(),
+    "copy_": lambda w: w.copy_(tj.ones(3)),
+    "div_": lambda w: w.div_(2),
+    "scatter_": lambda w: w.scatter_(0, tj.tensor([0]), 1.0),
+    "__setitem__": lambda w: w.__setitem__(0, 1.0),
+    "masked_fill_": lambda w: w.masked_fill_(w > 0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_errors_name_what_was_called(name: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"^{name}: a .*leaf Variable that requires grad"):
+        NAMES[name](tj.ones(3, requires_grad=True))

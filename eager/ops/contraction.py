@@ -231,7 +231,7 @@ def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
         value = matmul(input, other.unsqueeze(-1)).squeeze(-1)
     else:
         return apply(MATMUL, (input, other)) if out is None else put(MATMUL, (input, other), {}, out)  # type: ignore[no-any-return]
-    return value if out is None else put(STORE, (value,), {}, out)  # type: ignore[no-any-return]
+    return value if out is None else put(STORE, (value,), {"called": "matmul"}, out)  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(3, 4), A(4, 2)), sample(A(0, 4), A(4, 2)), sample(I(2, 3), I(3, 2))])

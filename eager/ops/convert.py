@@ -48,7 +48,6 @@ def detach_(self: Tensor) -> Tensor:
     if self._base is not None:
         raise RuntimeError("Can't detach views in-place. Use detach() instead.")
     self._node, self._requires_grad = None, False
-    self._rebased += 1
     return self
 
 

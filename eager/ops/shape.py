@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import dtypes
 from ..errors import broadcast_clash
-from ..inplace import keep_retaining
+from ..inplace import REMEDY, keep_retaining
 from ..op import apply, public
 from ..samples import A, I, sample
 from ..tape import local
@@ -517,7 +517,12 @@ def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
     """
     state = local.state
     if state.grad and self._requires_grad and self._node is None:
-        raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation.")
+        raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation. {REMEDY}")
+    base = self._base
+    if state.grad and base is not None and base._requires_grad and base._node is None:
+        raise RuntimeError(
+            f"{name}: a view of a leaf Variable that requires grad is being used in an in-place operation. {REMEDY}"
+        )
     was, state.grad = state.grad, state.grad or self._node is not None
     try:
         found = function(self)

@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import dtypes
 from ..op import apply, write
-from ..tensor import Tensor, as_index, wrap
+from ..tensor import Tensor, as_index, data_pointer, wrap
 from .convert import transfer
 from .create import FULL
 from .index import ALL, INDEX, INDEX_PUT_INTO, NONZERO
@@ -313,6 +313,9 @@ def fitted(value: Tensor, ndim: int) -> Tensor:
 def store(view: Tensor, value: Any) -> None:
     """Write a tensor, or a number, into a view."""
     shape = view._array.shape
+    if isinstance(value, Tensor) and value._base is view._base and not value._made_without_grad:
+        if same_memory(value._array, view._array):
+            return  # `x[i] *= 2` is x[i].mul_(2), and then this with what that returned
     if not isinstance(value, Tensor):
         if view._array.size <= 4096:
             full(view, shape, value, view)
@@ -320,6 +323,11 @@ def store(view: Tensor, value: Any) -> None:
         value = full(view, (), value)  # expanded, which needs no memory
     value = fitted(value, len(shape))
     write(view, value if value._array.shape == shape else value.expand(shape), "copy_", convert=True)
+
+
+def same_memory(a: Any, b: Any) -> bool:
+    """Whether two arrays show the same elements of one memory in the same places."""
+    return a.shape == b.shape and a.strides == b.strides and a.dtype == b.dtype and bool(data_pointer(a) == data_pointer(b))
 
 
 def masked(view: Tensor, mask: Tensor, dim: int, value: Any) -> Tensor:
