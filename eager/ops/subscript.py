@@ -313,9 +313,8 @@ def fitted(value: Tensor, ndim: int) -> Tensor:
 def store(view: Tensor, value: Any) -> None:
     """Write a tensor, or a number, into a view."""
     shape = view._array.shape
-    if isinstance(value, Tensor) and value._base is view._base and not value._made_without_grad:
-        if same_memory(value._array, view._array):
-            return  # `x[i] *= 2` is x[i].mul_(2), and then this with what that returned
+    if isinstance(value, Tensor) and value._base is view._base and same_view(value, view):
+        return  # `x[i] *= 2` is x[i].mul_(2), and then this with what that returned
     if not isinstance(value, Tensor):
         if view._array.size <= 4096:
             full(view, shape, value, view)
@@ -325,9 +324,12 @@ def store(view: Tensor, value: Any) -> None:
     write(view, value if value._array.shape == shape else value.expand(shape), "copy_", convert=True)
 
 
-def same_memory(a: Any, b: Any) -> bool:
-    """Whether two arrays show the same elements of one memory in the same places."""
-    return a.shape == b.shape and a.strides == b.strides and a.dtype == b.dtype and bool(data_pointer(a) == data_pointer(b))
+def same_view(value: Tensor, view: Tensor) -> bool:
+    """Whether two views of one tensor show the same elements in the same places, with the same history."""
+    a, b = value._array, view._array
+    if value._made_without_grad or a.shape != b.shape or a.strides != b.strides or a.dtype != b.dtype:
+        return False
+    return data_pointer(a) == data_pointer(b)
 
 
 def masked(view: Tensor, mask: Tensor, dim: int, value: Any) -> Tensor:
