@@ -10,6 +10,7 @@ Gradients name what they need: see `rules.py`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -384,10 +385,14 @@ def tape(
         t._node = node
         return
     node.outputs = len(outputs)
+    if op.rules.saves_outputs:
+        node.picks = {}
     for i, t in enumerate(outputs):
         if t.dtype.is_floating_point:
             t._requires_grad = True
-            t._node = Pick(node, i)
+            t._node = pick = Pick(node, i)
+            if node.picks is not None:
+                node.picks[i] = weakref.ref(pick)
 
 
 def link_views(op: Op, x: Tensor, attrs: dict[str, Any], outputs: list[Tensor], several: bool, grad: bool) -> None:

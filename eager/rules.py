@@ -39,6 +39,7 @@ class Rules:
         self.single: list[tuple[Any, list[tuple[str, int, int]]] | None] = []
         self.plans: dict[int, tuple[tuple[str, int, int], ...]] = {}
         self.saves_tensors = False
+        self.saves_outputs = False
 
     def compile(self) -> None:
         grad, inputs = self.op.grad, self.op.input_names or ()
@@ -52,7 +53,9 @@ class Rules:
                 raise ValueError(f"op {self.op.name}: gradients for {unknown}, but the inputs are {inputs}")
             self.single = [None if grad.get(n) is None else (grad[n], self._needs(grad[n])) for n in inputs]
         rules = self.single if self.joint is None else [self.joint]
-        self.saves_tensors = any(kind in (INPUT, OUTPUT, INPUTS, OUTPUTS) for rule in rules if rule for _, kind, _ in rule[1])
+        kinds = {kind for rule in rules if rule for _, kind, _ in rule[1]}
+        self.saves_tensors = bool(kinds & {INPUT, OUTPUT, INPUTS, OUTPUTS})
+        self.saves_outputs = bool(kinds & {OUTPUT, OUTPUTS})
 
     def _needs(self, rule: Any) -> list[tuple[str, int, int]]:
         """(name, what it stands for, which input or output) for each parameter after the gradient."""

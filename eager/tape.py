@@ -57,6 +57,7 @@ class Node:
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
     retained: weakref.ref[Tensor] | None = None
     where: str | None = None  # the user's stack, under detect_anomaly
+    picks: dict[int, weakref.ref[Pick]] | None = None  # of several outputs that a rule saves: the nodes of their tensors
 
     def __init__(self, op: Op, edges: tuple[Any, ...], saved: dict[str, Any]) -> None:
         self.op = op
@@ -81,6 +82,11 @@ class Node:
 
     def owner(self) -> Node:
         return self
+
+    def pick(self, output_nr: int) -> Node:
+        """The node of one of several outputs: that of the tensor it was given to, as hooks are there, if that still exists."""
+        ref = None if self.picks is None else self.picks.get(output_nr)
+        return (None if ref is None else ref()) or Pick(self, output_nr)
 
     def gradients(self, g: Any) -> Sequence[Tensor | None]:
         """The gradient for each edge, given the gradient of the output (a list of them for several outputs)."""
@@ -193,7 +199,7 @@ def restore(node: Node, value: Any, output_nr: int | None = None) -> Any:
         return origin
     tensor = wrap(array)
     if output_nr is not None and array.dtype.kind not in "biu":  # indices among the outputs have no gradient
-        origin = node if node.outputs == 1 else Pick(node, output_nr)
+        origin = node if node.outputs == 1 else node.pick(output_nr)
     if origin is not None:
         tensor._node, tensor._requires_grad, tensor._versions = origin, True, versions
     return tensor

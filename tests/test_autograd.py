@@ -453,6 +453,19 @@ def test_hooks_during_create_graph_are_differentiated() -> None:
     assert same(g, [2, 8]) and same(gg, [2, 4])
 
 
+def test_a_saved_output_of_several_is_the_tensor_the_user_has() -> None:
+    x = tj.tensor([1.0, 2.0, 4.0], dtype=tj.float64, requires_grad=True)
+    s = x.std()  # one of two outputs, and saved for the gradient
+    (g,) = autograd.grad(s, x, create_graph=True)
+    loss = (g * g).sum()
+    (before,) = autograd.grad(loss, s, retain_graph=True)
+    assert before.item() == pytest.approx(-2 * (g * g).sum().item() / s.item())  # g is (x - mean) / (2 s)
+    s.register_hook(lambda g: g * 0)
+    (whole,) = autograd.grad(loss, x, retain_graph=True)
+    assert not whole.isnan().any()
+    assert autograd.grad(loss, s)[0].item() == 0
+
+
 def test_a_hook_must_return_a_tensor() -> None:
     x = leaf(1)
     with x.register_hook(lambda g: 3), pytest.raises(TypeError, match="int"):
