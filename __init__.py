@@ -35,8 +35,10 @@ from .eager.backends import (
     are_deterministic_algorithms_enabled,
     get_float32_matmul_precision,
     get_num_interop_threads,
+    get_num_threads,
     set_float32_matmul_precision,
     set_num_interop_threads,
+    set_num_threads,
     use_deterministic_algorithms,
 )
 from .eager.devices import device, get_default_device, set_default_device
@@ -91,7 +93,6 @@ from .eager.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.serialization import load, save
 from .eager.tensor import Size, Tensor
-from .eager.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 

@@ -5,6 +5,7 @@ The libraries they steer in PyTorch are not here, so nearly all of them change n
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 
@@ -31,12 +32,23 @@ openmp = _Built(available=False)
 
 
 class _Settings:
+    threads = os.cpu_count() or 1
     interop_threads = 1
     deterministic = False
     precision = "highest"
 
 
 _settings = _Settings()
+
+
+def set_num_threads(num: int) -> None:
+    """How many threads compiled code may use. NumPy's own threads are set by its BLAS (OPENBLAS_NUM_THREADS)."""
+    _settings.threads = positive(num, "set_num_threads")
+
+
+def get_num_threads() -> int:
+    """How many threads compiled code may use."""
+    return _settings.threads
 
 
 def set_num_interop_threads(num: int) -> None:

@@ -1,7 +1,7 @@
-"""Working through large arrays in pieces, on several threads.
+"""Working through large arrays in pieces that fit into a core's cache.
 
-A kernel of several NumPy calls has temporaries as large as its arrays; in pieces they are small. Pieces also run beside one
-another. On a GPU, and for arrays that are small or not contiguous, kernels run on the whole.
+A kernel of several NumPy calls passes over its arrays once per call; on pieces of a cache's size the passes cost no trip to
+memory, and its temporaries are small. On a GPU and for arrays that are small or not contiguous, kernels run on the whole.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .threads import get_num_threads, run_all
-
-BLOCK = 65536  # elements of a piece: in much smaller ones the calls themselves cost more than the trips to memory
-UPDATE = 16384  # elements of a piece of an optimizer's update, which passes over four or five arrays at once
-SMALL = 32768  # arrays up to this size are not divided
+BLOCK = 65536  # elements: below this the calls themselves cost more than the trips to memory
+UPDATE = 16384  # for an optimizer's update, which passes over four or five arrays at once
 
 
 def divisible(arrays: list[Any]) -> bool:
@@ -24,22 +21,9 @@ def divisible(arrays: list[Any]) -> bool:
     first = arrays[0]
     return (
         type(first) is np.ndarray
-        and first.size > SMALL
+        and first.size > BLOCK
         and all(a.shape == first.shape and a.flags.c_contiguous for a in arrays)
     )
-
-
-def for_blocks(work: Callable[[slice], None], size: int, block: int) -> None:
-    """Call `work` with every piece of a range of elements, on all threads."""
-    threads = get_num_threads()
-    step = min(block, -(-size // threads))
-    starts = range(0, size, step)
-
-    def share(i: int) -> None:
-        for start in starts[i::threads]:
-            work(slice(start, start + step))
-
-    run_all(share, min(threads, len(starts)))
 
 
 def in_blocks(kernel: Callable[..., None], *arrays: Any) -> None:
@@ -49,7 +33,8 @@ def in_blocks(kernel: Callable[..., None], *arrays: Any) -> None:
         kernel(*arrays)
         return
     flat = [None if a is None else a.reshape(-1) for a in arrays]
-    for_blocks(lambda place: kernel(*[None if a is None else a[place] for a in flat]), present[0].size, UPDATE)
+    for start in range(0, present[0].size, UPDATE):
+        kernel(*[None if a is None else a[start : start + UPDATE] for a in flat])
 
 
 def blockwise(kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,11 +47,9 @@ def blockwise(kernel: Callable[..., Any]) -> Callable[..., Any]:
         flat = [a.reshape(-1) for a in arrays]
         out = np.empty_like(arrays[0])
         pieces = out.reshape(-1)
-
-        def work(place: slice) -> None:
+        for start in range(0, out.size, BLOCK):
+            place = slice(start, start + BLOCK)
             pieces[place] = kernel(xp, *[a[place] for a in flat], **attrs)
-
-        for_blocks(work, out.size, BLOCK)
         return out
 
     return run

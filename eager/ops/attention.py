@@ -11,7 +11,7 @@ keys. Log-sum-exp is +inf for rows with every key masked, which makes their prob
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,6 @@ from ..errors import broadcast_clash
 from ..op import apply, primitive, public
 from ..samples import A, B, sample
 from ..tensor import Tensor
-from ..threads import get_num_threads, run_all
 from .create import arange
 from .dropout import dropout
 from .norm import is_array, wide, wide_tensor
@@ -30,7 +29,6 @@ from .reduce import total
 from .softmax import softmax
 
 _BUFFER = 1 << 20  # scores computed at a time
-_SMALL = 1 << 15  # so many scores in all are not worth a second thread
 _CAUSAL_ROWS = 128  # rows computed at a time when the keys after them can be left out
 
 # ---- pieces
@@ -54,26 +52,16 @@ class Layout:
             self.which = xp.broadcast_to(numbers, query.shape[:-2]).reshape(heads, self.groups)
             self.mask = mask.reshape(math.prod(lead), *mask.shape[-2:])
 
-    def over_heads(self, work: Callable[[slice, slice, slice], None]) -> None:
-        """Call `work(heads, rows of queries, keys)` for every piece. Pieces of different heads run beside one another."""
+    def pieces(self) -> Iterator[tuple[slice, slice, slice]]:
+        """(heads, rows of queries, keys). A causal piece leaves out the keys that come after its last row."""
         per_row = max(self.groups * self.keys, 1)
         rows = max(min(self.rows, _BUFFER // per_row), 1)
         rows = min(rows, _CAUSAL_ROWS) if self.causal else rows
-        large = self.xp is np and self.heads * self.rows * per_row > _SMALL
-        heads = max(min(_BUFFER // (per_row * rows), -(-self.heads // get_num_threads()) if large else self.heads), 1)
-
-        def share(i: int) -> None:
+        heads = max(_BUFFER // (per_row * rows), 1)
+        for h in range(0, self.heads, heads):
             for r in range(0, self.rows, rows):
                 end = min(r + rows, self.rows)
-                keys = slice(0, min(end, self.keys) if self.causal else self.keys)
-                work(slice(i * heads, (i + 1) * heads), slice(r, end), keys)
-
-        parts = -(-self.heads // heads)
-        if large:
-            run_all(share, parts)
-        else:
-            for i in range(parts):
-                share(i)
+                yield slice(h, h + heads), slice(r, end), slice(0, min(end, self.keys) if self.causal else self.keys)
 
     def scores(self, heads: slice, rows: slice, keys: slice, scale: float) -> Any:
         """Masked scores (b, G, r, s) of a piece, in a new buffer."""
@@ -111,11 +99,10 @@ def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale
     dtype = wide(query[:0]).dtype
     out = xp.empty((*see.query.shape[:-1], see.value.shape[-1]), query.dtype)
     log_total = xp.empty((*see.query.shape[:-1], 1), dtype)
-
-    def piece(heads: slice, rows: slice, keys: slice) -> None:
+    for heads, rows, keys in see.pieces():
         if keys.stop == 0:
             out[heads, :, rows], log_total[heads, :, rows] = 0, np.inf
-            return
+            continue
         p = see.scores(heads, rows, keys, scale)
         highest = p.max(axis=-1, keepdims=True)
         empty = highest == -np.inf if see.which is not None else None
@@ -134,8 +121,6 @@ def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale
         if empty is not None:
             sums[empty] = np.inf
         log_total[heads, :, rows] = sums
-
-    see.over_heads(piece)
     return out.reshape(*query.shape[:-1], value.shape[-1]), log_total.reshape(*query.shape[:-1], 1)
 
 
@@ -159,8 +144,7 @@ def run_attention_backward(
     of_query = xp.empty(see.query.shape, query.dtype) if needs[0] else None
     of_key = xp.zeros(see.key.shape, dtype) if needs[1] else None
     of_value = xp.zeros(see.value.shape, dtype) if needs[2] else None
-
-    def piece(heads: slice, rows: slice, keys: slice) -> None:
+    for heads, rows, keys in see.pieces():
         p = see.scores(heads, rows, keys, scale)
         p -= log_total[heads, :, rows]
         xp.exp(p, out=p)
@@ -168,7 +152,7 @@ def run_attention_backward(
         if of_value is not None:
             of_value[heads, keys] += xp.matmul(joined(p).swapaxes(-1, -2), joined(pull))
         if of_query is None and of_key is None:
-            return
+            continue
         slopes = xp.matmul(joined(pull), wide(see.value[heads, keys]).swapaxes(-1, -2)).reshape(p.shape)
         slopes *= p
         p *= total(xp, slopes, (3,), True)
@@ -179,8 +163,6 @@ def run_attention_backward(
             of_query[heads, :, rows] = found
         if of_key is not None:
             of_key[heads, keys] += xp.matmul(joined(slopes).swapaxes(-1, -2), joined(wide(see.query[heads, :, rows]) * scale))
-
-    see.over_heads(piece)
     parts = ((of_query, query), (of_key, key), (of_value, value))
     return tuple(x.reshape(like.shape).astype(like.dtype, copy=False) for x, like in parts if x is not None)
 
