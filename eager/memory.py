@@ -1,8 +1,9 @@
 """Keeping freed memory for the next array, on Linux with glibc.
 
 A training step frees and allocates the same large arrays again and again. By default glibc gives such memory back to the
-system at once, and every new array is paid for in page faults: a fifth to a third of a small transformer's step. Told not to,
-it keeps up to `KEPT` bytes of freed memory in the process. This is a setting of the whole process; TAPEJIT_MALLOC=default leaves it alone.
+system at once, and every new array is paid for in page faults: a fifth to a third of a small transformer's step. Told not
+to, it keeps up to `KEPT` bytes of freed memory in the process. This is a setting of the whole process;
+TAPEJIT_MALLOC=default leaves it alone.
 """
 
 from __future__ import annotations
