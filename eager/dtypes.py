@@ -120,12 +120,16 @@ _INT_ORDER = {int8: 0, int16: 1, int32: 2, int64: 3}
 _FLOAT_ORDER = {float16: 0, bfloat16: 0, float32: 1, float64: 2}
 
 
-def promote_types(a: dtype, b: dtype) -> dtype:
+def promote_types(type1: dtype, type2: dtype) -> dtype:
     """The smallest dtype both fit in, by PyTorch's table."""
+    a, b = type1, type2
     if a is b:
         return a
-    if a.category != b.category:
-        return a if a.category > b.category else b
+    try:
+        if a.category != b.category:
+            return a if a.category > b.category else b
+    except AttributeError:
+        raise TypeError(f"promote_types(): expected two dtypes such as tapejit.float32, got {a!r} and {b!r}") from None
     if a.category == FLOAT:
         if _FLOAT_ORDER[a] == _FLOAT_ORDER[b]:
             return float32  # float16 with bfloat16
@@ -145,9 +149,9 @@ def combine(higher: dtype | None, lower: dtype | None) -> dtype | None:
     return higher
 
 
-def can_cast(source: dtype, target: dtype) -> bool:
-    """Whether an in-place result of `source` may be stored in `target`: never downwards in category."""
-    return source.category <= target.category
+def can_cast(from_: dtype, to: dtype) -> bool:
+    """Whether an in-place result of one dtype may be stored in another: never downwards in category."""
+    return from_.category <= to.category
 
 
 class finfo:  # noqa: N801

@@ -1,7 +1,9 @@
-"""An array library's complaints as PyTorch's errors: a sentence with the op's name, the shapes and the remedy."""
+"""An array library's complaints as PyTorch's errors: a sentence with the op's name, the shapes and the remedy. And warnings."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,3 +79,12 @@ def broadcast_clash(shapes: list[tuple[int, ...]]) -> str | None:
 def describe(x: Any) -> str:
     """A value in an error message: `float32[3, 4]`, or the number itself."""
     return f"{x.dtype.name}{list(x.shape)}" if isinstance(x, Tensor) else repr(x)
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the user's line: the first that is not of this package."""
+    package = __name__.partition(".")[0] + "."
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)

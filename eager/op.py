@@ -19,6 +19,7 @@ import numpy as np
 from . import devices, dtypes
 from .autocast import aware, unaware
 from .errors import broadcast_clash, common_device, explained, in_place_name
+from .face import faced, wants_face
 from .inplace import check_target, record, refresh
 from .rules import Rules, parameters, shape_of
 from .samples import Sample
@@ -36,6 +37,7 @@ class Op:
         "body",
         "data_dependent",
         "expand",
+        "face",
         "function",
         "grad",
         "infer",
@@ -77,6 +79,7 @@ class Op:
         self.upcast = False  # float16 and bfloat16 are computed in float32 and rounded once
         # the public side
         self.function: Callable[..., Any] | None = None
+        self.face: Callable[..., Any] | None = None  # the function as users have it: see `face.py`
         self.namespaces: tuple[str, ...] = ()
         self.method = False
         self.inplace = False
@@ -142,10 +145,12 @@ def public(
     method: bool | None = None,
     inplace: bool = False,
     op: Op | None = None,
+    checked: bool = False,
 ) -> Callable[[Any], Any]:
     """Put a function into the public namespaces ("" is `tapejit` itself, "nn.functional", "linalg", ...) and the table.
 
     `method` attaches it to Tensor (the default for ""); `inplace` attaches `name_` too. Without `op` it is a composite.
+    `checked`: it looks itself whether its arguments are tensors.
     """
 
     def register(function: Any) -> Any:
@@ -163,8 +168,10 @@ def public(
         record.method = ("" in spaces) if method is None else method
         record.inplace = inplace
         OPS[table_key] = record
+        face = faced(function, spaces[0], key, spaces != ("nn.functional",))
+        record.face = face if wants_face(plain, False) and not checked else function
         if record.method and not hasattr(Tensor, key):
-            setattr(Tensor, key, function)
+            setattr(Tensor, key, face if wants_face(plain, True) and not checked else function)
         if inplace:
             setattr(Tensor, key + "_", inplace_version(unaware(table_key, plain), key))
         return function
@@ -434,4 +441,4 @@ STORE = primitive("store", "movement", lambda xp, x, *, called: x, grad={"x": la
 
 def exported(space: str) -> dict[str, Any]:
     """The public functions of a namespace, by name."""
-    return {record.name: record.function for record in OPS.values() if space in record.namespaces}
+    return {record.name: record.face for record in OPS.values() if space in record.namespaces}

@@ -86,7 +86,14 @@ RELU = primitive(
 )
 
 
-@public("", "nn.functional", samples=[sample(A(2, 3)), sample(A()), sample(I(4, lo=-3), grad=False)], inplace=True, op=RELU)
+@public(
+    "",
+    "nn.functional",
+    samples=[sample(A(2, 3)), sample(A()), sample(I(4, lo=-3), grad=False)],
+    inplace=True,
+    op=RELU,
+    checked=True,
+)
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0)."""
     check("relu", input, integers=True)
@@ -168,7 +175,12 @@ LEAKY_RELU_ = primitive(  # for slopes that are not negative: there the output h
 )
 
 
-@public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.3), sample(A(5), 1.5), sample(A(5), -0.2)], op=LEAKY_RELU)
+@public(
+    "nn.functional",
+    samples=[sample(A(2, 3)), sample(A(5), 0.3), sample(A(5), 1.5), sample(A(5), -0.2)],
+    op=LEAKY_RELU,
+    checked=True,
+)
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x above 0, negative_slope * x below."""
     check("leaky_relu", input)
@@ -455,7 +467,7 @@ GELU = primitive(
 )
 
 
-@public("nn.functional", samples=[sample(A(2, 3)), sample(A(2, 3), approximate="tanh"), sample(A())], op=GELU)
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A(2, 3), approximate="tanh"), sample(A())], op=GELU, checked=True)
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal distribution's cumulative probability of x; "tanh" is an approximation to it."""
     check("gelu", input)
@@ -501,7 +513,7 @@ SILU = primitive(
 )
 
 
-@public("nn.functional", samples=[sample(A(2, 3)), sample(A())], op=SILU)
+@public("nn.functional", samples=[sample(A(2, 3)), sample(A())], op=SILU, checked=True)
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     check("silu", input)

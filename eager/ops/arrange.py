@@ -27,9 +27,9 @@ from .shape import cat, diagonal, expand, reshape, sizes, transpose
         sample(A(2), 0, peer=False),
     ]
 )
-def repeat(input: Tensor, *repeats: Any) -> Tensor:
+def repeat(input: Tensor, *counts: Any, repeats: Any = None) -> Tensor:
     """Copies of the tensor side by side: as often as given along each dim, with new dims in front."""
-    times, shape = sizes(repeats), input._array.shape
+    times, shape = sizes(counts if repeats is None else (repeats,)), input._array.shape
     if len(times) < len(shape):
         raise RuntimeError(
             "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: "
@@ -46,9 +46,9 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
 
 
 @public(samples=[sample(A(2, 3), (2,)), sample(A(2), (2, 3)), sample(A(), (2,))])
-def tile(input: Tensor, *dims: Any) -> Tensor:
+def tile(input: Tensor, *counts: Any, dims: Any = None) -> Tensor:
     """Copies of the tensor side by side, counted from the last dim."""
-    times = sizes(dims)
+    times = sizes(counts if dims is None else (dims,))
     return repeat(input, (1,) * (input._array.ndim - len(times)) + times)
 
 
@@ -157,11 +157,11 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 
 
 @public(samples=[sample(A(2, 3), (0,)), sample(A(2, 3), [0, -1]), sample(A(3), 0, peer=False)], op=FLIP)
-def flip(input: Tensor, *dims: Any) -> Tensor:
+def flip(input: Tensor, *places: Any, dims: Any = None) -> Tensor:
     """Elements in the opposite order along dims; always a copy."""
-    wanted = sizes(dims)
-    places = wrap_dims(wanted, input._array.ndim) if wanted else ()
-    return apply(FLIP, (input,), {"dims": places if input._array.ndim else ()})
+    wanted = sizes(places if dims is None else (dims,))
+    found = wrap_dims(wanted, input._array.ndim) if wanted else ()
+    return apply(FLIP, (input,), {"dims": found if input._array.ndim else ()})
 
 
 @public(samples=[sample(A(2, 3)), sample(A(2, 3, 2))])

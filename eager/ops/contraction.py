@@ -208,6 +208,7 @@ def check_batches(a: Tensor, b: Tensor) -> None:
         sample(I(2, 3), I(3, 2)),
     ],
     op=MATMUL,
+    checked=True,
 )
 def matmul(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor:
     """The matrix product; vectors are rows on the left and columns on the right, and leading dims are batches."""
@@ -469,6 +470,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
         sample(A(0, 3), A(4, 3), A(4)),
     ],
     op=LINEAR,
+    checked=True,
 )
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias, the layer that all networks are made of."""

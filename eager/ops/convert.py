@@ -117,7 +117,7 @@ def cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor
     return transfer(self, devices.as_device("cuda" if device is None else device))
 
 
-def cpu(self: Tensor) -> Tensor:
+def cpu(self: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor on the CPU."""
     return transfer(self, devices.CPU)
 

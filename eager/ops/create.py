@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections.abc
 import functools
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 
 from .. import devices, dtypes
+from ..errors import warn
 from ..op import apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, as_index, wrap
@@ -384,11 +384,9 @@ def tensor(
 ) -> Tensor:
     """A tensor of new memory with the values of nested sequences, numbers, an array or a tensor."""
     if isinstance(data, Tensor):
-        warnings.warn(
+        warn(
             "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
             "sourceTensor.detach().clone().requires_grad_(True), rather than tapejit.tensor(sourceTensor).",
-            UserWarning,
-            stacklevel=2,
         )
         place = data.device if device is None else device
         found = data.detach().to(device=place, dtype=data.dtype if dtype is None else dtype, copy=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
+from ..errors import warn
 from ..op import apply, overwrite, primitive, public
 from ..samples import A, sample
 from ..tensor import Tensor
@@ -89,10 +89,8 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     if ndim < 2:
         raise RuntimeError("dropout2d: Feature dropout requires at least 2 dimensions in the input")
     if ndim not in (3, 4):
-        warnings.warn(
+        warn(
             f"dropout2d: Received a {ndim}-D input to dropout2d, which is deprecated; an input (N, C, H, W) is expected.",
-            UserWarning,
-            stacklevel=2,
         )
     return drop("dropout2d", input, p, training, inplace, channels(input, batched=True))
 
@@ -103,11 +101,9 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     check("dropout3d", input, p)
     ndim = input._array.ndim
     if ndim not in (4, 5):
-        warnings.warn(
+        warn(
             f"dropout3d: Received a {ndim}-D input to dropout3d, which is deprecated; an input (N, C, D, H, W) or "
             "(C, D, H, W) is expected.",
-            UserWarning,
-            stacklevel=2,
         )
     return drop("dropout3d", input, p, training, inplace, channels(input, ndim == 5))
 

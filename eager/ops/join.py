@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from typing import Any
 
 import numpy as np
 
+from ..errors import warn
 from ..op import apply, public
 from ..samples import A, sample
 from ..tensor import Tensor, as_index, wrap, wrap_dim
@@ -15,7 +15,7 @@ from .convert import transfer
 from .index import INDEX
 from .movement import SLICE, SPLIT, UNSLICE
 from .pointwise import cast, result_type
-from .shape import atleast_1d, atleast_2d, atleast_3d, cat, expand, reshape, several, split, stack
+from .shape import atleast_1d, atleast_2d, atleast_3d, cat, expand, reshape, several, split, stack, tensor_list
 
 # ---- joining
 
@@ -33,10 +33,10 @@ def concatenate(tensors: Any, dim: int = 0) -> Tensor:
 
 
 def listed(name: str, tensors: Any) -> tuple[Tensor, ...]:
-    parts = tuple(tensors)
+    parts = tensor_list(tensors, name)
     if not parts:
         raise RuntimeError(f"{name} expects a non-empty TensorList")
-    return parts
+    return tuple(parts)
 
 
 @public(samples=[sample([A(2), A(3)]), sample([A(2, 1), A(2, 2)]), sample([A(), A(2)])], method=False)
@@ -74,7 +74,7 @@ def column_stack(tensors: Any) -> Tensor:
 @public(samples=[sample(A(2, 2), A(1, 3)), sample(A(), A(2), A(2, 1))], method=False)
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with matrices along its diagonal and zeros elsewhere; vectors count as rows."""
-    for i, t in enumerate(tensors):
+    for i, t in enumerate(tensor_list(tensors, "block_diag")):
         if t._array.ndim > 2:
             raise RuntimeError(
                 f"block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {t._array.ndim} dimensions"
@@ -100,9 +100,9 @@ def block_diag(*tensors: Tensor) -> Tensor:
 )
 def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
     """Views of vectors as coordinates of a grid; "ij" counts rows first, "xy" columns."""
-    parts = several(tensors)
+    parts = several("meshgrid", tensors)
     if indexing is None:
-        warnings.warn("meshgrid: pass indexing='ij' (the default) or 'xy'; the default may change", stacklevel=2)
+        warn("meshgrid: pass indexing='ij' (the default) or 'xy'; the default may change")
         indexing = "ij"
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
@@ -127,7 +127,7 @@ def meshgrid(*tensors: Any, indexing: str | None = None) -> tuple[Tensor, ...]:
 @public(samples=[sample(A(2), A(3)), sample(A(3)), sample(A(2), A(1), A(2))], method=False)
 def cartesian_prod(*tensors: Tensor) -> Tensor:
     """All tuples with one element of each vector, as rows."""
-    for t in tensors:
+    for t in tensor_list(tensors, "cartesian_prod"):
         if t._array.ndim != 1:
             raise RuntimeError(f"cartesian_prod: Expect a 1D vector, but got shape {list(t.shape)}")
     if len(tensors) == 1:

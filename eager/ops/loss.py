@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import warn
 from ..op import apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor
@@ -35,19 +35,15 @@ def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: 
     if size_average is None and reduce is None:
         return reduction
     found = "none" if reduce is False else "sum" if size_average is False else "mean"
-    warnings.warn(
-        f"size_average and reduce args will be deprecated, please use reduction='{found}' instead.", UserWarning, stacklevel=3
-    )
+    warn(f"size_average and reduce args will be deprecated, please use reduction='{found}' instead.")
     return found
 
 
 def warn_of_broadcast(name: str, input: Tensor, target: Tensor) -> None:
     if input._array.shape != target._array.shape:
-        warnings.warn(
+        warn(
             f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}) in {name}. "
             "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
-            UserWarning,
-            stacklevel=3,
         )
 
 
@@ -298,11 +294,9 @@ def kl_div(
     if reduction == "batchmean":
         return loss.sum() / input._array.shape[0] if input._array.ndim else loss
     if reduction == "mean":
-        warnings.warn(
+        warn(
             "kl_div: reduction='mean' divides the total loss by both the batch size and the support size. 'batchmean' divides "
             "only by the batch size, and aligns with the KL math definition.",
-            UserWarning,
-            stacklevel=2,
         )
     return reduced(loss, reduction)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes, special
+from ..face import no_gradients, stored
 from ..op import InPlace, Op, apply, overwrite, primitive, public
 from ..samples import A, B, I, Sample, sample
 from ..tensor import Tensor, wrap
@@ -108,10 +109,9 @@ def put(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Ten
     from ..tape import local
 
     if local.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
-        raise RuntimeError(
-            f"{op.name}(): functions with out=... arguments don't support automatic differentiation, "
-            "but one of the arguments requires grad."
-        )
+        raise no_gradients(op.name)
+    if out._array.size == 0:
+        return stored(out, apply(op, inputs, attrs), op.name)
     return apply(op, inputs, attrs, out)  # type: ignore[no-any-return]
 
 
@@ -132,6 +132,7 @@ def unary(
     expand: Callable[..., Any] | None = None,
     namespaces: tuple[str, ...] = ("",),
     bools: bool = True,
+    inplace: bool | None = None,
     doc: str = "",
 ) -> Callable[..., Tensor]:
     """A pointwise op of one tensor. `floating` results turn integers into the default float first."""
@@ -151,7 +152,9 @@ def unary(
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or f"`{name}` of each element."
     cases = [sample(A(2, 3, lo=lo, hi=hi), grad=grad is not None), sample(A(lo=lo, hi=hi), grad=grad is not None)]
-    return public(*namespaces, samples=cases, inplace=result is not TO_BOOL, op=op)(function)  # type: ignore[no-any-return]
+    inplace = result is not TO_BOOL if inplace is None else inplace
+    register = public(*namespaces, samples=cases, inplace=inplace, op=op, checked=True)
+    return register(function)  # type: ignore[no-any-return]
 
 
 def binary(
@@ -186,7 +189,7 @@ def binary(
     cases = samples or [sample(A(2, 3), A(2, 3)), sample(A(2, 3), A(3)), sample(A(2, 1), A(3)), sample(A(3), 1.5)]
     if grad is None:
         cases = [sample(*c.args, grad=False, peer=c.peer, **c.kwargs) for c in cases]
-    return public(samples=cases, inplace=inplace, op=op)(function)  # type: ignore[no-any-return]
+    return public(samples=cases, inplace=inplace, op=op, checked=True)(function)  # type: ignore[no-any-return]
 
 
 # ---- arithmetic
@@ -231,6 +234,8 @@ sub = _additive(SUB, "sub")
 @public(samples=[sample(A(2, 3)), sample(A())], inplace=True, op=NEG)
 def neg(input: Tensor, *, out: Any = None) -> Tensor:
     """-input."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"neg(): argument 'input' must be Tensor, not {type(input).__name__}")
     if _is_bool(input):
         raise RuntimeError("Negation, the `-` operator, on a bool tensor is not supported. Use `~` or logical_not() instead.")
     return put(NEG, (input,), {}, out)
@@ -469,7 +474,7 @@ isnan = unary("isnan", None, run=lambda xp, x: xp.isnan(x), result=TO_BOOL)
 isinf = unary("isinf", None, run=lambda xp, x: xp.isinf(x), result=TO_BOOL)
 isfinite = unary("isfinite", None, run=lambda xp, x: xp.isfinite(x), result=TO_BOOL)
 signbit = unary("signbit", None, run=lambda xp, x: xp.signbit(x) if x.dtype.kind == "f" else x < 0, result=TO_BOOL)
-logical_not = unary("logical_not", None, ufunc="logical_not", result=TO_BOOL)
+logical_not = unary("logical_not", None, ufunc="logical_not", result=TO_BOOL, inplace=True)
 
 
 def one_minus_square_times(xp: Any, out: Any, g: Any) -> Any:
@@ -531,12 +536,12 @@ def frac(input: Tensor) -> Tensor:
 
 
 @public(samples=[sample(A(2, 3)), sample(A(3), nan=1.0, posinf=2.0, neginf=-2.0)], inplace=True)
-def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+def nan_to_num(input: Tensor, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """Replace NaN and the infinities; by default by 0 and the largest and smallest finite numbers."""
     if not input.dtype.is_floating_point:
         return input.clone()
     limits = dtypes.finfo(input.dtype)
-    found = where(isnan(input), nan, input)
+    found = where(isnan(input), 0.0 if nan is None else nan, input)
     found = where(found == math.inf, limits.max if posinf is None else posinf, found)
     return where(found == -math.inf, limits.min if neginf is None else neginf, found)
 
@@ -669,7 +674,7 @@ def log_where(a: Any, b: Any) -> Tensor:
 
 def _comparison(name: str, ufunc: str) -> Callable[..., Tensor]:
     cases = [sample(A(2, 3), A(2, 3)), sample(I(2, 3), I(3)), sample(I(4), 2), sample(A(3), 0.5)]
-    return binary(name, None, ufunc=ufunc, samples=cases, inplace=False)
+    return binary(name, None, ufunc=ufunc, samples=cases)
 
 
 eq = _comparison("eq", "equal")
@@ -680,9 +685,9 @@ gt = _comparison("gt", "greater")
 ge = _comparison("ge", "greater_equal")
 
 _logic = [sample(B(2, 3), B(2, 3)), sample(I(2, 3, hi=2), I(3, hi=2)), sample(B(3), True, peer=False)]
-logical_and = binary("logical_and", None, ufunc="logical_and", samples=_logic, inplace=False)
-logical_or = binary("logical_or", None, ufunc="logical_or", samples=_logic, inplace=False)
-logical_xor = binary("logical_xor", None, ufunc="logical_xor", samples=_logic, inplace=False)
+logical_and = binary("logical_and", None, ufunc="logical_and", samples=_logic)
+logical_or = binary("logical_or", None, ufunc="logical_or", samples=_logic)
+logical_xor = binary("logical_xor", None, ufunc="logical_xor", samples=_logic)
 
 
 def _bitwise(name: str, ufunc: str, shift: bool = False) -> Callable[..., Tensor]:

@@ -6,12 +6,12 @@ A reduction's attributes are always `dims` (a tuple of non-negative dims) and `k
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
+from ..errors import warn
 from ..op import apply, primitive, public
 from ..samples import A, B, I, sample
 from ..tensor import Tensor, wrap_dim, wrap_dims
@@ -295,11 +295,9 @@ def moments(name: str, input: Tensor, dim: Any, unbiased: Any, keepdim: bool, co
         raise TypeError(f"{name}(): pass either unbiased or correction, not both")
     attrs = over(input, dim, keepdim)
     if count_of(input._array.shape, attrs["dims"]) <= correction:
-        warnings.warn(
+        warn(
             f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel "
             "divided by output numel).",
-            UserWarning,
-            stacklevel=3,
         )
     root = name.startswith("std")
     return apply(DEVIATION if root else VARIANCE, (input,), {**attrs, "correction": correction, "root": root})  # type: ignore[no-any-return]

@@ -74,20 +74,22 @@ def viewable(array: Any, shape: tuple[int, ...]) -> bool:
 
 
 @public(samples=[sample(A(2, 6), (3, -1)), sample(A(2, 3), (6,)), sample(A(1, 1), ())])
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *lengths: Any, shape: Any = None) -> Tensor:
     """Another shape for the same elements: a view when the memory allows it, else a copy."""
-    found = resolved(sizes(shape), input, "reshape")
+    found = resolved(sizes(lengths if shape is None else (shape,)), input, "reshape")
     if not viewable(input._array, found):
         input = apply(CLONE, (input,))
     return apply(VIEW, (input,), {"shape": found})
 
 
 @public(samples=[sample(A(2, 6), 3, 4, peer=False), sample(A(2, 6), (3, -1), peer=False)], op=VIEW)
-def view(input: Tensor, *shape: Any) -> Tensor:
-    """Another shape on the same memory; an error where the memory does not allow it."""
-    if len(shape) == 1 and not isinstance(shape[0], int) and not hasattr(shape[0], "__iter__"):
-        return view_dtype(input, shape[0])
-    found = resolved(sizes(shape), input, "view")
+def view(input: Tensor, *lengths: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """Another shape on the same memory, an error where the memory does not allow it; or the same bits as another dtype."""
+    if dtype is not None:
+        return view_dtype(input, dtype)
+    if len(lengths) == 1 and not isinstance(lengths[0], int) and not hasattr(lengths[0], "__iter__"):
+        return view_dtype(input, lengths[0])
+    found = resolved(sizes(lengths if size is None else (size,)), input, "view")
     if not viewable(input._array, found):
         raise RuntimeError(
             f"view size is not compatible with input tensor's size and stride (shape {list(input.shape)} to {list(found)}: at "
@@ -113,9 +115,9 @@ def view_dtype(input: Tensor, dtype: Any) -> Tensor:
 
 
 @public(samples=[sample(A(2, 3, 4), (2, 0, 1)), sample(A(2, 3), (-1, 0))], op=PERMUTE)
-def permute(input: Tensor, *dims: Any) -> Tensor:
+def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """A view with the dims in another order."""
-    wanted = sizes(dims)
+    wanted = sizes(order if dims is None else (dims,))
     ndim = input._array.ndim
     found = tuple(wrap_dim(d, ndim) for d in wanted)
     if len(found) != ndim:
@@ -165,9 +167,9 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
 
 @public(samples=[sample(A(3, 1), (2, 3, 4)), sample(A(3, 1), (-1, 4)), sample(A(), (2,))], op=EXPAND)
-def expand(input: Tensor, *size: Any) -> Tensor:
+def expand(input: Tensor, *lengths: Any, size: Any = None) -> Tensor:
     """A view with dims of length 1 stretched, and new ones in front; -1 keeps a length."""
-    wanted, shape = sizes(size), input._array.shape
+    wanted, shape = sizes(lengths if size is None else (size,)), input._array.shape
     extra = len(wanted) - len(shape)
     if extra < 0:
         raise RuntimeError(
@@ -236,6 +238,8 @@ def tensor_list(tensors: Any, name: str) -> list[Tensor]:
     """What is to be joined: tensors and nothing else."""
     if isinstance(tensors, Tensor):
         raise TypeError(f"{name}(): argument 'tensors' must be tuple of Tensors, not Tensor")
+    if not hasattr(tensors, "__iter__"):
+        raise TypeError(f"{name}(): argument 'tensors' must be tuple of Tensors, not {type(tensors).__name__}")
     parts = list(tensors)
     for p in parts:
         if not isinstance(p, Tensor):
@@ -369,14 +373,14 @@ def broadcast_shapes(*shapes: Any) -> Size:
 @public(samples=[sample(A(2, 1), A(3)), sample(A(), A(2), A(2, 2))], method=False)
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     """Views of the tensors with the shape they broadcast to."""
-    parts = several(tensors)
+    parts = several("broadcast_tensors", tensors)
     shape = broadcast_shape("broadcast_tensors", *[p._array.shape for p in parts])
     return tuple(expand(p, shape) for p in parts)
 
 
-def several(tensors: tuple[Any, ...]) -> list[Tensor]:
+def several(name: str, tensors: tuple[Any, ...]) -> list[Tensor]:
     """Tensors given as `f(a, b)` or `f([a, b])`."""
-    return list(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else list(tensors)
+    return tensor_list(tensors[0] if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)) else tensors, name)
 
 
 @public(samples=[sample(A(2, 3, 4), 0, -1), sample(A(2, 3, 4), (0, 1), (1, 2)), sample(A(), 0, 0)])
@@ -425,7 +429,7 @@ def adjoint(input: Tensor) -> Tensor:
 
 def _at_least(name: str, wider: Any, cases: list[Any]) -> Any:
     def function(*tensors: Any) -> Any:
-        parts = several(tensors)
+        parts = several(name, tensors)
         found = tuple(wider(p) for p in parts)
         return found[0] if len(tensors) == 1 and isinstance(tensors[0], Tensor) else found
 

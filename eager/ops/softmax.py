@@ -5,12 +5,12 @@ Kernels work in one buffer, and the gradients need only the saved output.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
+from ..errors import warn
 from ..op import Op, apply, primitive, public
 from ..samples import A, sample
 from ..tensor import Tensor, wrap_dim
@@ -121,10 +121,8 @@ def normalised(op: Op, input: Any, dim: int | None, dtype: Any) -> Tensor:
     if not isinstance(input, Tensor):
         raise TypeError(f"{op.name}(): argument 'input' must be Tensor, not {type(input).__name__}")
     if dim is None:
-        warnings.warn(
+        warn(
             f"Implicit dimension choice for {op.name} has been deprecated. Change the call to include dim=X as an argument.",
-            UserWarning,
-            stacklevel=3,
         )
         dim = 0 if input._array.ndim in (0, 1, 3) else 1
     place = wrap_dim(dim, input._array.ndim)

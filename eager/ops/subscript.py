@@ -7,13 +7,13 @@ the primitive `index`; assignment writes into the view, or is `index_put`. A mas
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
+from ..errors import warn
 from ..op import apply, write
 from ..tensor import Tensor, as_index, data_pointer, wrap
 from .convert import transfer
@@ -58,10 +58,9 @@ def items_of(index: Any) -> tuple[Any, ...]:
     if isinstance(index, tuple):
         return index
     if is_legacy_tuple(index):
-        warnings.warn(
+        warn(
             "Using a non-tuple sequence for multidimensional indexing is deprecated; use x[tuple(seq)] instead of x[seq], "
             "or x[tapejit.tensor(seq)] for an index tensor",
-            stacklevel=4,
         )
         return tuple(index)
     return (index,)
@@ -82,7 +81,7 @@ def index_tensor(item: Any, input: Tensor) -> Tensor:
         item = wrap(as_integers(item))
     dtype = item._array.dtype
     if dtype.kind == "u" and dtype.itemsize == 1:
-        warnings.warn("indexing with dtype uint8 is now deprecated, please use a dtype bool instead.", stacklevel=5)
+        warn("indexing with dtype uint8 is now deprecated, please use a dtype bool instead.")
         item = item != 0
     elif dtype.kind != "b" and not (dtype.kind == "i" and dtype.itemsize >= 4):
         raise IndexError(f"tensors used as indices must be long, int, byte or bool tensors (got {item.dtype})")
