@@ -113,6 +113,8 @@ def of_number(value: bool | int | float) -> dtype:
         return bool_
     if isinstance(value, (int, np.integer)):
         return int64
+    if not hasattr(value, "__float__"):
+        raise TypeError(f"expected a number, got {type(value).__name__}")
     return _default
 
 

@@ -520,3 +520,36 @@ def test_attention_errors() -> None:
         attend(floats(1, 4, 2, 4), floats(1, 2, 3, 4), floats(1, 2, 3, 4))
     assert attend(query, floats(1, 1, 0, 4), floats(1, 1, 0, 4)).tolist() == [[[[0.0] * 4] * 2]]
     assert attend(floats(1, 1, 0, 4), key, value).shape == (1, 1, 0, 4)
+
+
+def test_a_padding_row_that_is_not_finite_counts_for_nothing() -> None:
+    weight = tj.tensor([[1.0, 2.0], [tj.nan, tj.inf], [3.0, 4.0]], requires_grad=True)
+    found = F.embedding_bag(tj.tensor([[0, 1], [1, 2]]), weight, mode="sum", padding_idx=1)
+    assert found.tolist() == [[1, 2], [3, 4]]
+    found.sum().backward()
+    assert weight.grad.tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_glu_of_nothing() -> None:
+    assert tuple(F.glu(tj.zeros(0, 3), dim=0).shape) == (0, 3)
+
+
+BAD: dict[str, tuple[Any, type[Exception], str]] = {
+    "bilinear": (lambda: F.bilinear(tj.ones(2, 3), tj.ones(2, 3), tj.ones(3, 3)), RuntimeError, r"3 dimensions.*\[3, 3\]"),
+    "cross_entropy": (lambda: F.cross_entropy(tj.ones(2, 3), tj.ones(1, 3)), ValueError, r"batch_size \(2\).*\(1\)"),
+    "vector_norm": (lambda: tj.linalg.vector_norm(tj.ones(2), "a"), TypeError, "'ord' must be Number, not str"),
+    "logspace": (lambda: tj.logspace(0, 1, 3, base="a"), TypeError, "'base' must be float, not str"),
+    "type_as": (lambda: tj.ones(2).type_as(3), TypeError, "'other' must be Tensor, not int"),
+    "aminmax": (lambda: tj.ones(2).aminmax(dim=(0,)), TypeError, "'dim' must be int, not tuple"),
+    "quantile": (lambda: tj.tensor(1.0).quantile(0.5, dim=1), IndexError, "but got 1"),
+    "promote_types": (lambda: tj.promote_types(1, tj.int8), TypeError, "two dtypes"),
+    "result_type": (lambda: tj.result_type("a", 1), TypeError, "a number, got str"),
+    "grad": (lambda: tj.autograd.grad(tj.ones((), requires_grad=True) * 2, []), RuntimeError, "cannot be empty"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name: str) -> None:
+    call, kind, words = BAD[name]
+    with pytest.raises(kind, match=words):
+        call()

@@ -119,6 +119,8 @@ def grad(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
         )
     roots, wanted = _sequence(outputs), _sequence(inputs)
+    if not wanted:
+        raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
     keep = create_graph if retain_graph is None else retain_graph
     if is_grads_batched:
         batches = list(zip(*[g.unbind(0) for g in _sequence(grad_outputs)], strict=True))

@@ -609,5 +609,5 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     length = input._array.shape[place]
     if length % 2:
         raise RuntimeError(f"glu: Halving dimension must be even, but dimension {place} is size {length}")
-    value, gate = input.split(length // 2, place)
+    value, gate = input.split([length // 2, length // 2], place)
     return value * sigmoid(gate)

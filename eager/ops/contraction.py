@@ -525,6 +525,8 @@ def odd_linear(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input1 @ weight[k] @ input2 + bias[k] for every k."""
     check_tensors("bilinear", input1=input1, input2=input2, weight=weight)
+    if weight._array.ndim != 3:
+        raise RuntimeError(f"bilinear(): expected a weight of 3 dimensions (out, in1, in2), got shape {list(weight.shape)}")
     first, second, (outputs, m, n) = input1._array.shape, input2._array.shape, weight._array.shape
     if len(first) != len(second):
         raise RuntimeError(f"bilinear(): input dimensions do not match: got {len(first)} and {len(second)}")

@@ -62,6 +62,13 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return found.clone() if fresh and found is self else found  # type: ignore[no-any-return]
 
 
+def type_as(self: Tensor, other: Tensor) -> Tensor:
+    """The tensor in the dtype, and on the device, of another."""
+    if not isinstance(other, Tensor):
+        raise TypeError(f"type_as(): argument 'other' must be Tensor, not {type(other).__name__}")
+    return to(self, other)
+
+
 def wanted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
     """(device or None, dtype or None, copy) from the arguments of `to`."""
     rest, found = list(args), dict(kwargs)
@@ -394,7 +401,7 @@ def attach() -> None:
         "__bool__": truth, "__index__": index, "__float__": lambda self: float(only_element(self)),
         "__int__": lambda self: int(only_element(self)), "__complex__": lambda self: complex(only_element(self)),
         "__format__": format_, "__copy__": shallow_copy, "__deepcopy__": deepcopy, "__reduce_ex__": reduce_ex,
-        "type_as": lambda self, other: to(self, other),
+        "type_as": type_as,
         "bool": _converter(dtypes.bool_), "byte": _converter(dtypes.uint8), "char": _converter(dtypes.int8),
         "bfloat16": _converter(dtypes.bfloat16),
         "is_cpu": property(lambda self: not self.is_cuda),

@@ -338,6 +338,8 @@ def logspace(
     no_others(kw, "logspace")
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     exponents: Any = spaced(number(start), number(end), as_index(steps, "logspace(): 'steps'"), kind, device)
+    if not is_number(base):
+        raise TypeError(f"logspace(): argument 'base' must be float, not {type(base).__name__}")
     found = (float(base) ** exponents).to(kind)
     return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
 

@@ -185,14 +185,14 @@ CROSS_ENTROPY = primitive(
 
 def check_targets(name: str, input: Tensor, target: Tensor, weight: Tensor | None) -> None:
     """Class indices for every row of logits, or an error that says what does not fit."""
-    if target._array.dtype.kind not in "iu" or target._array.dtype.itemsize not in (1, 8):
-        raise RuntimeError(f"{name}: expected target dtype to be Long or Byte, but got {target.dtype.legacy}")
     shape, wanted = input._array.shape, target._array.shape
     if len(shape) < 2 or shape[:1] != wanted[:1]:
         raise ValueError(
             f"{name}: Expected input batch_size ({shape[0] if shape else 0}) to match target batch_size "
             f"({wanted[0] if wanted else 0}): an input of shape {list(shape)} and a target of shape {list(wanted)}."
         )
+    if target._array.dtype.kind not in "iu" or target._array.dtype.itemsize not in (1, 8):
+        raise RuntimeError(f"{name}: expected target dtype to be Long or Byte, but got {target.dtype.legacy}")
     if (shape[0], *shape[2:]) != wanted:
         raise RuntimeError(f"{name}: Expected target size {[shape[0], *shape[2:]]}, got {list(wanted)}")
     if weight is None:
@@ -253,7 +253,8 @@ def cross_entropy(
             input.unsqueeze(0), target.reshape(1), weight, None, ignore_index, None, reduction, label_smoothing
         )
         return loss.reshape(target.shape) if reduction == "none" else loss  # type: ignore[no-any-return]
-    if target.dtype.is_floating_point and input._array.ndim == target._array.ndim:
+    same_batch = input._array.shape[:1] == target._array.shape[:1]
+    if target.dtype.is_floating_point and input._array.ndim == target._array.ndim and same_batch:
         raise RuntimeError(
             f"cross_entropy: 0D or 1D target tensor expected, multi-target not supported: class probabilities must have the "
             f"input's shape {list(input.shape)}, got {list(target.shape)}"

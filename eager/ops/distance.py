@@ -20,7 +20,7 @@ from ..tape import sum_to
 from ..tensor import Tensor, wrap_dim, wrap_dims
 from .contraction import check_tensors, matmul, transposed
 from .decompositions import check_floating, check_matrices, svdvals
-from .pointwise import cast, clamp_min, promoted, where
+from .pointwise import cast, clamp_min, is_number, promoted, where
 from .reduce import NORM
 
 # ---- vectors
@@ -61,6 +61,8 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
     check_tensors("linalg.vector_norm", x=x)
     x = in_dtype(x, dtype, "linalg.vector_norm")
     dims = wrap_dims(dim, x._array.ndim)
+    if not is_number(ord):
+        raise TypeError(f"linalg.vector_norm(): argument 'ord' must be Number, not {type(ord).__name__}")
     ord = float(ord)
     if ord < 0 or ord == math.inf:
         check_not_empty(x, ord, dims, dim)

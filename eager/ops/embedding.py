@@ -185,7 +185,7 @@ def pooled(rows: Tensor, bag: Tensor, bags: int, mode: str, counts: Tensor) -> T
         return where(winner > last, 0, rows.gather(0, clamp(winner, max=last)))  # type: ignore[no-any-return]
     attrs = {"rows": bags, "padding_idx": -1, "by_frequency": False}
     kept = cast(counts, rows.dtype).unsqueeze(-1)
-    sums = apply(ROW_SUM, (rows * kept, bag), attrs)
+    sums = apply(ROW_SUM, (where(counts.unsqueeze(-1), rows, 0), bag), attrs)
     return sums if mode == "sum" else sums / clamp_min(apply(ROW_SUM, (kept, bag), attrs), 1)
 
 

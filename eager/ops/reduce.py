@@ -395,6 +395,8 @@ Aminmax = named_result("aminmax", "min", "max")
 @public(samples=[sample(A(2, 3, distinct=True)), sample(A(2, 3, distinct=True), dim=1), sample(A(2, 3), dim=0, keepdim=True)])
 def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Minimum and maximum of all elements, or over `dim`: (min, max)."""
+    if isinstance(dim, (tuple, list)):
+        raise TypeError(f"aminmax(): argument 'dim' must be int, not {type(dim).__name__}; amin and amax take several dims")
     need_elements("aminmax", input, wrap_dims(dim, input._array.ndim), dim)
     return Aminmax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 

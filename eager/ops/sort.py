@@ -264,13 +264,14 @@ def quantiles(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
         raise RuntimeError(f"{name}() interpolation must be one of {', '.join(INTERPOLATIONS)}, but got {interpolation}")
     q = checked_fractions(name, input, q)
     ndim, many = input._array.ndim, q._array.ndim == 1
+    dim = None if dim is None else wrap_dim(dim, ndim)
     shape = [1] * ndim if dim is None else list(input._array.shape)
     if dim is not None and ndim:
-        shape[wrap_dim(dim, ndim)] = 1
-    rows = input.reshape(1, -1) if dim is None or not ndim else input.movedim(wrap_dim(dim, ndim), -1)
+        shape[dim] = 1
+    rows = input.reshape(1, -1) if dim is None or not ndim else input.movedim(dim, -1)
     found = at_fractions(rows, q.reshape(-1), interpolation, skip_nan).movedim(-1, 0)
     if not keepdim:
-        shape = [] if dim is None else [n for d, n in enumerate(shape) if d != wrap_dim(dim, ndim)]
+        shape = [] if dim is None else [n for d, n in enumerate(shape) if d != dim]
     return found.reshape((q._array.size, *shape) if many else tuple(shape))  # type: ignore[no-any-return]
 
 
