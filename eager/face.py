@@ -2,7 +2,7 @@
 
 A call goes straight to the function, and only one that fails is looked at again, so the rest costs a frame and no more.
 PyTorch takes other names of some arguments (NumPy's `axis` and `keepdims`), and `out=` where a function makes new tensors; and
-what is no tensor where one is due gets an error that names the argument.
+what is no tensor where one is due gets an error that names the argument. Any error gets a note that shows the call.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from .errors import describe
 from .rules import parameters
 from .tape import local
 from .tensor import Tensor
@@ -35,11 +36,12 @@ def faced(function: Any, space: str, name: str, takes_out: bool) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except Exception:
+        except Exception as error:
             said = takes_out and "out" in kwargs
             out = kwargs.pop("out") if said else None
             if not said and not any(old in kwargs for old in renamed):
                 wrong = not_a_tensor(function, name, args, kwargs)
+                note(wrong or error, name, args, kwargs)
                 if wrong is None:
                     raise
                 raise wrong from None
@@ -73,6 +75,27 @@ def not_a_tensor(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[s
         if is_due(function, parameter) and not fits:
             return TypeError(f"{name}(): argument '{parameter}' must be Tensor, not {type(value).__name__}")
     return None
+
+
+IN = "in the call "
+
+
+def note(error: Exception, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Say in an error's notes, which its traceback shows, what was called with what: the outermost call is the user's."""
+    text = ", ".join([described(a) for a in args] + [f"{k}={described(v)}" for k, v in kwargs.items()])
+    notes = getattr(error, "__notes__", None)
+    if notes and notes[-1].startswith(IN):
+        notes.pop()
+    error.add_note(f"{IN}{name}({text})")
+
+
+def described(x: Any) -> str:
+    """An argument in a note: tensors by dtype and shape."""
+    if isinstance(x, Tensor):
+        return describe(x)
+    if isinstance(x, (tuple, list)) and any(isinstance(v, Tensor) for v in x):
+        return f"[{', '.join(described(v) for v in x[:4])}{', ...' if len(x) > 4 else ''}]"
+    return f"a {type(x).__name__} of {len(x)}" if hasattr(x, "__len__") and len(x) > 40 else f"{x!r:.60}"
 
 
 def into(out: Any, value: Any, name: str) -> Any:

@@ -117,6 +117,21 @@ def test_out_has_no_gradient_and_a_fitting_type() -> None:
         F.mse_loss(x, x, out=x)
 
 
+# ---- notes
+
+
+def test_a_note_shows_the_call() -> None:
+    with pytest.raises(IndexError) as caught:
+        x.var(dim=7)  # whose error comes from deeper down
+    assert caught.value.__notes__ == ["in the call var(float64[2, 3], dim=7)"]
+    with pytest.raises(RuntimeError) as joined:
+        tj.cat([x, x[:, :2]])
+    assert joined.value.__notes__ == ["in the call cat([float64[2, 3], float64[2, 2]])"]
+    with pytest.raises(TypeError) as wrong:
+        tj.sum([1.0] * 100)
+    assert wrong.value.__notes__ == ["in the call sum(a list of 100)"]
+
+
 # ---- no tensors
 
 
