@@ -155,16 +155,19 @@ class Tensor:
         return self._array.shape[wrap_dim(dim, self._array.ndim)]
 
     def dim(self) -> int:
+        """The number of dimensions."""
         return int(self._array.ndim)
 
     ndimension = dim
 
     def numel(self) -> int:
+        """The number of elements."""
         return int(self._array.size)
 
     nelement = numel
 
     def element_size(self) -> int:
+        """The bytes of one element."""
         return int(self._array.itemsize)
 
     def stride(self, dim: int | None = None) -> Any:
@@ -179,18 +182,23 @@ class Tensor:
         return int(data_pointer(self._array) - data_pointer(self._base._array)) // self._array.itemsize
 
     def data_ptr(self) -> int:
+        """The address of the first element."""
         return data_pointer(self._array)
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements stand in memory in order, without gaps."""
         return bool(self._array.flags.c_contiguous)
 
     def is_floating_point(self) -> bool:
+        """Whether the elements are floats."""
         return self.dtype.is_floating_point
 
     def is_complex(self) -> bool:
+        """Whether the elements are complex numbers: never."""
         return False
 
     def is_signed(self) -> bool:
+        """Whether the dtype has negative numbers."""
         return self.dtype.is_signed
 
     def __len__(self) -> int:

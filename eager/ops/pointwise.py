@@ -813,12 +813,10 @@ def inside(x: Tensor, low: Any, high: Any) -> Tensor:
 def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -> Tensor:
     """Limit the elements to [min, max], numbers or tensors."""
     if min is None and max is None:
-        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+        raise RuntimeError("clamp: At least one of 'min' or 'max' must not be None")
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         if isinstance(out, InPlace):
             return overwrite(out.tensor, clamp, (min, max), {}, "clamp_")
-        if isinstance(out, InPlace) and input.requires_grad:
-            input = input.clone()  # what is saved for the gradient must not be written over
         found = input if min is None else maximum(input, min)
         found = found if max is None else minimum(found, max)
         return found if out is None else out_or_inplace(found, out, "clamp")
