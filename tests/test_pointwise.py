@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
+import tapejit.nn.functional as F
 from tapejit.eager.ops.pointwise import floor_division
 
 INF, NAN = math.inf, math.nan
@@ -139,3 +140,46 @@ def test_true_is_one_for_the_other_operators() -> None:
     assert (tj.ones(2) + True).tolist() == [2, 2]
     assert (True * tj.ones(2)).tolist() == [1, 1]
     assert (tj.ones(2) / True).dtype is tj.float32
+
+
+# ---- gradients at corners
+
+
+def gradient(function: Callable[[tj.Tensor], tj.Tensor], at: list[float]) -> list[float]:
+    x = tj.tensor(at, dtype=tj.float64, requires_grad=True)
+    function(x).sum().backward()
+    assert x.grad is not None
+    return x.grad.tolist()
+
+
+def test_a_limit_that_is_met_leaves_the_gradient_whole() -> None:
+    low, high = tj.zeros(5, dtype=tj.float64), tj.ones((), dtype=tj.float64)
+    at = [-1.0, 0.0, 0.5, 1.0, 2.0]
+    assert gradient(lambda x: x.clamp(low, high), at) == [0, 1, 1, 1, 0]
+    assert gradient(lambda x: x.clamp(0, 1), at) == [0, 1, 1, 1, 0]
+    assert gradient(lambda x: x.clamp(min=low), at) == [0, 1, 1, 1, 1]
+    assert tj.tensor([NAN]).clamp(tj.zeros(1), tj.ones(1)).isnan().all()
+    assert tj.tensor([0.5]).clamp(tj.tensor([NAN]), tj.ones(1)).isnan().all()
+
+
+def test_powers_of_zero() -> None:
+    assert gradient(lambda x: 0.0**x, [0.0, 1.0, 2.0]) == [0, 0, 0]
+    base = tj.tensor([0.0, 0.0, 2.0], dtype=tj.float64)
+    assert gradient(lambda x: base**x, [0.0, 2.0, 1.0]) == pytest.approx([0, 0, 2 * math.log(2)])
+
+
+def test_the_angle_of_the_origin() -> None:
+    origin = tj.zeros(2, dtype=tj.float64)
+    assert gradient(lambda x: tj.atan2(x, origin), [0.0, 1.0]) == [0, 0]
+    assert gradient(lambda x: tj.atan2(origin, x), [0.0, 1.0]) == [0, 0]
+
+
+def test_logit_at_its_ends() -> None:
+    assert gradient(tj.logit, [0.0, 0.5, 1.0]) == [INF, 4, INF]
+    assert tj.logit(tj.tensor([0.0, 1.0])).tolist() == [-INF, INF]
+
+
+def test_the_second_slope_of_a_limit_is_zero_at_zero() -> None:
+    x = tj.tensor([0.0, 3.0, 7.0], dtype=tj.float64, requires_grad=True)
+    (g,) = tj.autograd.grad(F.relu6(x).sum(), x, create_graph=True)
+    assert tj.autograd.grad(g.sum(), x)[0].tolist() == [0, 0, 0]

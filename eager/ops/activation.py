@@ -17,7 +17,7 @@ from ..blocks import blockwise
 from ..op import Op, apply, overwrite, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
-from .pointwise import clamp, erf, exp, expm1, kept, log1p, minimum, sigmoid, tanh, where
+from .pointwise import clamp, erf, exp, expm1, kept, log1p, minimum, sigmoid, sign, tanh, where
 from .random import rand_like
 
 _ROOT_2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
@@ -104,7 +104,7 @@ HARDTANH_BACKWARD = primitive(
     "hardtanh_backward",
     "composite",
     lambda xp, g, x, *, low, high: kept(xp, g, ~((x <= low) | (x >= high))),
-    expand=lambda g, x, low, high: where((x <= low) | (x >= high), clamp(x, 0, 0), g),
+    expand=lambda g, x, low, high: where((x <= low) | (x >= high), sign(x) * 0, g),  # 0, with a slope of 0
 )
 HARDTANH = primitive(
     "hardtanh",

@@ -335,13 +335,21 @@ def _pow_base(g: Tensor, a: Any, b: Any) -> Tensor:
     return g * (where(b == 0, slope.new_zeros(()), slope) if isinstance(b, Tensor) else slope)
 
 
+def _pow_exponent(a: Any, out: Tensor) -> Tensor:
+    """The slope of a ** b in b; 0 at a base of 0 unless the power is infinite there."""
+    if not isinstance(a, Tensor):
+        a = out.new_full((), a)
+    still = (a == 0) & isfinite(out)
+    return where(still, 0, out * log(where(still, 1, a)))  # type: ignore[no-any-return]
+
+
 POW = primitive(
     "pow",
     "pointwise",
     lambda xp, a, b: power(xp, a, b),
     grad={
         "a": lambda g, a, b: flat(g) if _is_zero(b) else _pow_base(g, a, b),
-        "b": lambda g, a, out: g * xlogy(out, a),
+        "b": lambda g, a, out: g * _pow_exponent(a, out),
     },
 )
 
@@ -556,8 +564,9 @@ def sgn(input: Tensor) -> Tensor:
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), with x clamped to [eps, 1 - eps] first if eps is given."""
     (x,) = promoted("logit", input, at_least=dtypes.FLOAT)
+    dtype, x = x.dtype, cast(x, dtypes.float32) if x._array.itemsize == 2 else x
     x = x if eps is None else clamp(x, eps, 1 - eps)
-    return log(x / (1 - x))
+    return cast(log(x) - log1p(-x), dtype)
 
 
 @public(samples=[sample(A(2, 3, lo=-1.0)), sample(A(3))], inplace=True)
@@ -617,11 +626,19 @@ fmax = binary("fmax", _largest_number, ufunc="fmax", samples=_apart, inplace=Fal
 fmin = binary("fmin", _smallest_number, ufunc="fmin", samples=_apart, inplace=False)
 atan2 = binary(
     "atan2",
-    {"a": lambda g, a, b: g * b / (a * a + b * b), "b": lambda g, a, b: -g * a / (a * a + b * b)},
+    {"a": lambda g, a, b: g * b / squared_length(a, b), "b": lambda g, a, b: -g * a / squared_length(a, b)},
     ufunc="arctan2",
     at_least=dtypes.FLOAT,
     samples=[sample(A(2, 3, lo=0.2), A(2, 3)), sample(A(2, 1, lo=0.2), A(3))],
 )
+
+
+def squared_length(a: Any, b: Any) -> Tensor:
+    """a^2 + b^2; at the origin infinite, so that what is divided by it is 0."""
+    found = a * a + b * b
+    return where(found == 0, math.inf, found)  # type: ignore[no-any-return]
+
+
 hypot = binary(
     "hypot",
     {"a": lambda g, a, out: g * a / out, "b": lambda g, b, out: g * b / out},
@@ -801,6 +818,13 @@ def inside(x: Tensor, low: Any, high: Any) -> Tensor:
     return x >= low if high is None else (x >= low) & (x <= high)
 
 
+def limited(x: Tensor, low: Any, high: Any) -> Tensor:
+    """Within limits of which one at least is a tensor: x itself where it is equal to a limit, with all of the gradient."""
+    if low is not None:
+        x = where((x >= low) | isnan(x), x, low)
+    return x if high is None else where((x <= high) | isnan(x), x, high)
+
+
 @public(
     samples=[
         sample(A(2, 3), -0.7, 0.8),
@@ -817,8 +841,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         if isinstance(out, InPlace):
             return overwrite(out.tensor, clamp, (min, max), {}, "clamp_")
-        found = input if min is None else maximum(input, min)
-        found = found if max is None else minimum(found, max)
+        found = limited(input, min, max)
         return found if out is None else out_or_inplace(found, out, "clamp")
     bounds = [b for b in (min, max) if b is not None]
     input = cast(input, result_type(input, *bounds))
