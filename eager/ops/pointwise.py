@@ -869,6 +869,8 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     if not isinstance(weight, Tensor):
         weight = operand(weight, "lerp")
         return input + weight * way if -0.5 < weight < 0.5 else end - way * (1 - weight)
+    if weight._array.ndim == 0 and _is_bool(weight):
+        weight = cast(weight, way.dtype)
     return where(abs(weight) < 0.5, input + weight * way, end - way * (1 - weight))  # type: ignore[no-any-return]
 
 
