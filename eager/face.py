@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from .dtypes import can_cast
 from .errors import describe
 from .rules import parameters
 from .tape import local
@@ -103,13 +104,23 @@ def into(out: Any, value: Any, name: str) -> Any:
     if isinstance(value, tuple):
         if not isinstance(out, (tuple, list)) or len(out) != len(value):
             raise TypeError(f"{name}(): argument 'out' must be a tuple of {len(value)} Tensors")
-        found = [into(o, v, name) for o, v in zip(out, value, strict=True)]
+        for o, v in zip(out, value, strict=True):
+            check_out(o, v, name)
+        found = [stored(o, v, name) for o, v in zip(out, value, strict=True)]
         return type(value)(*found) if hasattr(value, "_fields") else tuple(found)
+    check_out(out, value, name)
+    return stored(out, value, name)
+
+
+def check_out(out: Any, value: Tensor, name: str) -> None:
     if not isinstance(out, Tensor):
         raise TypeError(f"{name}(): argument 'out' must be Tensor, not {type(out).__name__}")
     if local.state.grad and (value.requires_grad or out.requires_grad):
         raise no_gradients(name)
-    return stored(out, value, name)
+    if not can_cast(value.dtype, out.dtype):
+        raise RuntimeError(
+            f"{name}(): result type {value.dtype.legacy} can't be cast to the desired output type {out.dtype.legacy}"
+        )
 
 
 def no_gradients(name: str) -> RuntimeError:

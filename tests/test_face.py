@@ -104,6 +104,12 @@ def test_out_of_several_results() -> None:
     assert values.tolist() == x.sort(1).values.tolist()
     with pytest.raises(TypeError, match="tuple of 2 Tensors"):
         tj.sort(x, 1, out=values)
+    before = values.tolist()
+    with pytest.raises(RuntimeError, match="Double can't be cast to the desired output type Long"):
+        tj.sort(-x, 1, out=(indices, indices))
+    with pytest.raises(RuntimeError, match="Long can't be cast to the desired output type Bool"):
+        tj.sort(-x, 1, out=(values, indices > 0))
+    assert values.tolist() == before  # all or nothing
 
 
 def test_out_has_no_gradient_and_a_fitting_type() -> None:

@@ -194,3 +194,8 @@ def test_a_slice_gradient_of_infinity_stays_outside() -> None:
     x[0] = 0.0
     (x * tj.tensor([float("inf"), 1.0, 1.0], dtype=tj.float64)).sum().backward()
     assert a.grad.tolist() == [0, 1, 1]
+
+
+def test_reversed() -> None:
+    assert reversed(tj.arange(6).reshape(3, 2)).tolist() == [[4, 5], [2, 3], [0, 1]]
+    assert reversed(tj.tensor(3)).item() == 3

@@ -164,6 +164,14 @@ def flip(input: Tensor, *places: Any, dims: Any = None) -> Tensor:
     return apply(FLIP, (input,), {"dims": found if input._array.ndim else ()})
 
 
+def reversed_(self: Tensor) -> Tensor:
+    """`reversed(x)`: the rows in the opposite order."""
+    return flip(self, 0) if self._array.ndim else self
+
+
+setattr(Tensor, "__reversed__", reversed_)  # noqa: B010 -- methods are not declared
+
+
 @public(samples=[sample(A(2, 3)), sample(A(2, 3, 2))])
 def fliplr(input: Tensor) -> Tensor:
     """The columns in the opposite order."""
