@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,3 +215,26 @@ def test_triplets_with_another_distance() -> None:
 
 def test_softly_margined_extremes() -> None:
     assert F.soft_margin_loss(tj.tensor([1e4, -1e4]), tj.tensor([1.0, 1.0]), reduction="none").tolist() == [0, 1e4]
+
+
+@pytest.mark.parametrize("loss", [F.cross_entropy, F.nll_loss])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_ignored_rows_count_for_nothing_whatever_they_hold(loss: Any, smoothing: float) -> None:
+    """Padding often does hold NaN: the softmax of a row that is masked altogether."""
+    extra = {"label_smoothing": smoothing} if loss is F.cross_entropy else {}
+    x = tj.tensor([[tj.nan, 1.0, 2.0], [0.3, -0.2, 0.1], [tj.inf, 0.0, 0.0]], requires_grad=True)
+    alone = x.detach()[1:2].requires_grad_()
+    target = tj.tensor([-100, 2, -100])
+    for reduction in ("mean", "sum"):
+        x.grad = alone.grad = None
+        found = loss(x, target, reduction=reduction, **extra)
+        expected = loss(alone, target[1:2], reduction=reduction, **extra)
+        assert found.item() == pytest.approx(expected.item())
+        found.backward()
+        expected.backward()
+        assert x.grad[0].tolist() == x.grad[2].tolist() == [0, 0, 0]
+        assert x.grad[1].tolist() == pytest.approx(alone.grad[0].tolist())
+    assert loss(x, target, reduction="none", **extra)[::2].tolist() == [0, 0]
+    wide = x.detach().T[None].requires_grad_()  # (N, C, S)
+    loss(wide, target[None], **extra).backward()
+    assert wide.grad[0, :, 0].tolist() == wide.grad[0, :, 2].tolist() == [0, 0, 0]

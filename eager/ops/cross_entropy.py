@@ -17,7 +17,7 @@ from ..samples import A, I, sample
 from ..tensor import Tensor
 from .loss import legacy_reduction, reduced
 from .norm import is_array, wide, wide_tensor
-from .pointwise import cast, exp
+from .pointwise import cast, exp, where
 from .reduce import total
 from .softmax import LOG_SOFTMAX_BACKWARD, log_softmax, run_log_softmax
 
@@ -54,6 +54,7 @@ def run_cross_entropy(
         smooth = total(xp, logs * each if is_array(each) else logs, (1,), True)[:, 0] * counts
         smooth *= label_smoothing / x.shape[1]
         loss -= smooth
+    loss = xp.where(counts, loss, xp.zeros((), loss.dtype))  # a row that does not count may hold NaN
     if reduction != "none":
         loss = xp.add.reduce(loss, axis=None)
     if reduction == "mean":
@@ -95,6 +96,8 @@ def run_cross_entropy_backward(
     row = xp.arange(p.shape[0])
     place = (row, index) if p.ndim == 2 else (row[:, None], index, xp.arange(p.shape[2]))
     p[place] -= of_target * g
+    if not bool(counts.all()):
+        xp.moveaxis(p, 1, -1)[~counts] = 0
     return p.astype(dtype, copy=False)
 
 
@@ -124,6 +127,7 @@ def cross_entropy_by_parts(
     if label_smoothing:
         smooth = (logs * class_weights(weight, x.ndim)).sum(1) * kept
         loss = loss * (1 - label_smoothing) - smooth * (label_smoothing / x._array.shape[1])
+    loss = where(kept != 0, loss, 0)
     if reduction != "none":
         loss = loss.sum() / of_target.sum() if reduction == "mean" else loss.sum()
     return cast(loss, dtype), cast(logs, dtype)
@@ -141,7 +145,7 @@ def cross_entropy_backward_by_parts(
     if label_smoothing:
         q = q + kept.unsqueeze(1) * class_weights(weight, logs.ndim) * (label_smoothing / logs._array.shape[1])
     g = g if reduction != "none" else g.unsqueeze(1)
-    return cast((exp(logs) * q.sum(1, keepdim=True) - q) * g, dtype)
+    return cast(where(kept.unsqueeze(1) != 0, (exp(logs) * q.sum(1, keepdim=True) - q) * g, 0), dtype)
 
 
 def cross_entropy_gradient(
@@ -321,6 +325,6 @@ def nll_loss(
         loss = nll_loss(input.unsqueeze(0), target.reshape(1), weight, None, ignore_index, None, reduction)
         return loss.reshape(target.shape) if reduction == "none" else loss  # type: ignore[no-any-return]
     check_targets("nll_loss", input, target, weight)
-    index, _, of_target = classes_of(input, target, weight, int(ignore_index))
-    loss = -input.gather(1, index.unsqueeze(1)).squeeze(1) * of_target
+    index, kept, of_target = classes_of(input, target, weight, int(ignore_index))
+    loss = where(kept != 0, -input.gather(1, index.unsqueeze(1)).squeeze(1) * of_target, 0)
     return loss.sum() / of_target.sum() if reduction == "mean" else reduced(loss, reduction)  # type: ignore[no-any-return]
