@@ -354,7 +354,8 @@ def _walk(
                     arrived[edge] = result
             else:
                 # A leaf may keep its first gradient as its buffer if nothing else refers to that memory.
-                leaves.add(edge, result, edge._grad is None and node.own_gradients and is_fresh(result, g, saved, results))
+                fresh = edge._grad is None and node.own_gradients and is_fresh(result)
+                leaves.add(edge, result, fresh)
     leaves.finish()
 
 
@@ -403,19 +404,14 @@ class Leaves:
                 self.captured[leaf] = g
 
 
-def is_fresh(result: Tensor, g: Any, saved: dict[str, Any], results: Sequence[Tensor | None]) -> bool:
-    """Whether a gradient's memory is referred to by nothing else: no view, no saved value, not `g`, no other result."""
+def is_fresh(result: Tensor) -> bool:
+    """Whether a rule's result is referred to by nothing but the list it came in, and so is its memory: it is not `g`, not
+    saved, not another result as well, and there is no view of it."""
     array = result._array
-    if not (array.flags.c_contiguous and _owns_memory(array)) or result._node is not None:
+    if sys.getrefcount(result) > ALONE[0] or sys.getrefcount(array) > ALONE[1] or result._node is not None:
         return False
-    incoming = g if isinstance(g, list) else (g,)
-    if sum(t is not None and t._array is array for t in (*incoming, *results)) > 1:
+    if not array.flags.c_contiguous:
         return False
-    return not _refers_to(saved.values(), array)
-
-
-def _owns_memory(array: Any) -> bool:
-    """Whether memory is the array's own, or that of an array as large which nothing but this view refers to."""
     if array.flags.owndata:
         return True
     if type(array) is not np.ndarray or type(array.base) is not np.ndarray:
@@ -423,8 +419,19 @@ def _owns_memory(array: Any) -> bool:
     return array.base.nbytes == array.nbytes and array.base.flags.owndata and sys.getrefcount(array.base) == 2
 
 
-def _refers_to(values: Any, array: Any) -> bool:
-    return any(v is array or (type(v) is tuple and _refers_to(v, array)) for v in values)
+def _references(result: Tensor) -> tuple[int, int]:
+    array = result._array
+    return sys.getrefcount(result), sys.getrefcount(array)
+
+
+def _when_alone() -> tuple[int, int]:
+    """How often Python counts a tensor and its array in `is_fresh`, called as `_walk` does, if nothing else refers to them."""
+    results = [wrap(np.empty(1))]
+    result = results[0]
+    return _references(result)
+
+
+ALONE = _when_alone()
 
 
 def run_hooks(hooks: dict[int, Callable[[Tensor], Tensor | None]] | None, g: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from ..tape import sum_to
 from ..tensor import Tensor
 from .movement import CAT, WINDOWS
 from .pointwise import cast, clamp_min, rsqrt
-from .reduce import LONG
+from .reduce import LONG, summing
 from .reduce import total as sums
 
 # ---- sums in a kernel
@@ -41,7 +41,7 @@ def trailing(ndim: int, dims: tuple[int, ...]) -> bool:
 def total(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
     """The sum over dims, which stay as length 1; where these stand on both sides of others, the inner ones first."""
     if x.ndim == 2 and dims == (1,) and x.shape[1] <= LONG:
-        return xp.matmul(x, xp.ones((x.shape[1], 1), x.dtype))
+        return xp.matmul(x, summing(xp, x.shape[1], x.dtype)[:, None])
     if 0 in dims and x.ndim - 1 in dims and len(dims) < x.ndim:
         x, dims = sums(xp, x, tuple([d for d in dims if d]), True), (0,)
     return sums(xp, x, dims, True)
@@ -57,7 +57,7 @@ def squares(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
 def onto(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     """The sum over all that broadcasting `shape` to x's shape had stretched."""
     if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= LONG:
-        return xp.matmul(xp.ones(x.shape[0], x.dtype), x)
+        return xp.matmul(summing(xp, x.shape[0], x.dtype), x)
     extra = x.ndim - len(shape)
     dims = (*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 and x.shape[i + extra] != 1))
     return (total(xp, x, dims) if dims else x).reshape(shape)

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import dtypes, special
 from ..face import no_gradients, stored
-from ..op import InPlace, Op, apply, overwrite, primitive, public
+from ..op import PRIMITIVES, InPlace, Op, apply, overwrite, primitive, public
 from ..samples import A, B, I, Sample, sample
 from ..tensor import Tensor, wrap
 
@@ -215,7 +215,8 @@ def _additive(op: Op, name: str) -> Callable[..., Tensor]:
         if alpha != 1:
             if isinstance(alpha, float) and isinstance(input, Tensor) and not input.dtype.is_floating_point:
                 raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
-            other = other * alpha
+            plain = type(alpha) is float and isinstance(other, Tensor) and other._array.dtype.kind == "f"
+            other = apply(PRIMITIVES["mul"], (other, alpha)) if plain else other * alpha
         return put(op, (input, other), {}, out)
 
     function.__name__ = function.__qualname__ = name

@@ -5,6 +5,7 @@ A reduction's attributes are always `dims` (a tuple of non-negative dims) and `k
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -89,15 +90,27 @@ def total(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> Any:
         if ordered[-1] == len(dims) - 1:
             return _columns(x.reshape(n, -1)).reshape((1,) * len(dims) * keepdim + x.shape[len(dims) :])
         if ordered[0] == kept and n <= LONG:
-            return (x.reshape(-1, n) @ np.ones(n, x.dtype)).reshape(x.shape[:kept] + (1,) * len(dims) * keepdim)
+            return (x.reshape(-1, n) @ summing(xp, n, x.dtype)).reshape(x.shape[:kept] + (1,) * len(dims) * keepdim)
     return reduced(xp, "sum", x, dims, keepdim)
+
+
+def summing(xp: Any, n: int, dtype: Any) -> Any:
+    """A vector of ones to multiply by; NumPy's is made once, as n is LONG at most."""
+    return _summing(n, dtype) if xp is np else xp.ones(n, dtype)
+
+
+@functools.lru_cache(64)
+def _summing(n: int, dtype: Any) -> Any:
+    made = np.ones(n, dtype)
+    made.flags.writeable = False
+    return made
 
 
 def _columns(x: Any) -> Any:
     """The sums of a matrix's columns; long ones as a sum of shorter ones."""
     rows = x.shape[0]
     if rows <= LONG:
-        return np.ones(rows, x.dtype) @ x
+        return _summing(rows, x.dtype) @ x
     side = math.isqrt(rows)
     whole = rows // side * side
     found = np.ones(whole // side, x.dtype) @ (np.ones(side, x.dtype) @ x[:whole].reshape(-1, side, x.shape[1]))
