@@ -12,7 +12,22 @@ import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
-from .eager import accelerator, amp, autograd, backends, cuda, devices, distributions, dtypes, linalg, nn, optim, random, utils
+from .eager import (
+    accelerator,
+    amp,
+    autograd,
+    backends,
+    cuda,
+    devices,
+    distributions,
+    dtypes,
+    linalg,
+    nn,
+    optim,
+    random,
+    serialization,
+    utils,
+)
 from .eager import op as _op
 from .eager.amp.autocast_mode import (
     autocast,
@@ -115,7 +130,20 @@ globals().update(_legacy_types(on_cuda=False))
 
 
 # `import tapejit.nn.functional` finds what lives in `eager/nn/functional.py`.
-_PUBLIC = ("accelerator", "amp", "autograd", "backends", "cuda", "distributions", "linalg", "nn", "optim", "random", "utils")
+_PUBLIC = (
+    "accelerator",
+    "amp",
+    "autograd",
+    "backends",
+    "cuda",
+    "distributions",
+    "linalg",
+    "nn",
+    "optim",
+    "random",
+    "serialization",
+    "utils",
+)
 for _name, _module in list(_sys.modules.items()):
     if _name.startswith(f"{__name__}.eager.") and _name.split(".")[2] in _PUBLIC:
         _sys.modules[_name.replace(".eager.", ".", 1)] = _module
