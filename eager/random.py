@@ -98,7 +98,49 @@ def unforeseen() -> int:
     return int.from_bytes(os.urandom(8), "little")
 
 
-default_generator = Generator().manual_seed(unforeseen())
+class DefaultGenerator(Generator):
+    """What is used where no generator is given: one for all threads, but for those that have a stream of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._own = threading.local()
+
+    def separate(self) -> None:
+        """From now on this thread has a stream of its own, as a worker process has."""
+        self._own.stream = Generator()
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Begin the stream of `seed` anew."""
+        own = getattr(self._own, "stream", None)
+        return super().manual_seed(seed) if own is None else own.manual_seed(seed)
+
+    def initial_seed(self) -> int:
+        """The seed of the stream."""
+        own = getattr(self._own, "stream", None)
+        return super().initial_seed() if own is None else own.initial_seed()
+
+    def take_call(self) -> tuple[int, int]:
+        """(seed, call number) of the next random op."""
+        own = getattr(self._own, "stream", None)
+        return super().take_call() if own is None else own.take_call()
+
+    def get_state(self) -> Tensor:
+        """Seed and call number, as a tensor of 16 bytes."""
+        own = getattr(self._own, "stream", None)
+        return super().get_state() if own is None else own.get_state()
+
+    def set_state(self, new_state: Tensor) -> Generator:
+        """Go on from a state that `get_state` returned."""
+        own = getattr(self._own, "stream", None)
+        return super().set_state(new_state) if own is None else own.set_state(new_state)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._seed, self._call = state["seed"], state["call"]
+
+
+default_generator = DefaultGenerator()
+default_generator.seed()
 
 
 def manual_seed(seed: int) -> Generator:

@@ -1,6 +1,8 @@
 """Datasets, samplers and the DataLoader, in this process and in workers."""
 
+import gc
 import os
+import threading
 import time
 
 import numpy as np
@@ -61,6 +63,10 @@ class Noise(Squares):
         return tj.rand(1)
 
 
+PROCESSES = {"num_workers": 2}
+THREADS = {"num_workers": 2, "multiprocessing_context": "threads"}
+
+
 def data():
     return TensorDataset(tj.arange(50).float().reshape(25, 2), tj.arange(25))
 
@@ -77,11 +83,15 @@ def test_batches_in_order_with_the_rest():
     )
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+WORKERS = pytest.mark.parametrize("workers", [{}, PROCESSES, THREADS], ids=["here", "processes", "threads"])
+POOLS = pytest.mark.parametrize("workers", [PROCESSES, THREADS], ids=["processes", "threads"])
+
+
+@WORKERS
 def test_shuffling_repeats_with_the_seed_and_loses_nothing(workers):
     def epoch(seed):
         tj.manual_seed(seed)
-        return [i for b in DataLoader(data(), batch_size=4, shuffle=True, num_workers=workers) for i in b[1].tolist()]
+        return [i for b in DataLoader(data(), batch_size=4, shuffle=True, **workers) for i in b[1].tolist()]
 
     assert epoch(1) == epoch(1) != epoch(2)
     assert sorted(epoch(1)) == list(range(25))
@@ -116,24 +126,25 @@ def test_without_batches():
     assert [b.tolist() if isinstance(b, tj.Tensor) else b for b in DataLoader([1, 2, 3], batch_size=None)] == [1, 2, 3]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@WORKERS
 def test_iterable_datasets(workers):
-    loader = DataLoader(Stream(), batch_size=3, num_workers=workers)
+    loader = DataLoader(Stream(), batch_size=3, **workers)
     assert sorted(i for b in loader for i in b.tolist()) == list(range(10))
     assert sorted(i for b in loader for i in b.tolist()) == list(range(10))
-    full = DataLoader(Stream(), batch_size=3, num_workers=workers, drop_last=True)
+    full = DataLoader(Stream(), batch_size=3, **workers, drop_last=True)
     assert all(len(b) == 3 for b in full)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@WORKERS
 def test_errors_reach_the_caller(workers):
     seen = []
     with pytest.raises(KeyError, match="seven") as caught:
-        for batch in DataLoader(Failing(), batch_size=2, num_workers=workers):
+        for batch in DataLoader(Failing(), batch_size=2, **workers):
             seen += batch.tolist()
     assert seen == [0, 1, 2, 3, 4, 5]
     if workers:
-        assert "in DataLoader worker process 1" in str(caught.value) and "__getitem__" in str(caught.value)
+        kind = "thread" if workers is THREADS else "process"
+        assert f"in DataLoader worker {kind} 1" in str(caught.value) and "__getitem__" in str(caught.value)
 
 
 def test_a_dead_worker_is_an_error(monkeypatch):
@@ -152,12 +163,90 @@ def test_timeout():
         list(DataLoader(Slow(), num_workers=1, timeout=0.3))
 
 
-def test_workers_draw_different_numbers_and_repeat_with_the_seed():
-    def draw():
-        tj.manual_seed(5)
-        return [b.item() for b in DataLoader(Noise(8), batch_size=1, num_workers=2)]
+class Waiting(Squares):
+    go_on = threading.Event()
 
-    assert draw() == draw() and len(set(draw())) == 8
+    def __getitem__(self, i):
+        self.go_on.wait(60)
+        return i
+
+
+def test_timeout_of_threads():
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.3 seconds"):
+        list(DataLoader(Waiting(), timeout=0.3, **THREADS))
+    Waiting.go_on.set()
+
+
+def draw(workers):
+    tj.manual_seed(5)
+    drawn = [b.item() for b in DataLoader(Noise(8), batch_size=1, **workers)]
+    return [*drawn, tj.rand(1).item()]
+
+
+@POOLS
+def test_workers_draw_different_numbers_and_repeat_with_the_seed(workers):
+    assert draw(workers) == draw(workers) and len(set(draw(workers))) == 9
+
+
+def test_threads_draw_the_numbers_of_processes():
+    assert draw(THREADS) == draw(PROCESSES)
+
+
+class Slowly(Squares):
+    def __getitem__(self, i):
+        time.sleep(0.02 * (4 - i % 4))
+        return i
+
+
+def test_threads_fetch_ahead_and_keep_the_order():
+    start = time.perf_counter()
+    loader = DataLoader(Slowly(16), batch_size=1, num_workers=8, multiprocessing_context="threads")
+    assert [b.item() for b in loader] == list(range(16))
+    assert time.perf_counter() - start < 0.02 * 2.5 * 16
+
+
+def test_threads_end_with_the_epoch():
+    def alive():
+        return sum(thread.name.startswith("Thread-") for thread in threading.enumerate())
+
+    before = alive()
+    for _ in DataLoader(Squares(100), **THREADS):
+        break
+    gc.collect()
+    assert alive() == before
+    loader = DataLoader(Squares(4), persistent_workers=True, **THREADS)
+    assert len(list(loader)) == len(list(loader)) == 4 and alive() == before + 2
+    del loader
+    gc.collect()
+    assert alive() == before
+
+
+class Leaving(Squares):
+    def __getitem__(self, i):
+        raise SystemExit
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_dead_thread_is_an_error(monkeypatch):
+    monkeypatch.setattr("tapejit.eager.utils.data.worker._PATIENCE", 0.2)
+    with pytest.raises(RuntimeError, match="exited unexpectedly"):
+        list(DataLoader(Leaving(), **THREADS))
+
+
+def test_threads_know_which_they_are_and_share_the_dataset():
+    dataset = Known(4)
+    assert [b.item() for b in DataLoader(dataset, **THREADS)] == [0, 1, 0, 1]
+    assert dataset.seen == 4 and get_worker_info() is None
+
+
+class Known(Squares):
+    seen = 0
+
+    def __getitem__(self, i):
+        self.seen += 1
+        info = get_worker_info()
+        assert info.dataset is self and info.num_workers == 2
+        return info.id
 
 
 def init(worker):
@@ -211,6 +300,8 @@ def test_samplers():
         ({"num_workers": -1}, "num_workers option should be non-negative"),
         ({"prefetch_factor": 2}, "num_workers > 0"),
         ({"persistent_workers": True}, "num_workers > 0"),
+        ({"multiprocessing_context": "threads"}, "num_workers > 0"),
+        ({"multiprocessing_context": "fibres", "num_workers": 1}, "valid start method in .*threads.*, but got .*'fibres'"),
     ],
 )
 def test_bad_arguments(arguments, message):

@@ -1,9 +1,10 @@
-"""`DataLoader`: batches from a dataset, shuffled and fetched ahead by worker processes if wanted, reproducible by seed."""
+"""`DataLoader`: batches from a dataset, shuffled and fetched ahead by workers if wanted, reproducible by seed."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import multiprocessing.context
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,10 @@ from .worker import Pool
 
 
 class DataLoader:
-    """Iterate over batches of a dataset. Arguments, defaults and errors are PyTorch's."""
+    """Iterate over batches of a dataset. Arguments, defaults and errors are PyTorch's.
+
+    Beyond them, `multiprocessing_context="threads"` makes the workers threads of this process instead of processes.
+    """
 
     def __init__(
         self,
@@ -40,6 +44,7 @@ class DataLoader:
     ) -> None:
         iterable = isinstance(dataset, IterableDataset)
         _check(num_workers, timeout, prefetch_factor, persistent_workers)
+        _check_context(multiprocessing_context, num_workers)
         if iterable and (shuffle or sampler is not None or batch_sampler is not None):
             raise ValueError("DataLoader with IterableDataset: expected unspecified shuffle, sampler and batch_sampler options")
         if sampler is not None and shuffle:
@@ -118,6 +123,26 @@ def _check(num_workers: int, timeout: float, prefetch_factor: int | None, persis
         raise ValueError("prefetch_factor option should be positive")
     if num_workers == 0 and persistent_workers:
         raise ValueError("persistent_workers option needs num_workers > 0")
+
+
+def _check_context(context: Any, num_workers: int) -> None:
+    if context is None:
+        return
+    if num_workers == 0:
+        raise ValueError(
+            "multiprocessing_context can only be used with multi-process loading (num_workers > 0), but got num_workers=0"
+        )
+    if not isinstance(context, (str, multiprocessing.context.BaseContext)):
+        raise TypeError(
+            "multiprocessing_context option should be a valid context object or a string specifying the start method, but got "
+            f"multiprocessing_context={context}"
+        )
+    methods = [*multiprocessing.get_all_start_methods(), "threads"]
+    if isinstance(context, str) and context not in methods:
+        raise ValueError(
+            f"multiprocessing_context option should specify a valid start method in {methods}, but got "
+            f"multiprocessing_context='{context}'"
+        )
 
 
 def fetcher(dataset: Any, collate: Any, batched: bool, drop_last: bool) -> Any:

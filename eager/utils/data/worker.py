@@ -1,4 +1,8 @@
-"""DataLoader's worker processes: they fetch batches ahead, in order, and send errors back with their traceback."""
+"""DataLoader's workers: they fetch batches ahead, in order, and send errors back with their traceback.
+
+They are processes, or threads of this process. Threads need no copies of the data on the way and start at once; they share
+Python's lock, so they help where samples wait for files or NumPy. Both draw the same random numbers by this package's ops.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import itertools
 import multiprocessing
 import queue
 import random
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -13,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...random import manual_seed
+from ...random import default_generator, manual_seed
 
 _PATIENCE = 5.0  # seconds between looks at whether the workers are still alive
 
@@ -28,11 +33,12 @@ class WorkerInfo(NamedTuple):
 
 
 _info: WorkerInfo | None = None
+_of_thread = threading.local()
 
 
 def get_worker_info() -> WorkerInfo | None:
     """Which worker this is; None in the main process."""
-    return _info
+    return getattr(_of_thread, "info", _info)
 
 
 class Failure:
@@ -53,26 +59,24 @@ class End:
     """An iterable dataset has no more samples in this worker."""
 
 
-def work(worker: int, count: int, dataset: Any, make_fetcher: Any, init: Any, tasks: Any, results: Any) -> None:
+def work(worker: int, count: int, dataset: Any, make_fetcher: Any, init: Any, tasks: Any, results: Any, kind: str) -> None:
     """A worker's life: begin an epoch, fetch batches, until there is nothing to do."""
-    global _info
+    where = f"in DataLoader worker {kind} {worker}"
+    if kind == "thread":
+        default_generator.separate()
     fetch = None
     failed: Failure | None = None
     try:
         for task in iter(tasks.get, None):
-            kind, epoch, argument = task[0], task[1], task[2]
-            if kind == "begin":
-                seed = argument + worker
-                random.seed(seed)
-                np.random.seed(seed % 2**32)
-                manual_seed(seed)
-                _info = WorkerInfo(worker, count, seed, dataset)
+            action, epoch, argument = task[0], task[1], task[2]
+            if action == "begin":
+                begin(WorkerInfo(worker, count, argument + worker, dataset), kind)
                 try:
                     if init is not None:
                         init(worker)
                     fetch, failed = make_fetcher(dataset), None
                 except Exception as error:
-                    failed = Failure(error, f"in DataLoader worker process {worker}")
+                    failed = Failure(error, where)
                 continue
             number = task[3]
             if failed is not None:
@@ -83,26 +87,62 @@ def work(worker: int, count: int, dataset: Any, make_fetcher: Any, init: Any, ta
             except StopIteration:
                 payload = End()
             except Exception as error:
-                payload = Failure(error, f"in DataLoader worker process {worker}")
+                payload = Failure(error, where)
             results.put((epoch, number, payload))
     except KeyboardInterrupt:
         pass  # the main process gets one too, and says so
 
 
+def begin(info: WorkerInfo, kind: str) -> None:
+    """Seed a worker for an epoch. The states of `random` and `numpy.random` belong to all threads, so a thread leaves them
+    alone; `get_worker_info().seed` is there for generators of one's own."""
+    global _info
+    manual_seed(info.seed)
+    if kind == "thread":
+        _of_thread.info = info
+        return
+    random.seed(info.seed)
+    np.random.seed(info.seed % 2**32)
+    _info = info
+
+
+class Channel(queue.SimpleQueue[Any]):
+    """A queue to or from a thread."""
+
+    def clear(self) -> None:
+        """Forget what is still in it."""
+        try:
+            while True:
+                self.get_nowait()
+        except queue.Empty:
+            pass
+
+
+class Threads:
+    """Stands where multiprocessing's contexts do, and makes threads."""
+
+    kind = "thread"
+    Queue = Channel
+    Process = threading.Thread
+
+
 class Pool:
-    """Worker processes and the batches on their way."""
+    """The workers and the batches on their way."""
 
     def __init__(self, loader: Any, make_fetcher: Any) -> None:
         context: Any = loader.multiprocessing_context
-        if context is None or isinstance(context, str):
+        if context == "threads":
+            context = Threads
+        elif context is None or isinstance(context, str):
             context = multiprocessing.get_context(context)
+        self.kind = getattr(context, "kind", "process")
         self.timeout, self.epoch = loader.timeout, 0
         self.results = context.Queue()
         self.tasks = [context.Queue() for _ in range(loader.num_workers)]
         self.processes = []
         for i, tasks in enumerate(self.tasks):
             arguments = (i, loader.num_workers, loader.dataset, make_fetcher, loader.worker_init_fn, tasks, self.results)
-            process = context.Process(target=work, args=arguments, daemon=True)
+            process = context.Process(target=work, args=(*arguments, self.kind), daemon=True)
             with warnings.catch_warnings():  # Python warns of forking beside threads; NumPy's threads survive it
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
@@ -156,21 +196,22 @@ class Pool:
                 return self.results.get(timeout=patience)
             except queue.Empty:
                 waited += patience
-                dead = [p.pid for p in self.processes if not p.is_alive()]
+                dead = [str(getattr(p, "pid", p.name)) for p in self.processes if not p.is_alive()]
                 if dead:
-                    pids = ", ".join(str(p) for p in dead)
-                    raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from None
+                    raise RuntimeError(f"DataLoader worker (pid(s) {', '.join(dead)}) exited unexpectedly") from None
                 if self.timeout and waited >= self.timeout:
                     raise RuntimeError(f"DataLoader timed out after {self.timeout} seconds") from None
 
     def close(self) -> None:
         for tasks in self.tasks:
+            if self.kind == "thread":
+                tasks.clear()  # a thread cannot be ended from outside: it finishes the sample at hand and sees the None
             tasks.put(None)
         for process in self.processes:
             process.join(timeout=0.5)
-            if process.is_alive():
+            if process.is_alive() and self.kind == "process":
                 process.terminate()
                 process.join()
-        for channel in (*self.tasks, self.results):
+        for channel in (*self.tasks, self.results) if self.kind == "process" else ():
             channel.cancel_join_thread()
             channel.close()
