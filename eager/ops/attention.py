@@ -4,14 +4,14 @@ The forward kernel works on pieces (some heads, some rows of queries) whose scor
 row's log-sum-exp. The backward kernel makes the probabilities of a piece again from this, as flash attention does. Rows
 with every key masked give 0.
 
-Inside the kernels a query is (B, G, L, E), a key (B, S, E) and a value (B, S, F): G heads of queries share a head of
+Inside the kernels a query is (..., G, L, E), a key (..., S, E) and a value (..., S, F): G heads of queries share a head of
 keys. Log-sum-exp is +inf for rows with every key masked, which makes their probabilities 0.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from .softmax import softmax
 
 _BUFFER = 1 << 20  # scores computed at a time
 _CAUSAL_ROWS = 128  # rows computed at a time when the keys after them can be left out
+_SMALL = 16  # scores of this size can be given to `exp` as they are: their sums are far from overflow and from 0
 
 # ---- pieces
 
@@ -42,43 +43,57 @@ class Layout:
         self.heads = heads = math.prod(key.shape[:-2])
         self.groups = math.prod(query.shape[:-2]) // heads if heads else 1
         self.rows, self.keys = query.shape[-2], key.shape[-2]
-        self.query = query.reshape(heads, self.groups, *query.shape[-2:])
-        self.key = key.reshape(heads, *key.shape[-2:])
-        self.value = value.reshape(heads, *value.shape[-2:])
+        # One piece of heads needs no flat index of them, whose making copies transposed arrays that BLAS takes as they are.
+        together = key.ndim > 3 and self.at_a_time()[0] >= heads and all(unit_stride(x) for x in (query, key, value))
+        self.lead = lead = key.shape[:-2] if together else (heads,)
+        self.query = query.reshape(*lead, self.groups, *query.shape[-2:])
+        self.key = key.reshape(*lead, *key.shape[-2:])
+        self.value = value.reshape(*lead, *value.shape[-2:])
         self.mask, self.which = mask, None
         if is_array(mask):  # as (number, L or 1, S or 1), and for each head the number of its mask
-            lead = mask.shape[:-2]
-            numbers = xp.arange(math.prod(lead)).reshape(lead)
-            self.which = xp.broadcast_to(numbers, query.shape[:-2]).reshape(heads, self.groups)
-            self.mask = mask.reshape(math.prod(lead), *mask.shape[-2:])
+            masks = mask.shape[:-2]
+            numbers = xp.arange(math.prod(masks)).reshape(masks)
+            self.which = xp.broadcast_to(numbers, query.shape[:-2]).reshape(*lead, self.groups)
+            self.mask = mask.reshape(math.prod(masks), *mask.shape[-2:])
 
-    def pieces(self) -> Iterator[tuple[slice, slice, slice]]:
-        """(heads, rows of queries, keys). A causal piece leaves out the keys that come after its last row."""
+    def at_a_time(self) -> tuple[int, int]:
+        """How many heads and rows of queries make a piece."""
         per_row = max(self.groups * self.keys, 1)
         rows = max(min(self.rows, _BUFFER // per_row), 1)
         rows = min(rows, _CAUSAL_ROWS) if self.causal else rows
-        heads = max(_BUFFER // (per_row * rows), 1)
+        return max(_BUFFER // (per_row * rows), 1), rows
+
+    def pieces(self) -> list[tuple[slice, slice, slice]]:
+        """(heads, rows of queries, keys). A causal piece leaves out the keys that come after its last row."""
+        heads, rows = self.at_a_time()
+        found = []
         for h in range(0, self.heads, heads):
             for r in range(0, self.rows, rows):
                 end = min(r + rows, self.rows)
-                yield slice(h, h + heads), slice(r, end), slice(0, min(end, self.keys) if self.causal else self.keys)
+                keys = slice(0, min(end, self.keys) if self.causal else self.keys)
+                found.append((slice(h, h + heads), slice(r, end), keys))
+        return found
 
-    def scores(self, heads: slice, rows: slice, keys: slice, scale: float) -> Any:
-        """Masked scores (b, G, r, s) of a piece, in a new buffer."""
+    def scores(self, query: Any, key: Any, heads: slice, rows: slice, keys: slice) -> Any:
+        """Scores (..., G, r, s) of a piece's queries and keys, with the mask but with later keys too, in a new buffer."""
         xp = self.xp
-        query = wide(self.query[heads, :, rows]) * scale
-        b, g, r, width = query.shape
-        key = wide(self.key[heads, keys])
-        found = xp.matmul(query.reshape(b, g * r, width), key.swapaxes(-1, -2)).reshape(b, g, r, key.shape[1])
+        found = xp.matmul(joined(query), key.swapaxes(-1, -2)).reshape(*query.shape[:-1], key.shape[-2])
         if self.which is not None:
             whole = slice(None)
             part = self.mask[:, rows if self.mask.shape[1] > 1 else whole, keys if self.mask.shape[2] > 1 else whole]
             part = part if self.mask.shape[0] == 1 else part[self.which[heads]]
             found += hidden(xp, part, found.dtype) if part.dtype == bool else part.astype(found.dtype, copy=False)
-        if self.causal and keys.stop > rows.start + 1:
-            later = xp.arange(keys.stop) <= xp.arange(rows.start, rows.stop)[:, None]
-            found += hidden(xp, later, found.dtype)
         return found
+
+    def hide_later(self, scores: Any, rows: slice, keys: slice) -> None:
+        """Take the keys that come after a row out of its scores. All rows of a piece see the keys before its first row."""
+        columns = keys.stop - rows.start
+        if self.causal and columns > 1:
+            scores[..., rows.start :] += triangle(self.xp, rows.stop - rows.start, columns, scores.dtype)
+
+
+def unit_stride(x: Any) -> bool:
+    return bool(x.strides[-1] == x.itemsize)
 
 
 def hidden(xp: Any, mask: Any, dtype: Any) -> Any:
@@ -86,9 +101,30 @@ def hidden(xp: Any, mask: Any, dtype: Any) -> Any:
     return xp.where(mask, xp.zeros((), dtype), xp.full((), -np.inf, dtype))
 
 
+def triangle(xp: Any, rows: int, columns: int, dtype: Any) -> Any:
+    """What hides column j from row i if j > i; NumPy's is made once, as it has _CAUSAL_ROWS rows at most."""
+    return _triangle(rows, columns, dtype) if xp is np else hidden(xp, xp.tri(rows, columns, dtype=bool), dtype)
+
+
+@functools.lru_cache(8)
+def _triangle(rows: int, columns: int, dtype: Any) -> Any:
+    made = hidden(np, np.tri(rows, columns, dtype=bool), dtype)
+    made.flags.writeable = False
+    return made
+
+
+def need_no_shift(xp: Any, scores: Any) -> bool:
+    """Whether scores are small and none is NaN; asked of the CPU only, as a GPU would have to be waited for."""
+    return xp is np and scores.size > 0 and bool(scores.min() >= -_SMALL) and bool(scores.max() <= _SMALL)
+
+
 def joined(x: Any) -> Any:
-    """(b, G, r, n) as (b, G * r, n)."""
-    return x.reshape(x.shape[0], x.shape[1] * x.shape[2], x.shape[3])
+    """(..., G, r, n) as (..., G * r, n)."""
+    return x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])
+
+
+def row_sums(xp: Any, x: Any) -> Any:
+    return total(xp, x, (x.ndim - 1,), True)
 
 
 # ---- kernels
@@ -96,32 +132,46 @@ def joined(x: Any) -> Any:
 
 def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale: float, causal: bool) -> tuple[Any, Any]:
     see = Layout(xp, query, key, value, mask, causal)
-    dtype = wide(query[:0]).dtype
-    out = xp.empty((*see.query.shape[:-1], see.value.shape[-1]), query.dtype)
-    log_total = xp.empty((*see.query.shape[:-1], 1), dtype)
-    for heads, rows, keys in see.pieces():
-        if keys.stop == 0:
-            out[heads, :, rows], log_total[heads, :, rows] = 0, np.inf
-            continue
-        p = see.scores(heads, rows, keys, scale)
+    pieces = see.pieces()
+    if len(pieces) == 1:
+        out, log_total = attend(see, *pieces[0], scale)
+    else:
+        out = xp.empty((*see.query.shape[:-1], value.shape[-1]), query.dtype)
+        log_total = xp.empty((*see.query.shape[:-1], 1), wide(query[:0]).dtype)
+        for heads, rows, keys in pieces:
+            out[heads][..., rows, :], log_total[heads][..., rows, :] = attend(see, heads, rows, keys, scale)
+    out = out.astype(query.dtype, copy=False)
+    return out.reshape(*query.shape[:-1], value.shape[-1]), log_total.reshape(*query.shape[:-1], 1)
+
+
+def attend(see: Layout, heads: slice, rows: slice, keys: slice, scale: float) -> tuple[Any, Any]:
+    """What a piece's queries find, and their log-sum-exp."""
+    xp, query, value = see.xp, wide(see.query[heads][..., rows, :]), wide(see.value[heads][..., keys, :])
+    if keys.stop == 0:
+        nothing = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
+        return nothing, xp.full((*query.shape[:-1], 1), np.inf, query.dtype)
+    p = see.scores(query * scale, wide(see.key[heads][..., keys, :]), heads, rows, keys)
+    shifted = see.which is not None or not need_no_shift(xp, p)
+    see.hide_later(p, rows, keys)
+    empty = None
+    if shifted:
         highest = p.max(axis=-1, keepdims=True)
-        empty = highest == -np.inf if see.which is not None else None
-        if empty is not None:
+        if see.which is not None:
+            empty = highest == -np.inf
             highest[empty] = 0
         p -= highest
-        xp.exp(p, out=p)
-        sums = total(xp, p, (3,), True)
-        if empty is not None:
-            sums[empty] = 1
-        found = xp.matmul(joined(p), wide(see.value[heads, keys])).reshape(*p.shape[:3], see.value.shape[-1])
-        found /= sums
-        out[heads, :, rows] = found
-        xp.log(sums, out=sums)
+    xp.exp(p, out=p)
+    sums = row_sums(xp, p)
+    if empty is not None:
+        sums[empty] = 1
+    found = xp.matmul(joined(p), value).reshape(*p.shape[:-1], value.shape[-1])
+    found /= sums
+    xp.log(sums, out=sums)
+    if shifted:
         sums += highest
-        if empty is not None:
-            sums[empty] = np.inf
-        log_total[heads, :, rows] = sums
-    return out.reshape(*query.shape[:-1], value.shape[-1]), log_total.reshape(*query.shape[:-1], 1)
+    if empty is not None:
+        sums[empty] = np.inf
+    return found, sums
 
 
 def run_attention_backward(
@@ -140,31 +190,51 @@ def run_attention_backward(
     see = Layout(xp, query, key, value, mask, causal)
     shape = see.query.shape[:-1]
     g, log_total = (x.reshape(*shape, x.shape[-1]) for x in (g, log_total))
-    dtype = log_total.dtype
-    of_query = xp.empty(see.query.shape, query.dtype) if needs[0] else None
-    of_key = xp.zeros(see.key.shape, dtype) if needs[1] else None
-    of_value = xp.zeros(see.value.shape, dtype) if needs[2] else None
-    for heads, rows, keys in see.pieces():
-        p = see.scores(heads, rows, keys, scale)
-        p -= log_total[heads, :, rows]
-        xp.exp(p, out=p)
-        pull = wide(g[heads, :, rows])
-        if of_value is not None:
-            of_value[heads, keys] += xp.matmul(joined(p).swapaxes(-1, -2), joined(pull))
-        if of_query is None and of_key is None:
-            continue
-        slopes = xp.matmul(joined(pull), wide(see.value[heads, keys]).swapaxes(-1, -2)).reshape(p.shape)
+    pieces = see.pieces()
+    if len(pieces) == 1 and pieces[0][2].stop == see.keys:
+        found = attend_backward(see, g, log_total, *pieces[0], scale, needs)
+    else:
+        dtype = log_total.dtype
+        of_query = xp.empty(see.query.shape, query.dtype) if needs[0] else None
+        of_key = xp.zeros(see.key.shape, dtype) if needs[1] else None
+        of_value = xp.zeros(see.value.shape, dtype) if needs[2] else None
+        for heads, rows, keys in pieces:
+            parts = attend_backward(see, g, log_total, heads, rows, keys, scale, needs)
+            if of_query is not None:
+                of_query[heads][..., rows, :] = parts[0]
+            if of_key is not None:
+                of_key[heads][..., keys, :] += parts[1]
+            if of_value is not None:
+                of_value[heads][..., keys, :] += parts[2]
+        found = of_query, of_key, of_value
+    inputs = (query, key, value)
+    return tuple([x.reshape(y.shape).astype(y.dtype, copy=False) for x, y in zip(found, inputs, strict=True) if x is not None])
+
+
+def attend_backward(
+    see: Layout, g: Any, log_total: Any, heads: slice, rows: slice, keys: slice, scale: float, needs: tuple[bool, bool, bool]
+) -> tuple[Any, Any, Any]:
+    """What a piece adds to the gradients of its queries, keys and values."""
+    xp, of_query, of_key, of_value = see.xp, None, None, None
+    query, key = wide(see.query[heads][..., rows, :]), wide(see.key[heads][..., keys, :])
+    p = see.scores(query * scale, key, heads, rows, keys)
+    see.hide_later(p, rows, keys)
+    p -= log_total[heads][..., rows, :]
+    xp.exp(p, out=p)
+    pull = wide(g[heads][..., rows, :])
+    if needs[2]:
+        of_value = xp.matmul(joined(p).swapaxes(-1, -2), joined(pull))
+    if needs[0] or needs[1]:
+        value = wide(see.value[heads][..., keys, :])
+        slopes = xp.matmul(joined(pull * scale), value.swapaxes(-1, -2)).reshape(p.shape)
         slopes *= p
-        p *= total(xp, slopes, (3,), True)
+        p *= row_sums(xp, slopes)
         slopes -= p
-        if of_query is not None:
-            found = xp.matmul(joined(slopes), wide(see.key[heads, keys])).reshape(*p.shape[:3], see.key.shape[-1])
-            found *= scale
-            of_query[heads, :, rows] = found
-        if of_key is not None:
-            of_key[heads, keys] += xp.matmul(joined(slopes).swapaxes(-1, -2), joined(wide(see.query[heads, :, rows]) * scale))
-    parts = ((of_query, query), (of_key, key), (of_value, value))
-    return tuple(x.reshape(like.shape).astype(like.dtype, copy=False) for x, like in parts if x is not None)
+        if needs[0]:
+            of_query = xp.matmul(joined(slopes), key).reshape(query.shape)
+        if needs[1]:
+            of_key = xp.matmul(joined(slopes).swapaxes(-1, -2), joined(query))
+    return of_query, of_key, of_value
 
 
 # ---- the same in other ops
@@ -279,16 +349,12 @@ def check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
     for part, x in parts.items():
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}(): argument '{part}' must be Tensor, not {type(x).__name__}")
-    if len({x._array.dtype for x in parts.values()}) > 1 or not query.dtype.is_floating_point:
+    q, k, v = query._array, key._array, value._array
+    if not q.dtype == k.dtype == v.dtype or not query.dtype.is_floating_point:
         shown = " ".join(f"{part}.dtype: {x.dtype.name}" for part, x in parts.items())
         raise RuntimeError(f"{name}: Expected query, key, and value to have the same floating-point dtype, but got {shown}.")
-    shown = ", ".join(f"{part} {list(x.shape)}" for part, x in parts.items())
-    if min(x._array.ndim for x in parts.values()) < 2:
-        raise RuntimeError(f"{name}: Expected query, key, and value to all be at least 2 dimensional, but got {shown}.")
-    if query._array.shape[-1] != key._array.shape[-1]:
-        raise RuntimeError(f"{name}: query and key must have the same last dimension, but got {shown}.")
-    if key._array.shape[-2] != value._array.shape[-2]:
-        raise RuntimeError(f"{name}: key and value must have the same number of rows, but got {shown}.")
+    if q.ndim < 2 or k.ndim < 2 or v.ndim < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise RuntimeError(f"{name}: {misfit(parts)}.")
     if mask is not None and mask._array.dtype.kind != "b" and mask.dtype not in (query.dtype, dtypes.float32):
         raise RuntimeError(
             f"{name}: Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
@@ -296,6 +362,16 @@ def check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
         )
     if not 0 <= dropout_p <= 1:
         raise RuntimeError(f"{name}: dropout probability has to be between 0 and 1, but got {dropout_p}")
+
+
+def misfit(parts: dict[str, Tensor]) -> str:
+    """What is wrong with shapes that do not fit together."""
+    shown = ", ".join(f"{part} {list(x.shape)}" for part, x in parts.items())
+    if min(x._array.ndim for x in parts.values()) < 2:
+        return f"Expected query, key, and value to all be at least 2 dimensional, but got {shown}"
+    if parts["query"]._array.shape[-1] != parts["key"]._array.shape[-1]:
+        return f"query and key must have the same last dimension, but got {shown}"
+    return f"key and value must have the same number of rows, but got {shown}"
 
 
 def shared(x: Tensor, query: Tensor) -> Tensor:
@@ -330,6 +406,8 @@ def batched(x: Tensor, batch: tuple[int, ...]) -> Tensor:
 
 def common_batch(*tensors: Tensor) -> tuple[int, ...]:
     shapes = [t._array.shape[:-2] for t in tensors]
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]  # type: ignore[no-any-return]
     clash = broadcast_clash(shapes)
     if clash is not None:
         raise RuntimeError(f"scaled_dot_product_attention: {clash}")
