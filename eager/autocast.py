@@ -25,14 +25,15 @@ from .tape import State, local
 from .tensor import Tensor
 
 # What is done to the inputs: cast to the low precision, to float32, to the widest among them; nothing, also not to the ops
-# inside; or the op is refused.
-LOW, FULL, WIDEST, AS_GIVEN, REFUSED = "low", "full", "widest", "as given", "refused"
+# inside; all but a float32 state rounded to the low precision; or the op is refused.
+LOW, FULL, WIDEST, AS_GIVEN, CARRIED, REFUSED = "low", "full", "widest", "as given", "carried", "refused"
 
 # ---- PyTorch's lists
 
 _PRODUCTS = "addbmm addmm baddbmm bmm einsum linalg.vecdot mm prelu scaled_dot_product_attention"
 _CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
-_RECURRENCES = "gru gru_cell lstm lstm_cell rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell"
+_RECURRENCES = "lstm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell"
+_CARRYING = "gru gru_cell lstm_cell"  # on the CPU only their products are in low precision: a float32 state stays one
 _LOSSES = (
     "binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy hinge_embedding_loss huber_loss kl_div l1_loss "
     "margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss poisson_nll_loss smooth_l1_loss "
@@ -51,9 +52,10 @@ FUNCTIONS: dict[str, dict[str, str]] = {
         "ctc_loss grid_sample max_pool3d max_unpool2d max_unpool3d nanquantile prod quantile trace",
         WIDEST: "index_copy",
         AS_GIVEN: "addmv bilinear mv",
+        CARRIED: _CARRYING,
     },
     "cuda": {
-        LOW: f"{_PRODUCTS} {_CONVOLUTIONS} {_RECURRENCES} addmv addr chain_matmul linalg.multi_dot mv",
+        LOW: f"{_PRODUCTS} {_CONVOLUTIONS} {_RECURRENCES} {_CARRYING} addmv addr chain_matmul linalg.multi_dot mv",
         FULL: f"{_LOSSES} cdist cosine_similarity cumprod cumsum dist group_norm interpolate layer_norm linalg.matrix_norm "
         "linalg.norm linalg.vector_norm log_softmax norm pairwise_distance pdist prod renorm rms_norm softmax upsample",
         WIDEST: "addcdiv addcmul bilinear cross dot grid_sample index_put linalg.cross scatter_add tensordot vdot",
@@ -127,7 +129,7 @@ def to_dtype(x: Tensor, dtype: dtypes.dtype) -> Tensor:
 
 
 def kind_of(x: Tensor) -> str:
-    return "cpu" if type(x._array) is np.ndarray else "cuda"
+    return x.device.type
 
 
 def first_tensor(values: Any) -> Tensor | None:
@@ -263,9 +265,24 @@ def cast_call(
     with installed(None):
         if policy == AS_GIVEN:
             return function(*args, **kwargs)
+        if policy == CARRIED:
+            return carried_call(function, setting, kind, args, kwargs)
         target = target_of(policy, setting, kind, values)
         args = tuple([setting.cast(x, target, kind) for x in args])
         return function(*args, **{k: setting.cast(v, target, kind) for k, v in kwargs.items()})
+
+
+def carried_call(function: Any, setting: Setting, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A recurrence with the dtype of its state: if that is float32, all else is rounded and then computed in float32."""
+    named = {**dict(zip(("input", "hx"), args, strict=False)), **kwargs}
+    packed = len(args) > 3 and type(args[3]) in (list, tuple)  # (data, batch_sizes, hx, params, ...)
+    state = args[2] if packed else named["hx"]
+    wide = widest([state], setting.low[kind], kind)
+
+    def rounded(x: Any) -> Any:
+        return x if x is state else setting.cast(setting.cast(x, setting.low[kind], kind), wide, kind)
+
+    return function(*[rounded(x) for x in args], **{k: rounded(v) for k, v in kwargs.items()})
 
 
 def for_product(*tensors: Any) -> tuple[Any, ...]:

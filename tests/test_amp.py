@@ -358,6 +358,25 @@ def test_layers() -> None:
             assert all(p.grad is None or p.grad.dtype is FULL for p in layer.parameters())
 
 
+def test_recurrent_states_keep_their_dtype() -> None:
+    """As on PyTorch's CPU: products are in low precision, and the state of a GRU or an LSTM cell stays what it was."""
+    x = some(2, 5, 8)
+    kinds = {nn.GRU: FULL, nn.RNN: HALF, nn.GRUCell: FULL, nn.LSTMCell: FULL, nn.RNNCell: HALF}
+    for make, expected in kinds.items():
+        layer = make(8, 4)
+        given = x[0] if make.__name__.endswith("Cell") else x
+        with tj.autocast("cpu"):
+            found, low = layer(given), layer(given.to(HALF))
+        exact = layer(given)
+        for each in (found, low, exact):
+            assert isinstance(each, tuple) == isinstance(exact, tuple)
+        found, low, exact = (each[0] if isinstance(each, tuple) else each for each in (found, low, exact))
+        assert found.dtype is expected and low.dtype is HALF
+        np.testing.assert_allclose(found.detach().float().numpy(), exact.detach().numpy(), atol=0.02)
+        found.float().sum().backward()
+        assert all(p.grad.dtype is FULL for p in layer.parameters())
+
+
 def test_second_derivatives() -> None:
     w = tj.tensor([[0.5, -1.0], [2.0, 0.25]], requires_grad=True)
     x = tj.tensor([[1.0, 2.0]])

@@ -84,6 +84,15 @@ CALLS: dict[str, Any] = {
     "triplet": lambda lib, f, x: f.triplet_margin_loss(x(2, 3), x(2, 3), x(2, 3)),
     "cosine_embedding": lambda lib, f, x: f.cosine_embedding_loss(x(2, 3), x(2, 3), lib.ones(2)),
     "multi_margin": lambda lib, f, x: f.multi_margin_loss(x(2, 3), lib.tensor([0, 2])),
+    "rnn_tanh": lambda lib, f, x: lib.rnn_tanh(x(2, 1, 3), x(1, 1, 4), [x(4, 3), x(4, 4)], False, 1, 0, False, False, False)[0],
+    "gru": lambda lib, f, x: lib.gru(x(2, 1, 3), x(1, 1, 4), [x(12, 3), x(12, 4)], False, 1, 0.0, False, False, False)[0],
+    "packed gru": lambda lib, f, x: lib.gru(
+        x(3, 3), lib.tensor([2, 1]), x(1, 2, 4), [x(12, 3), x(12, 4)], False, 1, 0.0, False, False
+    )[1],
+    "gru with a low input": lambda lib, f, x: lib.gru_cell(x(1, 3).to(lib.bfloat16), x(1, 4), x(12, 3), x(12, 4)),
+    "gru_cell": lambda lib, f, x: lib.gru_cell(x(1, 3), x(1, 4), x(12, 3), x(12, 4)),
+    "lstm_cell": lambda lib, f, x: lib.lstm_cell(x(1, 3), (x(1, 4), x(1, 4)), x(16, 3), x(16, 4))[0],
+    "rnn_tanh_cell": lambda lib, f, x: lib.rnn_tanh_cell(x(1, 3), x(1, 4), x(4, 3), x(4, 4)),
     "cat": lambda lib, f, x: lib.cat([x(3), lib.ones(3)]),
     "stack": lambda lib, f, x: lib.stack([x(3), lib.ones(3)]),
     "index_copy": lambda lib, f, x: lib.index_copy(x(3), 0, lib.tensor([1]), lib.ones(1)),
