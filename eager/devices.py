@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from .pending import Pending, resolved
+
 Array = Any  # np.ndarray or cupy.ndarray; both behave alike where we use them
 
 
@@ -105,12 +107,14 @@ def use_cuda_module(module: Any) -> Any:
 
 def module_of(array: Array) -> Any:
     """The array module (`xp`) an array belongs to."""
-    return np if type(array) is np.ndarray else _cuda.load()
+    return np if type(array) is np.ndarray else module_for(device_of(array))
 
 
 def device_of(array: Array) -> device:
     if type(array) is np.ndarray:
         return CPU
+    if isinstance(array, Pending):
+        return array.where
     return device("cuda", array.device.id)
 
 
@@ -166,6 +170,7 @@ def on(where: device) -> Any:
 
 def move(array: Array, where: device) -> Array:
     """The array itself if it is on `where` already, else a copy there."""
+    array = resolved(array)
     if device_of(array) == where:
         return array
     if where.type == "cpu":
@@ -176,10 +181,12 @@ def move(array: Array, where: device) -> Array:
 
 def copy(array: Array) -> Array:
     """A copy where the array is; CuPy's own copy goes to the current GPU."""
+    array = resolved(array)
     with on(device_of(array)):
         return array.copy()
 
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
     """The values on the CPU; no copy for a NumPy array."""
+    array = resolved(array)
     return array if type(array) is np.ndarray else _cuda.load().asnumpy(array)

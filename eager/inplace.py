@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import devices, dtypes
-from .tape import Node, edge_of, local, save_output
+from .tape import PENDING, Node, edge_of, local, save_output, settle
 from .tensor import Tensor, versions_of
 
 REMEDY = "Update it under no_grad(), or use the out-of-place op."
@@ -120,6 +120,8 @@ def _reuse_output(target: Tensor, value: Tensor) -> None:
 
 def current_node(t: Tensor) -> Node | None:
     """A tensor's node; a view whose base was rewritten since gets a new one first."""
+    if t._node is PENDING:
+        settle(t)
     base = t._base
     if base is not None and t._rebased != base._rebased:
         refresh(t, base)

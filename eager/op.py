@@ -21,6 +21,7 @@ from .autocast import aware, unaware
 from .errors import broadcast_clash, common_device, explained, in_place_name
 from .face import faced, wants_face
 from .inplace import check_target, record, refresh
+from .pending import Pending, resolved
 from .rules import Rules, parameters, shape_of
 from .samples import Sample
 from .tape import Node, Pick, State, local
@@ -246,6 +247,8 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
             arrays.append(x)
         bit <<= 1
     if special:
+        if any(isinstance(a, Pending) for a in arrays):
+            return execute(op, inputs_there(inputs), attrs, out, state)
         together = numbers_moved(op, inputs)
         if together is not inputs:
             return execute(op, together, attrs, out, state)
@@ -291,6 +294,14 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         record(out, outputs[0], name)
         return out
     return tuple(outputs) if several else outputs[0]
+
+
+def inputs_there(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Tensors that outlived a traced function without its knowledge get their arrays."""
+    for x in inputs:
+        if isinstance(x, Tensor):
+            x._array = resolved(x._array)
+    return inputs
 
 
 def put_in_order(outputs: list[Tensor]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class State:
     """What a thread's ops are subject to."""
 
-    __slots__ = ("anomaly", "autocast", "grad", "handler", "inference")
+    __slots__ = ("anomaly", "autocast", "grad", "handler", "inference", "tracer")
 
     def __init__(self) -> None:
         self.handler: Callable[..., Any] | None = None  # None: eager. The tracer puts its recorder or replayer here.
@@ -34,6 +34,7 @@ class State:
         self.inference = False
         self.anomaly: Any = None  # under detect_anomaly: what notes the user's lines and checks gradients
         self.autocast: Any = None  # the setting of mixed precision, whose handler then stands above
+        self.tracer: Any = None  # what records or replays a compiled function, and is asked about whole backward passes
 
 
 class _Local(threading.local):
@@ -109,6 +110,26 @@ class Pick(Node):
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
         return self.owner().next_functions
+
+
+class PendingNode(Node):
+    """Stands on tensors of a replayed function, whose tape is made only if somebody looks at it."""
+
+    def __init__(self) -> None:
+        super().__init__(None, (), {})  # type: ignore[arg-type]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "number" in self.__dict__:
+            raise RuntimeError(f"the tape of a compiled function was written to before it was made ({name})")
+        object.__setattr__(self, name, value)
+
+
+PENDING = PendingNode()
+
+
+def settle(t: Tensor) -> None:
+    """Make the tape of a pending tensor, by running what led to it eagerly."""
+    t._array.frame.settle(t)
 
 
 class AccumulateGrad:
@@ -228,6 +249,21 @@ def backward(
 ) -> list[Tensor | None]:
     """Walk the tape from `roots` down. Leaves get `.grad`; with `wanted`, only those, or their gradients are returned."""
     state = local.state
+    if state.tracer is not None:
+        return state.tracer.backward(roots, seeds, retain_graph, create_graph, wanted, accumulate)  # type: ignore[no-any-return]
+    return run_backward(roots, seeds, retain_graph, create_graph, wanted, accumulate)
+
+
+def run_backward(
+    roots: Sequence[Tensor],
+    seeds: Sequence[Tensor],
+    retain_graph: bool,
+    create_graph: bool,
+    wanted: Sequence[Tensor] | None,
+    accumulate: bool,
+) -> list[Tensor | None]:
+    """The walk itself."""
+    state = local.state
     targets = None if wanted is None else [edge_of(w) for w in wanted]
     leaves = Leaves(create_graph, accumulate and wanted is None, None if targets is None else set(targets))
     was_grad, autocast, handler = state.grad, state.autocast, state.handler
@@ -256,6 +292,8 @@ def edge_of(t: Tensor) -> Any:
     """Where a tensor's gradient goes: its node, itself if it is a leaf that wants one, or nowhere."""
     if not t._requires_grad:
         return None
+    if t._node is PENDING:
+        settle(t)
     if t._base is not None:
         from .inplace import current_node
 

@@ -143,7 +143,7 @@ class Tensor:
 
     @property
     def is_cuda(self) -> bool:
-        return type(self._array) is not np.ndarray
+        return type(self._array) is not np.ndarray and self.device.type == "cuda"
 
     is_sparse = is_quantized = is_xpu = is_mps = is_meta = False
     layout = "strided"

@@ -187,6 +187,12 @@ class Function:
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run `forward`, with `backward` as its gradient."""
+        if local.state.tracer is not None:
+            return local.state.tracer.outside(cls._apply, f"{cls.__name__}.apply", *args, **kwargs)
+        return cls._apply(*args, **kwargs)
+
+    @classmethod
+    def _apply(cls, *args: Any, **kwargs: Any) -> Any:
         separate = cls.setup_context is not Function.setup_context
         ctx = FunctionCtx()
         if kwargs or separate:

@@ -1,0 +1,136 @@
+"""An array that is not there yet: it knows its shape, dtype, strides and device, and what makes it can be asked for the rest.
+
+While the tracer records or replays a function, the tensors it makes hold one of these in the place of their array. All that
+Python asks about a tensor's form is answered from class attributes; whatever needs the values, here or inside NumPy, calls
+`resolve()`, by which the tracer learns that a value is read. There is no memory behind it that could be read by mistake.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+if TYPE_CHECKING:
+    from .devices import device
+
+
+class Flags:
+    """The part of `ndarray.flags` that can be known."""
+
+    __slots__ = ("c_contiguous",)
+    writeable, owndata = True, False
+
+    def __init__(self, c_contiguous: bool) -> None:
+        self.c_contiguous = c_contiguous
+
+
+class Pending(NDArrayOperatorsMixin):
+    """See the module's text. `form` makes a subclass for each form, so that to make one is to set two attributes."""
+
+    __slots__ = ("frame", "real", "slot")
+    __array_priority__ = 2000
+
+    frame: Any  # what makes it: has `read(pending)`, after which `real` is set
+    real: Any
+    slot: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...]
+    where: device
+    ndim: int
+    size: int
+    itemsize: int
+    nbytes: int
+    flags: Flags
+
+    def __init__(self, frame: Any, slot: int, real: Any = None) -> None:
+        self.frame = frame
+        self.slot = slot
+        self.real = real
+
+    def resolve(self) -> Any:
+        """The array itself, computed if need be."""
+        return self.frame.read(self) if self.frame is not None else self.real
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__array_"):  # NumPy looks for protocols; there are no others
+            raise AttributeError(name)
+        return getattr(self.resolve(), name)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.array(self.resolve(), dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if "out" in kwargs:
+            kwargs["out"] = tuple(resolved(x) for x in kwargs["out"])
+        return getattr(ufunc, method)(*[resolved(x) for x in inputs], **kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return function(*_deep(args), **{k: _deep(v) for k, v in kwargs.items()})
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.resolve()[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.resolve()[index] = value
+
+    def __len__(self) -> int:
+        return len(self.resolve())
+
+    def __iter__(self) -> Any:
+        return iter(self.resolve())
+
+    def __bool__(self) -> bool:
+        return bool(self.resolve())
+
+    def __float__(self) -> float:
+        return float(self.resolve())
+
+    def __int__(self) -> int:
+        return int(self.resolve())
+
+    def __index__(self) -> int:
+        return int(self.resolve().__index__())
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.resolve().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> Any:
+        return self.resolve().__dlpack_device__()
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return memoryview(self.resolve())
+
+
+def resolved(x: Any) -> Any:
+    """An array that is there, for one that may not be."""
+    return x.resolve() if isinstance(x, Pending) else x
+
+
+def _deep(x: Any) -> Any:
+    return type(x)(_deep(v) for v in x) if type(x) in (tuple, list) else resolved(x)
+
+
+@functools.lru_cache(4096)
+def form(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], where: device) -> type[Pending]:
+    """The class of pending arrays of one form."""
+    size = 1
+    for n in shape:
+        size *= n
+    expected, ordered = dtype.itemsize, True
+    for n, s in zip(reversed(shape), reversed(strides), strict=True):
+        if n != 1 and s != expected:
+            ordered = False
+        expected *= n
+    known = {
+        "shape": shape, "dtype": dtype, "strides": strides, "where": where, "ndim": len(shape), "size": size,
+        "itemsize": dtype.itemsize, "nbytes": size * dtype.itemsize, "flags": Flags(ordered or size == 0),
+    }  # fmt: skip
+    return type("Pending", (Pending,), {"__slots__": (), **known})
+
+
+def form_of(array: Any, where: device) -> type[Pending]:
+    return form(array.shape, array.dtype, array.strides, where)
