@@ -435,5 +435,7 @@ class Module(Hooked, Stateful):
 def replace(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
     """Let a tensor show its converted values, and leave it alone if that changes nothing."""
     found = fn(tensor.detach())
+    if found is tensor:  # one without a shape: it has noted what was wanted
+        return
     if found._array is not tensor._array:
         tensor.data = found  # type: ignore[attr-defined]

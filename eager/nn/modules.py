@@ -14,6 +14,7 @@ from . import (
     distance,
     dropout,
     embedding,
+    lazy,
     linear,
     loss,
     module,
@@ -33,9 +34,9 @@ if TYPE_CHECKING:  # the files and classes below
 FILES: dict[str, Any] = {
     "activation": activation, "adaptive": adaptive, "batchnorm": normalization, "channelshuffle": vision,
     "container": containers, "conv": conv, "distance": distance, "dropout": dropout, "flatten": linear, "fold": vision,
-    "instancenorm": normalization, "linear": linear, "loss": loss, "module": module, "normalization": normalization,
-    "padding": vision, "pixelshuffle": vision, "pooling": pooling, "rnn": rnn, "sparse": embedding,
-    "transformer": transformer, "upsampling": vision, "utils": sizes,
+    "instancenorm": normalization, "lazy": lazy, "linear": linear, "loss": loss, "module": module,
+    "normalization": normalization, "padding": vision, "pixelshuffle": vision, "pooling": pooling, "rnn": rnn,
+    "sparse": embedding, "transformer": transformer, "upsampling": vision, "utils": sizes,
 }  # fmt: skip
 
 # Classes that PyTorch keeps in other files than here.

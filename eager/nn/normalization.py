@@ -135,6 +135,45 @@ class BatchNorm3d(_BatchNorm):
     _ndims = (5, 5)
 
 
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm over the batches of all processes of a group. There is one process, so it is the batch norm of any shape."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"expected at least 2D input (got {input.ndim}D input)")
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """The module with its batch norms made into this one; they keep their parameters and statistics."""
+        found = module
+        if isinstance(module, _BatchNorm):
+            found = cls(
+                module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats, process_group
+            )
+            found._parameters.update(module._parameters)
+            found._buffers.update(module._buffers)
+            found.training = module.training
+        for name, child in module.named_children():
+            found.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return found
+
+
 class _InstanceNorm(_NormBase):
     def __init__(
         self,
