@@ -325,3 +325,12 @@ def test_an_optimizer_of_ones_own() -> None:
     assert optimizer.state_dict()["state"] == {0: {"count": 2}}
     with pytest.raises(NotImplementedError):
         optim.Optimizer([p], {}).step()
+
+
+def test_sparse_adam_refuses_dense_gradients():
+    w = tj.nn.Parameter(tj.ones(2))
+    optimizer = tj.optim.SparseAdam([w], lr=0.1)
+    optimizer.step()
+    w.grad = tj.ones(2)
+    with pytest.raises(RuntimeError, match="does not support dense gradients, please consider Adam instead"):
+        optimizer.step()

@@ -11,6 +11,7 @@ from .optimizer import Optimizer
 from .rmsprop import RMSprop
 from .sgd import SGD
 from .sign import Lion, Rprop
+from .sparse_adam import SparseAdam
 
 __all__ = [
     "ASGD",
@@ -28,6 +29,7 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
+    "SparseAdam",
     "lr_scheduler",
     "swa_utils",
 ]
