@@ -34,10 +34,6 @@ def wide(x: Any) -> Any:
     return x.astype(np.float32) if x.itemsize == 2 else x
 
 
-def trailing(ndim: int, dims: tuple[int, ...]) -> bool:
-    return dims == tuple(range(ndim - len(dims), ndim))
-
-
 def total(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
     """The sum over dims, which stay as length 1; where these stand on both sides of others, the inner ones first."""
     if x.ndim == 2 and dims == (1,) and x.shape[1] <= LONG:
@@ -63,16 +59,21 @@ def onto(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     return (total(xp, x, dims) if dims else x).reshape(shape)
 
 
-def as_rows(x: Any, weight: Any, bias: Any, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+def as_rows(x: Any, weight: Any, bias: Any, dims: tuple[int, ...]) -> tuple[Any, Any, Any] | None:
     """x as a matrix whose rows are normalised, weight and bias as vectors; None where that does not fit."""
-    if not trailing(x.ndim, dims):
+    lead = x.ndim - len(dims)
+    if dims[0] != lead:  # dims ascend, so else they are the last ones
         return None
-    shape = x.shape[x.ndim - len(dims) :]
-    if any(is_array(v) and v.shape != shape for v in (weight, bias)):
-        return None
-    length = math.prod(shape)
-    rows = x.reshape(math.prod(x.shape[: x.ndim - len(dims)]), length)
-    return rows, *(v.reshape(length) if is_array(v) else v for v in (weight, bias))
+    shape = x.shape[lead:]
+    if is_array(weight):
+        if weight.shape != shape:
+            return None
+        weight = wide(weight).reshape(-1)
+    if is_array(bias):
+        if bias.shape != shape:
+            return None
+        bias = wide(bias).reshape(-1)
+    return wide(x).reshape(math.prod(x.shape[:lead]), math.prod(shape)), weight, bias
 
 
 def is_array(x: Any) -> bool:
@@ -86,21 +87,28 @@ def is_array(x: Any) -> bool:
 def run_normalise(
     xp: Any, x: Any, weight: Any, bias: Any, *, dims: tuple[int, ...], eps: float, centre: bool
 ) -> tuple[Any, Any, Any]:
-    rows = as_rows(x, weight, bias, dims) if x.ndim != 2 else None
+    rows = as_rows(x, weight, bias, dims)
     if rows is not None:
+        out, mean, variance = normalise_along(xp, *rows, (1,), eps, centre)
         shape = (*x.shape[: x.ndim - len(dims)], *(1,) * len(dims))
-        out, mean, variance = run_normalise(xp, *rows, dims=(1,), eps=eps, centre=centre)
-        return out.reshape(x.shape), mean.reshape(shape if centre else (1,) * x.ndim), variance.reshape(shape)
-    dtype, x = x.dtype, wide(x)
-    count = math.prod([x.shape[d] for d in dims]) or 1
+        out, mean, variance = out.reshape(x.shape), mean.reshape(shape if centre else (1,) * x.ndim), variance.reshape(shape)
+    else:
+        out, mean, variance = normalise_along(xp, wide(x), weight, bias, dims, eps, centre)
+    return out.astype(x.dtype, copy=False), mean, variance
+
+
+def normalise_along(
+    xp: Any, x: Any, weight: Any, bias: Any, dims: tuple[int, ...], eps: float, centre: bool
+) -> tuple[Any, Any, Any]:
+    part = 1 / (math.prod([x.shape[d] for d in dims]) or 1)
     if centre:
         mean = total(xp, x, dims)
-        mean *= 1 / count
+        mean *= part
         out = x - mean
     else:
         mean, out = xp.zeros((1,) * x.ndim, x.dtype), x.copy(order="C")
     variance = squares(xp, out, dims)
-    variance *= 1 / count
+    variance *= part
     scale = inverse_root(xp, variance, eps)
     if is_array(weight):
         if uniform(weight, x.ndim, dims):
@@ -113,7 +121,7 @@ def run_normalise(
         out *= scale
     if is_array(bias):
         out += wide(bias)
-    return out.astype(dtype, copy=False), mean, variance
+    return out, mean, variance
 
 
 def inverse_root(xp: Any, variance: Any, eps: float) -> Any:
@@ -137,55 +145,72 @@ def run_normalise_backward(
     needs: tuple[bool, bool, bool],
 ) -> tuple[Any, ...]:
     """The gradients of x, weight and bias, those that are needed."""
-    rows = as_rows(x, weight, bias, dims) if x.ndim != 2 else None
+    rows = as_rows(x, weight, bias, dims)
     if rows is not None:
         matrix, *vectors = rows
-        attrs: dict[str, Any] = {"dims": (1,), "eps": eps, "centre": centre, "needs": needs}
-        statistics = mean.reshape(-1, 1), variance.reshape(-1, 1)
-        results = run_normalise_backward(xp, g.reshape(matrix.shape), matrix, vectors[0], vectors[1], *statistics, **attrs)
-        shape = x.shape[x.ndim - len(dims) :]
-        return tuple(r.reshape(x.shape if r.ndim == 2 else shape) for r in results)
-    found = []
-    g, scale = wide(g), inverse_root(xp, variance, eps)
-    if needs[0] or needs[1]:
-        unit = wide(x) - mean if centre else wide(x).copy(order="C")
-        unit *= scale
-        slopes = xp.multiply(g, unit, out=xp.empty_like(unit))
-    if needs[1]:
-        found.append(onto(xp, slopes, weight.shape).astype(weight.dtype, copy=False))
-    if needs[0]:
-        found.insert(0, along_x(xp, g, unit, slopes, weight, scale, dims, centre).astype(x.dtype, copy=False))
-    if needs[2]:
-        found.append(onto(xp, g, bias.shape).astype(bias.dtype, copy=False))
-    return tuple(found)
-
-
-def along_x(xp: Any, g: Any, unit: Any, slopes: Any, weight: Any, scale: Any, dims: tuple[int, ...], centre: bool) -> Any:
-    """x's gradient: g * weight without its mean and without its part along the normalised x, times the scale.
-
-    `unit` is the normalised x and `slopes` is g times it; both buffers are used up.
-    """
-    count = math.prod([unit.shape[d] for d in dims]) or 1
-    if uniform(weight, g.ndim, dims):  # then it can wait for the end, where it joins the scale
-        along_unit, pull = total(xp, slopes, dims), g
-        mean = total(xp, g, dims) if centre else 0
-        scale = scale * wide(weight) if is_array(weight) else scale
+        g, mean, variance = wide(g).reshape(matrix.shape), mean.reshape(-1, 1), variance.reshape(-1, 1)
+        found = gradients_along(xp, g, matrix, *vectors, mean, variance, (1,), eps, centre, needs)
     else:
-        along_unit, mean = weighted(xp, slopes, weight, dims), weighted(xp, g, weight, dims) if centre else 0
-        pull = xp.multiply(g, wide(weight), out=slopes)
-    along_unit *= 1 / count
-    unit *= along_unit
-    xp.subtract(pull, unit, out=unit)
-    if centre:
-        mean *= 1 / count
-        unit -= mean
-    unit *= scale
-    return unit
+        found = gradients_along(xp, wide(g), wide(x), weight, bias, mean, variance, dims, eps, centre, needs)
+    pairs = zip(found, (x, weight, bias), strict=True)
+    return tuple([r.reshape(v.shape).astype(v.dtype, copy=False) for r, v in pairs if r is not None])
+
+
+def gradients_along(
+    xp: Any,
+    g: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    dims: tuple[int, ...],
+    eps: float,
+    centre: bool,
+    needs: tuple[bool, bool, bool],
+) -> tuple[Any, Any, Any]:
+    """x's gradient is g * weight without its mean and without its part along the normalised x, times the scale."""
+    of_x, of_weight, of_bias = None, None, onto(xp, g, bias.shape) if needs[2] else None
+    if not (needs[0] or needs[1]):
+        return of_x, of_weight, of_bias
+    scale = inverse_root(xp, variance, eps)
+    rest = x - mean if centre else x.copy(order="C")
+    slopes = xp.multiply(g, rest, out=xp.empty_like(rest))
+    even = uniform(weight, g.ndim, dims)
+    along = total(xp, slopes, dims) * scale if even else None
+    if needs[1]:
+        of_weight = onto(xp, along, weight.shape) if even else scaled_onto(xp, slopes, scale, weight.shape)
+    if needs[0]:
+        part = 1 / (math.prod([x.shape[d] for d in dims]) or 1)
+        if even:  # the weight can wait for the end, where it joins the scale
+            middle, pull = total(xp, g, dims) if centre else None, g
+            factor = scale * wide(weight) if is_array(weight) else scale
+        else:
+            middle, along = weighted(xp, g, weight, dims) if centre else None, weighted(xp, slopes, weight, dims)
+            along *= scale
+            pull, factor = xp.multiply(g, wide(weight), out=slopes), scale
+        if centre:
+            middle *= part
+            pull = xp.subtract(pull, middle, out=slopes)
+        of_x = xp.multiply(pull, factor, out=slopes)
+        rest *= along * scale * factor * part  # not in place: the weight's gradient may be `along`
+        of_x -= rest
+    return of_x, of_weight, of_bias
+
+
+def scaled_onto(xp: Any, x: Any, scale: Any, shape: tuple[int, ...]) -> Any:
+    """The sum of x * scale over all that broadcasting `shape` to x's shape had stretched; of rows, a product."""
+    if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= LONG and scale.shape[1] == 1:
+        return xp.matmul(scale[:, 0], x)
+    return onto(xp, x * scale, shape)
 
 
 def uniform(weight: Any, ndim: int, dims: tuple[int, ...]) -> bool:
     """Whether a weight is the same all over the dims."""
-    return not is_array(weight) or all(n == 1 for d, n in enumerate((1,) * (ndim - weight.ndim) + weight.shape) if d in dims)
+    if not is_array(weight) or weight.size == 1:
+        return True
+    shape, extra = weight.shape, ndim - weight.ndim
+    return {shape[d - extra] for d in dims if d >= extra} <= {1}
 
 
 def weighted(xp: Any, x: Any, weight: Any, dims: tuple[int, ...]) -> Any:
