@@ -147,9 +147,8 @@ def run_normalise_backward(
     """The gradients of x, weight and bias, those that are needed."""
     rows = as_rows(x, weight, bias, dims)
     if rows is not None:
-        matrix, *vectors = rows
-        g, mean, variance = wide(g).reshape(matrix.shape), mean.reshape(-1, 1), variance.reshape(-1, 1)
-        found = gradients_along(xp, g, matrix, *vectors, mean, variance, (1,), eps, centre, needs)
+        g, mean, variance = wide(g).reshape(rows[0].shape), mean.reshape(-1, 1), variance.reshape(-1, 1)
+        found = gradients_along(xp, g, *rows, mean, variance, (1,), eps, centre, needs)
     else:
         found = gradients_along(xp, wide(g), wide(x), weight, bias, mean, variance, dims, eps, centre, needs)
     pairs = zip(found, (x, weight, bias), strict=True)
@@ -183,10 +182,10 @@ def gradients_along(
     if needs[0]:
         part = 1 / (math.prod([x.shape[d] for d in dims]) or 1)
         if even:  # the weight can wait for the end, where it joins the scale
-            middle, pull = total(xp, g, dims) if centre else None, g
+            middle, pull = total(xp, g, dims) if centre else 0, g
             factor = scale * wide(weight) if is_array(weight) else scale
         else:
-            middle, along = weighted(xp, g, weight, dims) if centre else None, weighted(xp, slopes, weight, dims)
+            middle, along = weighted(xp, g, weight, dims) if centre else 0, weighted(xp, slopes, weight, dims)
             along *= scale
             pull, factor = xp.multiply(g, wide(weight), out=slopes), scale
         if centre:
