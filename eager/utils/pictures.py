@@ -138,7 +138,7 @@ class Ridges:
                 points += [(across(float(edges[k])), base - self.peak * h), (across(float(edges[k + 1])), base - self.peak * h)]
             outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*points, (across(float(edges[-1])), base)])
             parts.append(f'<polygon class="edge" points="{outline}" fill="{shade}" fill-opacity="0.85" stroke-width="0.8"/>')
-            parts.append(text(left - 10, base - 2, shortened(label, 24), "ink", anchor="end"))
+            parts.append(text(left - 10, base - 2, shortened(label, 20), "ink", anchor="end"))
             parts.append(text(WIDTH - 16, base - 2, remark, "ink", anchor="end"))
         return framed(parts, self.height())
 
@@ -156,7 +156,7 @@ class Ridges:
             )  # fmt: skip
             axes.text(1.02, base + 0.2, remark, transform=axes.get_yaxis_transform(), fontsize=8, color=colours["ink"])
         axes.set_yticks([len(self.rows) - 1 - i + 0.3 for i in range(len(self.rows))])
-        axes.set_yticklabels([shortened(label, 24) for label, _, _ in self.rows], fontsize=8)
+        axes.set_yticklabels([shortened(label, 20) for label, _, _ in self.rows], fontsize=8)
         axes.tick_params(length=0)
         axes.set_xlim(low, high)
         axes.text(1.02, -0.1, "std", transform=axes.get_yaxis_transform(), fontsize=8, color=colours["soft"], va="top")
@@ -213,7 +213,7 @@ class Curves:
             parts += self._curve(values, shade, across, up, low, high)
             y = top + 9 + 15 * i
             parts.append(f'<circle cx="{WIDTH - RIGHT - 6:.1f}" cy="{y - 4:.1f}" r="4" fill="{shade}"/>')
-            parts.append(text(WIDTH - RIGHT + 4, y, shortened(label, 21), "ink"))
+            parts.append(text(WIDTH - RIGHT + 4, y, shortened(label, 18), "ink"))
         return framed(parts, self.height())
 
     def _curve(self, values: list[float | None], shade: str, across: Any, up: Any, low: float, high: float) -> list[str]:
@@ -240,7 +240,7 @@ class Curves:
         for i, (label, values) in enumerate(self.rows):
             found = [math.nan if v is None else v for v in values]
             mark = "o" if len(self.steps) == 1 else None
-            axes.plot(self.steps, found, color=colour(i, len(self.rows)), lw=1.2, label=shortened(label, 21), marker=mark)
+            axes.plot(self.steps, found, color=colour(i, len(self.rows)), lw=1.2, label=shortened(label, 18), marker=mark)
         if self.guide is not None:
             axes.axhline(self.guide, color=colours["mark"], ls="--", lw=1)
         axes.set_ylim(*self.limits())

@@ -197,7 +197,8 @@ h2 {{ font-size: 16px; margin: 28px 0 8px; }}
 p {{ color: var(--soft); margin: 2px 0 18px; }}
 ul {{ background: var(--paper); border-left: 3px solid var(--mark); border-radius: 6px; padding: 10px 10px 10px 30px; }}
 .pictures {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 16px; }}
-.pictures svg {{ width: 100%; height: auto; }}
+.pictures > div {{ background: var(--paper); border-radius: 10px; }}
+.pictures svg {{ display: block; width: 100%; height: auto; }}
 .table {{ overflow-x: auto; background: var(--paper); border-radius: 10px; padding: 6px 16px 12px; }}
 table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
 th, td {{ text-align: right; padding: 5px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }}
