@@ -54,6 +54,7 @@ class Op:
         "rules",
         "run",
         "samples",
+        "statistics",
         "ufunc",
         "upcast",
         "view",
@@ -77,6 +78,7 @@ class Op:
         self.data_dependent = False  # the result's shape depends on values
         self.view = False  # the result shares the first input's memory
         self.ordered = False  # the result's memory is in order, so that `.view()` works on it; pointwise ops keep their input's
+        self.statistics = False  # outputs after the first are for the gradient rule to save, and have no gradient themselves
         self.upcast = False  # float16 and bfloat16 are computed in float32 and rounded once
         # the public side
         self.function: Callable[..., Any] | None = None
@@ -111,6 +113,7 @@ def primitive(
     upcast: bool | None = None,
     mutates: tuple[int, ...] = (),
     data_dependent: bool = False,
+    statistics: bool = False,
 ) -> Op:
     """Register an op that `apply` runs. `expand` makes it a composite with a kernel: the compiler looks through it, and
     where it has no `grad` it is differentiated through it."""
@@ -119,7 +122,7 @@ def primitive(
     op = Op(name, kind)
     op.run, op.ufunc, op.grad, op.body, op.infer, op.expand, op.view = run, ufunc, grad, body, infer, expand, view
     op.ordered = not view and kind not in ("pointwise", "create")
-    op.mutates, op.data_dependent = mutates, data_dependent
+    op.mutates, op.data_dependent, op.statistics = mutates, data_dependent, statistics
     op.upcast = kind in ("pointwise", "reduce", "contraction", "composite", "scan") if upcast is None else upcast
     if ufunc is not None:
         op.numpy_function = getattr(np, ufunc)
@@ -280,7 +283,7 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         t._array = result
         outputs = [t]
     else:
-        outputs = [wrap(_as_array(xp, r)) for r in (result if several else (result,))]
+        outputs = [wrap(r if type(r) is np.ndarray else _as_array(xp, r)) for r in (result if several else (result,))]
     if op.view:
         link_views(op, inputs[0], attrs, outputs, several, state.grad)
     elif op.ordered and out is None:
@@ -397,7 +400,7 @@ def tape(
         node.broadcast = tuple([shape_of(x) for x in inputs])
     if state.anomaly is not None:
         node.where = state.anomaly.here()
-    if not several:
+    if not several or op.statistics:
         t = outputs[0]
         t._requires_grad = True
         t._node = node

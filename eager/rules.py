@@ -7,7 +7,7 @@ In
 the parameter names after `g` are what a node saves: an input by its name, `out` (the output; `out1` is the second of
 several), `x_shape` (only the shape of input x), `inputs`/`shapes`/`outs` (all of them), the name of a `*rest` parameter
 (all inputs it takes), `needs` (which inputs want a gradient), or an attribute. A single function instead of a dict
-returns the gradients of all inputs at once; `gs` instead of `g` for ops with several outputs.
+returns the gradients of all inputs at once; `gs` instead of `g` for ops with several outputs, unless these are `statistics`.
 Gradients are written with public ops, so they can be recorded and differentiated again.
 """
 

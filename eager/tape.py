@@ -219,7 +219,8 @@ def restore(node: Node, value: Any, output_nr: int | None = None) -> Any:
     if isinstance(origin, Tensor):
         return origin
     tensor = wrap(array)
-    if output_nr is not None and array.dtype.kind not in "biu":  # indices among the outputs have no gradient
+    differentiable = array.dtype.kind not in "biu"  # not so indices among the outputs, nor statistics after the only one
+    if differentiable and output_nr is not None and (output_nr == 0 or node.outputs > 1):
         origin = node if node.outputs == 1 else node.pick(output_nr)
     if origin is not None:
         tensor._node, tensor._requires_grad, tensor._versions = origin, True, versions

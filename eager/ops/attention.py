@@ -318,7 +318,7 @@ def sum_over_groups(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def attention_gradient(
-    gs: list[Tensor | None],
+    g: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -328,17 +328,23 @@ def attention_gradient(
     scale: float,
     causal: bool,
 ) -> tuple[Tensor | None, ...]:
-    if gs[0] is None:
-        return None, None, None, None
     attrs = {"scale": scale, "causal": causal, "needs": needs[:3]}
-    found = iter(apply(ATTENTION_BACKWARD, (gs[0], query, key, value, mask, out1), attrs))
+    found = iter(apply(ATTENTION_BACKWARD, (g, query, key, value, mask, out1), attrs))
     return (*(next(found) if need else None for need in needs[:3]), None)
 
 
 ATTENTION_BACKWARD = primitive(
     "attention_backward", "composite", run_attention_backward, expand=attention_backward_by_parts, upcast=False
 )
-ATTENTION = primitive("attention", "composite", run_attention, grad=attention_gradient, expand=attention_by_parts, upcast=False)
+ATTENTION = primitive(
+    "attention",
+    "composite",
+    run_attention,
+    grad=attention_gradient,
+    expand=attention_by_parts,
+    upcast=False,
+    statistics=True,
+)
 
 # ---- the public function
 

@@ -272,7 +272,7 @@ def normalise_backward_by_parts(
 
 
 def normalise_gradient(
-    gs: list[Tensor | None],
+    g: Tensor,
     x: Tensor,
     weight: Any,
     bias: Any,
@@ -283,17 +283,23 @@ def normalise_gradient(
     eps: float,
     centre: bool,
 ) -> tuple[Tensor | None, ...]:
-    if gs[0] is None:
-        return None, None, None
     attrs = {"dims": dims, "eps": eps, "centre": centre, "needs": needs}
-    found = iter(apply(NORMALISE_BACKWARD, (gs[0], x, weight, bias, out1, out2), attrs))
+    found = iter(apply(NORMALISE_BACKWARD, (g, x, weight, bias, out1, out2), attrs))
     return tuple(next(found) if need else None for need in needs)
 
 
 NORMALISE_BACKWARD = primitive(
     "normalise_backward", "composite", run_normalise_backward, expand=normalise_backward_by_parts, upcast=False
 )
-NORMALISE = primitive("normalise", "composite", run_normalise, grad=normalise_gradient, expand=normalise_by_parts, upcast=False)
+NORMALISE = primitive(
+    "normalise",
+    "composite",
+    run_normalise,
+    grad=normalise_gradient,
+    expand=normalise_by_parts,
+    upcast=False,
+    statistics=True,
+)
 
 
 def normalise(
