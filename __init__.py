@@ -109,6 +109,8 @@ from .eager.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.serialization import load, save
 from .eager.tensor import Size, Tensor
+from .tracer import EagerPackage as _EagerPackage
+from .tracer import compile, compile_stats
 
 __version__ = "0.1.0"
 
@@ -152,3 +154,4 @@ for _name, _module in list(_sys.modules.items()):
 cuda.amp = _sys.modules[f"{__name__}.cuda.amp"] = amp.cuda  # type: ignore[attr-defined]
 for _name, _module in nn.modules.FILES.items():
     _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module
+_sys.modules[f"{__name__}.eager"].__class__ = _EagerPackage  # `with tapejit.eager():`

@@ -1,1 +1,5 @@
-"""`@compile`: record, replay, fall back. Not built yet."""
+"""`@compile`: record, replay, fall back."""
+
+from .compile import Compiled, EagerPackage, compile, compile_stats
+
+__all__ = ["Compiled", "EagerPackage", "compile", "compile_stats"]

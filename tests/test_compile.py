@@ -1,0 +1,218 @@
+"""`compile` records, replays and falls back: programs that agree with eager mode, and how they got there."""
+
+from __future__ import annotations
+
+import tapejit as tj
+import tapejit.nn.functional as F
+from tapejit import nn
+from traced import Program, agree, tensors
+
+
+def batches(n: int, *shapes: tuple[int, ...]) -> list:
+    return [tensors(*shapes, seed=i) for i in range(n)]
+
+
+def test_a_function_of_tensors() -> None:
+    f = agree(lambda: Program(lambda x, y: (x * y + x).tanh().sum(0)), batches(5, (3, 4), (3, 4)))
+    assert f.hits == 3 and not f.divergences
+
+
+def training(make_optimizer, hidden=16):
+    def make() -> Program:
+        model = nn.Sequential(nn.Linear(4, hidden), nn.GELU(), nn.LayerNorm(hidden), nn.Linear(hidden, 1))
+        optimizer = make_optimizer(model.parameters())
+
+        def step(x, y):
+            loss = F.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Program(step, lambda: list(model.parameters()))
+
+    return make
+
+
+def test_a_training_step_is_one_segment() -> None:
+    f = agree(training(lambda p: tj.optim.AdamW(p, lr=0.01)), batches(6, (5, 4), (5, 1)))
+    assert f.hits >= 3
+    assert f.explain().to_dict()["paths"][0]["segments"] == 1
+
+
+def test_sgd_with_momentum() -> None:
+    agree(training(lambda p: tj.optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=0.1)), batches(6, (5, 4), (5, 1)))
+
+
+def test_a_learning_rate_is_a_runtime_scalar() -> None:
+    def make() -> Program:
+        w = tj.ones(3, requires_grad=True)
+        optimizer = tj.optim.SGD([w], lr=1.0)
+        scheduler = tj.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+        def step(x):
+            loss = (w * x).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            return loss
+
+        return Program(step, lambda: [w])
+
+    f = agree(make, batches(8, (3,)))
+    assert f.hits == 6 and not f.divergences
+
+
+def test_item_breaks_and_goes_on() -> None:
+    def call(x):
+        y = (x * 2).sum()
+        print(f"y is {y.item():.4f}")
+        return y + 1 if y.item() > 0 else y - 1
+
+    f = agree(lambda: Program(call), batches(12, (4,)))
+    assert f.hits >= 6
+
+
+def test_printing_a_tensor_that_has_a_history() -> None:
+    def make() -> Program:
+        w = tj.ones(3, requires_grad=True)
+
+        def call(x):
+            loss = (w * x).sum()
+            print(loss)
+            loss.backward()
+            print(w.grad)
+            return loss
+
+        return Program(call, lambda: [w])
+
+    f = agree(make, batches(6, (3,)))
+    assert f.hits >= 2
+
+
+def test_gradients_accumulate_over_calls() -> None:
+    def make() -> Program:
+        w = tj.ones(3, requires_grad=True)
+
+        def call(x):
+            loss = (w * x).exp().sum()
+            loss.backward()
+            return loss.detach()
+
+        return Program(call, lambda: [w])
+
+    f = agree(make, batches(7, (3,)))
+    assert f.hits >= 3
+
+
+def test_forward_only() -> None:
+    def make() -> Program:
+        w = tj.ones(3, requires_grad=True)
+        return Program(lambda x: (w * x).exp().sum(), lambda: [w])
+
+    tj.manual_seed(0)
+    results = []
+    for compiled in (False, True):
+        program = make()
+        f = tj.compile(program.call) if compiled else program.call
+        w = program.watch()[0]
+        for args in batches(6, (3,)):
+            loss = f(*args())
+            (loss * 2).backward()
+        results.append(w.grad.tolist())
+    assert results[0] == results[1]
+    assert f.hits == 4
+
+
+def test_shapes_are_specialisations() -> None:
+    calls = [tensors((n, 3), seed=n) for n in (2, 5, 2, 5, 2, 5, 2, 5, 2, 5)]
+    f = agree(lambda: Program(lambda x: (x @ x.mT).sum()), calls)
+    assert f.hits >= 5 and len(f.traces) == 2
+
+
+def test_in_place_on_an_argument() -> None:
+    def call(x, y):
+        x += y
+        x.mul_(2)
+        return x.sum()
+
+    agree(lambda: Program(call), batches(6, (3,), (3,)))
+
+
+def test_views_and_in_place_inside() -> None:
+    def call(x):
+        y = x * 1
+        v = y[1:]
+        v.add_(10)
+        y[0] = 5
+        return y, v
+
+    agree(lambda: Program(call), batches(6, (4,)))
+
+
+def test_in_place_under_grad() -> None:
+    def make() -> Program:
+        w = tj.ones(4, requires_grad=True)
+
+        def call(x):
+            y = w * x
+            y[1:].mul_(3)
+            y += 1
+            loss = (y * y).sum()
+            loss.backward()
+            return loss
+
+        return Program(call, lambda: [w])
+
+    agree(make, batches(6, (4,)))
+
+
+def test_dropout_gives_the_same_bits() -> None:
+    def make() -> Program:
+        w = tj.ones(100, requires_grad=True)
+
+        def call(x):
+            loss = F.dropout(w * x, 0.3).sum()
+            loss.backward()
+            return loss
+
+        return Program(call, lambda: [w])
+
+    f = agree(make, batches(6, (100,)))
+    assert f.hits >= 3
+
+
+def test_batch_norm_in_training() -> None:
+    def make() -> Program:
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+        optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            loss = model(x).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Program(step, lambda: [model.state_dict(), [p.grad for p in model.parameters()]])
+
+    f = agree(make, batches(6, (5, 3)))
+    assert f.hits >= 3
+
+
+def test_an_exception_leaves_what_was_done() -> None:
+    def make() -> Program:
+        total = tj.zeros(3)
+
+        def call(x):
+            total.add_(x)
+            y = x * 2
+            if x.sum() > 0:
+                raise ValueError("positive")
+            total.add_(y)
+            return y
+
+        return Program(call, lambda: [total])
+
+    agree(make, batches(12, (3,)))

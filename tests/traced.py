@@ -1,0 +1,74 @@
+"""Running a program eagerly and compiled, and comparing all that can be seen: results, prints, errors, tensors, gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tapejit as tj
+
+
+def seen(x: Any, names: dict[int, int] | None = None) -> Any:
+    """What can be compared of a value: tensors as dtype, shape, flags and bytes; containers by their parts."""
+    if isinstance(x, tj.Tensor):
+        array = x.detach().numpy()
+        grad = None if not x.is_leaf or x.grad is None else seen(x.grad)
+        name = None if x.grad_fn is None else x.grad_fn.name()
+        return ("tensor", str(x.dtype), array.shape, x.stride(), x.requires_grad, name, array.tobytes(), grad)
+    if isinstance(x, np.ndarray):
+        return ("array", str(x.dtype), x.shape, x.tobytes())
+    if isinstance(x, dict):
+        return {k: seen(v) for k, v in x.items()}
+    if isinstance(x, (list, tuple)):
+        return type(x).__name__, [seen(v) for v in x]
+    if isinstance(x, float) and x != x:
+        return "nan"
+    return x
+
+
+class Program:
+    """A fresh copy of a program: `call` is what is compiled, `watch` the tensors and objects to look at after each call."""
+
+    def __init__(self, call: Callable[..., Any], watch: Callable[[], Any] = lambda: None) -> None:
+        self.call = call
+        self.watch = watch
+
+
+def history(make: Callable[[], Program], calls: list[Any], compiled: bool, **settings: Any) -> tuple[list[Any], Any]:
+    """What each of some calls did."""
+    tj.manual_seed(0)
+    program = make()
+    function = tj.compile(program.call, **settings) if compiled else program.call
+    found = []
+    for call in calls:
+        args = call() if callable(call) else call
+        out = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(out):
+                result = ("returned", seen(function(*args)))
+        except Exception as error:
+            result = ("raised", type(error).__name__, str(error))
+        found.append((result, out.getvalue(), seen(program.watch()), seen(list(args))))
+    return found, function
+
+
+def agree(make: Callable[[], Program], calls: list[Any], **settings: Any) -> Any:
+    """Compare the calls of a program, eager and compiled; returns the compiled function."""
+    expected, _ = history(make, calls, compiled=False)
+    found, function = history(make, calls, compiled=True, **settings)
+    for i, (e, f) in enumerate(zip(expected, found, strict=True)):
+        assert f == e, f"call {i} differs:\neager    {e}\ncompiled {f}\n{function.explain()}"
+    return function
+
+
+def tensors(*shapes: tuple[int, ...], seed: int = 0, **kwargs: Any) -> Callable[[], list[tj.Tensor]]:
+    """Makes the same new tensors each time it is called."""
+
+    def make() -> list[tj.Tensor]:
+        rng = np.random.default_rng(seed)
+        return [tj.tensor(rng.standard_normal(s).astype(np.float32), **kwargs) for s in shapes]
+
+    return make

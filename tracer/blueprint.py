@@ -1,0 +1,234 @@
+"""The tape of a recorded function as a plan from which it can be made again, with other arrays in it.
+
+A replayed function makes no tape. Where tensors that have a history outlive it, or outlive a break in it, their nodes are made
+from the plan: real nodes with real edges, so that everything that autograd can do works on them as on eager ones.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from ..eager.tape import FREED, Node, Pick
+from ..eager.tensor import Tensor
+
+
+class UnplannableError(Exception):
+    """The tape holds something that cannot be made again."""
+
+
+class Leaf:
+    """An edge to a value that is a leaf."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+class Outer:
+    """An edge to the history that a value from outside came with."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+class SavedArray:
+    """A tensor that a node keeps: the slot of its array, and how often its memory was written since."""
+
+    __slots__ = ("behind", "origin", "slot")
+
+    def __init__(self, slot: int, behind: int, origin: Any) -> None:
+        self.slot = slot
+        self.behind = behind
+        self.origin = origin
+
+
+class SavedNumber:
+    """A runtime scalar that a node keeps."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+class Several:
+    """A tuple of saved things."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Any, ...]) -> None:
+        self.parts = parts
+
+
+class Plan:
+    """One node. `edges` are plans, leaves, or None."""
+
+    __slots__ = ("broadcast", "edges", "op", "output_nr", "outputs", "pick", "picks", "saved")
+
+    def __init__(self, node: Node, edges: tuple[Any, ...], saved: dict[str, Any]) -> None:
+        self.op = node.op
+        self.edges = edges
+        self.saved = saved
+        self.broadcast = node.broadcast
+        self.outputs = node.outputs
+        self.output_nr = node.output_nr
+        self.picks = node.picks is not None
+        self.pick = type(node) is Pick
+
+    def arrays(self) -> Iterable[SavedArray]:
+        for value in self.saved.values():
+            for part in value.parts if isinstance(value, Several) else (value,):
+                if isinstance(part, SavedArray):
+                    yield part
+
+
+class Snapshot:
+    """The tape at one point: the plan of each value that has a history, and which nodes were used up by then."""
+
+    def __init__(self, nodes: dict[int, Plan], freed: frozenset[Plan]) -> None:
+        self.nodes = nodes
+        self.freed = freed
+
+    def slots(self, tops: Iterable[Plan]) -> frozenset[int]:
+        """The slots whose arrays the history of some nodes keeps."""
+        return frozenset(a.slot for plan in below(tops) if plan not in self.freed for a in plan.arrays())
+
+
+def below(tops: Iterable[Plan]) -> list[Plan]:
+    """Plans and all that they lead to, each after what it leads to."""
+    order: list[Plan] = []
+    seen: set[Plan] = set()
+    stack: list[tuple[Plan, bool]] = [(p, False) for p in tops]
+    while stack:
+        plan, done = stack.pop()
+        if done:
+            order.append(plan)
+        elif plan not in seen:
+            seen.add(plan)
+            stack.append((plan, True))
+            stack.extend((e, False) for e in plan.edges if isinstance(e, Plan) and e not in seen)
+    return order
+
+
+class Blueprint:
+    """Makes plans of the nodes of a recording. `frame` knows values and slots by tensors and arrays."""
+
+    def __init__(self, frame: Any) -> None:
+        self.frame = frame
+        self.plans: dict[int, Plan] = {id(node): plan for plan, node in frame.made.items()}
+        self.kept: list[tuple[Node, Plan]] = [(node, plan) for plan, node in frame.made.items()]  # ids stay unique
+
+    def plan(self, top: Node) -> Plan:
+        """A node's plan, made for it and for all below it if need be."""
+        stack, order = [top], []
+        seen: set[int] = set()
+        while stack:
+            node = stack.pop()
+            if id(node) in self.plans or id(node) in seen:
+                continue
+            seen.add(id(node))
+            order.append(node)
+            stack.extend(e for e in node.edges if isinstance(e, Node) and self.frame.outer_node(e) is None)
+        for node in sorted(order, key=lambda n: n.number):
+            made = self._plan(node)
+            self.plans[id(node)] = made
+            self.kept.append((node, made))
+        return self.plans[id(top)]
+
+    def _plan(self, node: Node) -> Plan:
+        if type(node) not in (Node, Pick) or node.hooks or node.retained is not None or "gradients" in node.__dict__:
+            raise UnplannableError(f"{node.name()} runs code of its own")
+        saved = {} if node.saved is FREED else {name: self._saved(v) for name, v in node.saved.items()}
+        return Plan(node, tuple(self._edge(e) for e in node.edges), saved)
+
+    def _edge(self, edge: Any) -> Any:
+        if edge is None:
+            return None
+        if isinstance(edge, Tensor):
+            found = self.frame.number.get(id(edge))
+            if found is None:
+                raise UnplannableError("a leaf that no op has seen")
+            return Leaf(found)
+        outer = self.frame.outer_node(edge)
+        return Outer(outer) if outer is not None else self.plans[id(edge)]
+
+    def _saved(self, value: Any) -> Any:
+        if type(value) is tuple and len(value) == 4 and type(value[1]) is list:
+            array, versions, version, origin = value
+            slot = self.frame.slot_of.get(id(array))
+            if slot is None:
+                raise UnplannableError("a saved array that no op has returned")
+            return SavedArray(slot, versions[0] - version, self._edge(origin))
+        if type(value) is tuple and any(type(v) is tuple for v in value):
+            return Several(tuple(self._saved(v) for v in value))
+        if type(value) is float and id(value) in self.frame.number_ids:
+            return SavedNumber(self.frame.number_ids[id(value)])
+        return value
+
+    def snapshot(self) -> Snapshot | None:
+        """The tape as it is now, or None if it cannot be planned."""
+        nodes: dict[int, Plan] = {}
+        try:
+            for index, t in enumerate(self.frame.tensors):
+                if t is None or not t._requires_grad:
+                    continue
+                if t._base is not None and (t._rebased or t._base._rebased):
+                    return None  # views that were written through: eager execution knows how to follow them
+                if t._node is not None and self.frame.outer_node(t._node) is None:
+                    nodes[index] = self.plan(t._node)
+        except UnplannableError:
+            return None
+        return Snapshot(nodes, frozenset(plan for node, plan in self.kept if node.saved is FREED))
+
+
+# ---- making nodes
+
+
+def build(tops: Iterable[Plan], snapshot: Snapshot, frame: Any) -> None:
+    """Make the nodes of some plans and all below them, into `frame.made`."""
+    made = frame.made
+    for plan in below(tops):
+        if plan not in made:
+            made[plan] = _make(plan, plan in snapshot.freed, frame)
+
+
+def _make(plan: Plan, freed: bool, frame: Any) -> Node:
+    edges = tuple(_edge_again(e, frame) for e in plan.edges)
+    if plan.pick:
+        pick = Pick(edges[0], plan.output_nr)
+        if edges[0].picks is not None:
+            edges[0].picks[plan.output_nr] = weakref.ref(pick)
+        return pick
+    saved = FREED if freed else {name: _saved_again(v, frame) for name, v in plan.saved.items()}
+    node = Node(plan.op, edges, saved)
+    if plan.broadcast is not None:
+        node.broadcast = plan.broadcast
+    if plan.outputs != 1:
+        node.outputs = plan.outputs
+    if plan.picks:
+        node.picks = {}
+    return node
+
+
+def _edge_again(edge: Any, frame: Any) -> Any:
+    if edge is None:
+        return None
+    if isinstance(edge, Plan):
+        return frame.made[edge]
+    return frame.tensors[edge.value] if isinstance(edge, Leaf) else frame.outer_nodes[edge.value]
+
+
+def _saved_again(value: Any, frame: Any) -> Any:
+    if isinstance(value, SavedArray):
+        versions = frame.versions(value.slot)
+        return (frame.arrays[value.slot], versions, versions[0] - value.behind, _edge_again(value.origin, frame))
+    if isinstance(value, SavedNumber):
+        return frame.scalars[value.place]
+    if isinstance(value, Several):
+        return tuple(_saved_again(v, frame) for v in value.parts)
+    return value

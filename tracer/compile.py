@@ -1,0 +1,276 @@
+"""`compile`: the decorator, and the function it makes, which keeps recordings, replays them and falls back.
+
+A call replays the recording it last replayed; where Python goes another way the replayer looks for a recording that goes this
+way too, and if there is none the call goes on eagerly and is recorded. So a function's recordings form a tree of paths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import types
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from time import perf_counter
+from typing import Any
+
+from ..eager.nn.module import Module
+from ..eager.tape import State, local
+from .explain import Explanation, explain, logged
+from .frame import Frame
+from .record import Recorder
+from .replay import Replayer
+from .trace import Break, Trace
+
+BACKENDS = ("auto", "plain")
+_switch = threading.local()
+_all: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Within this block compiled functions run eagerly."""
+    before = getattr(_switch, "off", False)
+    _switch.off = True
+    try:
+        yield
+    finally:
+        _switch.off = before
+
+
+class EagerPackage(types.ModuleType):
+    """The package `tapejit.eager`, which can be called: `with tapejit.eager():`."""
+
+    def __call__(self) -> contextlib.AbstractContextManager[None]:
+        """A block in which compiled functions run eagerly."""
+        return eager()
+
+
+def switched_off() -> bool:
+    return getattr(_switch, "off", False) or os.environ.get("TAPEJIT") == "eager"
+
+
+class Compiled:
+    """A function that is recorded, and then replayed."""
+
+    def __init__(
+        self, function: Callable[..., Any], warmup: int, backend: str, strict: bool, pure: bool, budget: int, name: str | None
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name: str = name or getattr(function, "__qualname__", type(function).__name__)
+        self.warmup, self.backend, self.strict, self.pure, self.budget = warmup, backend, strict, pure, budget
+        self.traces: list[Trace] = []  # ready to be replayed, the last used first
+        self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
+        self.calls = self.hits = self.recordings = self.evictions = 0
+        self.divergences: Counter[tuple[str, str]] = Counter()
+        self.gave_up: str | None = None
+        self.seconds = {"record": 0.0, "replay": 0.0, "eager": 0.0}
+        self._lock = threading.RLock()
+        self._clock = 0
+        _all.add(self)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<compiled {self.name}>"
+
+    def __reduce__(self) -> Any:
+        return self.__dict__["__qualname__"]  # by reference, as functions are
+
+    # ---- a call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state = local.state
+        if state.tracer is not None:
+            return self.function(*args, **kwargs)  # part of the caller's recording
+        self.calls += 1
+        if self.gave_up is not None or state.anomaly is not None or state.inference or switched_off():
+            return self.function(*args, **kwargs)
+        began = perf_counter()
+        trace = self.traces[0] if self.traces else None
+        frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
+        try:
+            with placed(frame, state):
+                result = self.function(*args, **kwargs)
+                frame.finish()  # type: ignore[attr-defined]
+        except BaseException:
+            self._abandon(frame)
+            raise
+        if type(frame) is Recorder:
+            self._recorded(frame.trace, diverged=trace is not None)
+            self.seconds["record"] += perf_counter() - began
+        else:
+            self._replayed(frame.trace)
+            self.seconds["replay"] += perf_counter() - began
+        frame.close()
+        return result
+
+    def _abandon(self, frame: Frame) -> None:
+        """An exception leaves the function: what was done up to it is done, as it is in eager mode."""
+        if type(frame) is Recorder:
+            frame.reveal()
+        elif isinstance(frame, Replayer) and not frame.broken:
+            frame.interpret()
+        frame.close()
+
+    def _recorded(self, trace: Trace, diverged: bool) -> None:
+        trace.complete()
+        with self._lock:
+            self.recordings += 1
+            self.seen[trace.keys] += 1
+            if not diverged and self.seen[trace.keys] < self.warmup:
+                return
+            if any(t.keys == trace.keys for t in self.traces):
+                return
+            self._use(trace)
+            if len(self.traces) > self.budget:
+                self.traces.pop()
+                self.evictions += 1
+            logged(
+                "graph", f"{self.name}: a new path of {len(trace.entries)} entries", lambda: "\n".join(map(repr, trace.entries))
+            )
+
+    def _replayed(self, trace: Trace) -> None:
+        self.hits += 1
+        trace.replays += 1
+        if self.traces and self.traces[0] is not trace:
+            with self._lock:
+                self._use(trace)
+
+    def _use(self, trace: Trace) -> None:
+        if trace in self.traces:
+            self.traces.remove(trace)
+        self.traces.insert(0, trace)
+
+    # ---- what replayers ask
+
+    def siblings(self, trace: Trace, cursor: int, after_nodes: bool) -> list[Trace]:
+        """Other recordings that are the same up to an entry."""
+        found = []
+        with self._lock:
+            others = [t for t in self.traces if t is not trace]
+        mine = trace.keys[:cursor]
+        for other in others:
+            if len(other.entries) <= cursor or other.keys[:cursor] != mine:
+                continue
+            pairs = zip(trace.entries[:cursor], other.entries[:cursor], strict=True)
+            if after_nodes and any(isinstance(a, Break) and a is not b for a, b in pairs):
+                continue  # their plans of the tape are not the same
+            found.append(other)
+        return found
+
+    def diverged(self, frame: Replayer, reason: str, line: str) -> None:
+        with self._lock:
+            self.divergences[line, reason] += 1
+            total = sum(self.divergences.values())
+            logged("recompiles", f"{self.name} diverges at {line}: {reason}")
+            if total >= 4 * self.budget and total > self.hits:
+                self._give_up(line, reason)
+
+    def _give_up(self, line: str, reason: str) -> None:
+        if self.gave_up is not None:
+            return
+        self.gave_up = f"{line}: {reason}"
+        warnings.warn(
+            f"{self.name} keeps diverging from its recordings and runs eagerly from now on. Last at {line}: {reason}. "
+            f"`{self.name}.explain()` lists all of them; keep shapes and Python numbers of a compiled function the same, or "
+            "compile a smaller part of it.",
+            stacklevel=2,
+        )
+
+    # ---- what users ask
+
+    def explain(self) -> Explanation:
+        """What was recorded, where it breaks and diverges, and how often it was replayed."""
+        return explain(self)
+
+    def reset(self) -> None:
+        """Forget all recordings."""
+        with self._lock:
+            self.traces.clear()
+            self.seen.clear()
+            self.divergences.clear()
+            self.gave_up = None
+            self.calls = self.hits = self.recordings = self.evictions = 0
+
+
+@contextlib.contextmanager
+def placed(frame: Frame, state: State) -> Iterator[None]:
+    """A block whose ops a frame handles, below mixed precision if that is on."""
+    setting, handler = state.autocast, state.handler
+    state.tracer = frame
+    if setting is None:
+        state.handler = frame  # type: ignore[assignment]
+    else:
+        below, setting.below = setting.below, frame
+    try:
+        yield
+    finally:
+        state.tracer = None
+        state.autocast, state.handler = setting, handler
+        if setting is not None:
+            setting.below = below
+
+
+def compile(
+    fn: Any = None,
+    *,
+    warmup: int = 2,
+    backend: str = "auto",
+    strict: bool = False,
+    pure: bool = False,
+    budget: int = 16,
+    name: str | None = None,
+) -> Any:
+    """Record a function for `warmup` calls, then replay it; whatever differs from the recording runs eagerly.
+
+    For functions, methods, `nn.Module` objects and classes (their `forward`). `budget` bounds the number of recordings kept.
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")
+    if warmup < 1 or budget < 1:
+        raise ValueError(f"compile: warmup and budget must be at least 1, not {warmup} and {budget}")
+
+    def make(function: Any) -> Any:
+        if isinstance(function, Compiled):
+            return function
+        settings = (warmup, backend, strict, pure, budget, name)
+        if isinstance(function, (staticmethod, classmethod)):
+            return type(function)(Compiled(function.__func__, *settings))
+        if isinstance(function, Module):
+            return compiled_module(function, settings)
+        if isinstance(function, type) and issubclass(function, Module):
+            function.forward = Compiled(function.forward, *settings)  # type: ignore[method-assign]
+            return function
+        if not callable(function):
+            raise TypeError(f"compile: expected a function or a module, not {type(function).__name__}")
+        return Compiled(function, *settings)
+
+    return make if fn is None else make(fn)
+
+
+def compiled_module(module: Module, settings: tuple[Any, ...]) -> Module:
+    """A module that shares everything with the given one, and whose forward is compiled."""
+    cls = type(module)
+    forward = Compiled(cls.forward, *settings)
+    subclass = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    made = object.__new__(subclass)
+    made.__dict__ = module.__dict__
+    return made
+
+
+def compile_stats() -> dict[str, dict[str, Any]]:
+    """For each compiled function: calls, replays, recordings, divergences."""
+    return {
+        f.name: {
+            "calls": f.calls, "replays": f.hits, "recordings": f.recordings, "divergences": sum(f.divergences.values()),
+            "paths": len(f.traces), "evictions": f.evictions, "gave_up": f.gave_up,
+        }
+        for f in _all
+    }  # fmt: skip

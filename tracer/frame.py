@@ -1,0 +1,126 @@
+"""What one call of a traced function knows: its tensors, their arrays, its numbers. Recorder and replayer are two ways to
+go on from there, and one can turn into the other in the middle of a call."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..eager.op import Op, write
+from ..eager.tape import Node, State, _numbers
+from ..eager.tensor import Tensor
+from .blueprint import UnplannableError
+from .trace import Trace
+
+# ops whose gradient hands a number on as it is, so that the number may change from call to call
+TRANSPARENT = {"mul", "true_divide"}
+# kinds of ops whose results' shapes and dtypes do not depend on the numbers they are given
+CHANGEABLE = {"pointwise", "random", "composite", "reduce", "movement", "contraction"}
+# ops whose kernels refuse some values: they run when Python comes to them, so that their errors come where they belong
+REFUSING = {
+    "bernoulli", "multinomial", "matrix_inverse", "solve", "solve_triangular", "matrix_cholesky", "matrix_svd", "svdvals",
+    "matrix_eigh", "eigvalsh", "pseudo_inverse", "matrix_exp", "cofactors", "det", "slogdet", "matrix_qr", "binary_entropy",
+    "histc", "bincount", "labels", "class_index", "embedding", "embedding_renormalise", "bags", "bag_winners", "index",
+    "index_put", "index_add", "index_put_into", "index_add_into", "gather", "scatter", "scatter_add", "scatter_reduce",
+    "scatter_into", "scatter_add_into", "scatter_sum", "index_sum", "row_sum", "class_cross_entropy", "cross_entropy_backward",
+    "transfer",
+}  # fmt: skip
+REFUSING_INTEGERS = {
+    "floor_divide", "remainder", "fmod", "trunc_divide", "pow", "bitwise_left_shift", "bitwise_right_shift",
+}  # fmt: skip
+
+
+def expanded(op: Op, inputs: tuple[Any, ...], state: State) -> bool:
+    """Whether eager execution would run an op as its parts, for the sake of the tape."""
+    if op.grad is not None or op.expand is None or not state.grad:
+        return False
+    return any(isinstance(x, Tensor) and x._requires_grad for x in inputs)
+
+
+def run_parts(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+    value = op.expand(*inputs, **attrs)  # type: ignore[misc]
+    return value if out is None else write(out, value, op.name)
+
+
+def refuses(op: Op, inputs: tuple[Any, ...]) -> bool:
+    if op.data_dependent or op.name in REFUSING:
+        return True
+    return op.name in REFUSING_INTEGERS and all(not isinstance(x, Tensor) or x._array.dtype.kind in "biu" for x in inputs)
+
+
+class Frame:
+    """See the module's text."""
+
+    def __init__(self, state: State, trace: Trace) -> None:
+        self.state = state
+        self.trace = trace
+        self.tensors: list[Any] = []  # of each value; None for those that only a backward pass has seen
+        self.number: dict[int, int] = {}  # id of a tensor -> its value
+        self.arrays: list[Any] = []  # of each slot, if it is there
+        self.scalars: list[Any] = []
+        self.outer_nodes: dict[int, Node] = {}  # of values from outside that have a history: their node
+        self.made: dict[Any, Node] = {}  # nodes made from plans
+        self.boxes: dict[int, list[int]] = {}  # version counters of slots
+        self.begin = next(_numbers)
+        self.foreign: list[tuple[int, int]] = []  # numbers of nodes that were made during this call, but not by what is traced
+
+    def is_outer(self, node: Node) -> bool:
+        """Whether a node is not of what is traced."""
+        n = node.number
+        return n < self.begin or any(first < n < last for first, last in self.foreign)
+
+    def outer_node(self, node: Node) -> int | None:
+        """The value from outside whose node this is; None if it is of this call."""
+        if not self.is_outer(node):
+            return None
+        found = next((v for v, n in self.outer_nodes.items() if n is node), None)
+        if found is None:
+            raise UnplannableError("a history from before this call")
+        return found
+
+    def versions(self, slot: int) -> list[int]:
+        """The version counter of a slot's memory."""
+        root = self.trace.roots[slot]
+        if root not in self.boxes:
+            self.boxes[root] = [0]
+        return self.boxes[root]
+
+    def sole(self, slot: int) -> bool:
+        """Whether nothing but one tensor and this frame refers to an array from outside, so that nobody can see when it is
+        written. What else has it, a view, a NumPy array or a detached tensor, counts as a reference."""
+        array = self.arrays[slot]
+        if type(array) is np.ndarray:
+            return array.base is None and sys.getrefcount(array) == 4  # the tensor, the list, `array`, the argument
+        return False
+
+    @contextmanager
+    def eagerly(self) -> Iterator[None]:
+        """A block in which ops run as if nothing were traced."""
+        state = self.state
+        before = state.handler, state.tracer, state.autocast
+        state.handler = state.tracer = state.autocast = None
+        try:
+            yield
+        finally:
+            state.handler, state.tracer, state.autocast = before
+
+    def untraced(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run something that is not traced, and remember which nodes it made."""
+        first = next(_numbers)
+        try:
+            with self.eagerly():
+                return function(*args, **kwargs)
+        finally:
+            self.foreign.append((first, next(_numbers)))
+
+    def close(self) -> None:
+        """Let go of everything: tensors that are pending refer to the frame, and it to them."""
+        self.tensors.clear()
+        self.arrays.clear()
+        self.number.clear()
+        self.made.clear()
+        self.outer_nodes.clear()

@@ -1,0 +1,179 @@
+"""Programs: a run of recorded ops as one Python function over arrays, the plain way to execute a segment.
+
+The ops run in their order, on the memory they ran on: views are views and writes are writes, so nothing has to be proven about
+aliases. Arrays are let go after their last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..eager.op import NO_ATTRS, STORE, Op, execute
+from ..eager.tape import State
+from ..eager.tensor import Tensor, wrap
+from .trace import Backward, Call, Number, Trace
+
+Program = Callable[[list[Any], list[Any]], None]
+
+
+def calls(trace: Trace, start: int, stop: int) -> list[Call]:
+    """The ops of some entries, those inside backward passes among them."""
+    found: list[Call] = []
+    for entry in trace.entries[start:stop]:
+        if isinstance(entry, Call):
+            found.append(entry)
+        elif isinstance(entry, Backward):
+            found.extend(entry.calls)
+    return found
+
+
+def used_slots(trace: Trace, start: int) -> set[int]:
+    """The slots that entries from `start` on read or write."""
+    return {trace.values[n].slot for call in calls(trace, start, len(trace.entries)) for n in values_of(call)}
+
+
+def values_of(call: Call) -> list[int]:
+    return [n for n in (*call.inputs, call.out) if isinstance(n, int)]
+
+
+def writes(trace: Trace, start: int, stop: int) -> dict[int, int]:
+    """How often each memory is written, by its root."""
+    counts: dict[int, int] = {}
+    for call in calls(trace, start, stop):
+        targets = [call.inputs[i] for i in call.op.mutates if isinstance(call.inputs[i], int)] if call.op.mutates else []
+        for n in targets if call.out is None else [call.out]:
+            root = trace.roots[trace.values[n].slot]
+            counts[root] = counts.get(root, 0) + 1
+    return counts
+
+
+def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Program:
+    """Some entries as a function of arrays by slot and numbers by place; the slots in `keep` are handed back."""
+    ops = calls(trace, start, stop)
+    last: dict[int, int] = {}
+    made: set[int] = set()
+    needed: dict[int, None] = {}
+    for i, call in enumerate(ops):
+        for n in values_of(call):
+            slot = trace.values[n].slot
+            last[slot] = i
+            if slot not in made:
+                needed[slot] = None
+        for value in call.results:
+            made.add(value.slot)
+            last[value.slot] = i
+    space: dict[str, Any] = {}
+    lines = [f"    v{slot} = a[{slot}]" for slot in needed]
+    for i, call in enumerate(ops):
+        lines.append("    " + statement(trace, call, i, space))
+        over = sorted(s for s, at in last.items() if at == i and s not in keep)
+        if over:
+            lines.append("    " + " = ".join(f"v{s}" for s in over) + " = None")
+    lines += [f"    a[{slot}] = v{slot}" for slot in sorted(keep & made)]
+    source = "def program(a, s):\n" + "\n".join(lines or ["    pass"]) + "\n"
+    exec(compile(source, f"<tapejit program of {len(ops)} ops>", "exec"), space)
+    return space["program"]  # type: ignore[no-any-return]
+
+
+def statement(trace: Trace, call: Call, i: int, space: dict[str, Any]) -> str:
+    given = []
+    for k, x in enumerate(call.inputs):
+        if isinstance(x, int):
+            given.append(f"v{trace.values[x].slot}")
+        elif isinstance(x, Number):
+            given.append(f"s[{x.place}]")
+        else:
+            space[f"c{i}_{k}"] = x.value
+            given.append(f"c{i}_{k}")
+    space[f"f{i}"] = kernel(trace, call)
+    target = None if call.out is None else f"v{trace.values[call.out].slot}"
+    if target is not None:
+        return f"f{i}({', '.join((target, *given))})"
+    made = ", ".join(f"v{v.slot}" for v in call.results)
+    if call.several:
+        made += ","
+    return f"{made} = f{i}({', '.join(given)})" if made else f"f{i}({', '.join(given)})"
+
+
+def kernel(trace: Trace, call: Call) -> Callable[..., Any]:
+    """What to call with the arrays of an op's inputs; its first argument is the target of an in-place op."""
+    op, attrs = call.op, call.attrs
+    forms = [trace.values[n].form for n in values_of(call)] + [v.form for v in call.results]
+    if any(f.itemsize == 2 or f.where.type != "cpu" for f in forms):
+        return _by_tensors(op, attrs, call.out is not None)
+    run = op.numpy_function if op.ufunc is not None else _with_attrs(op, attrs)
+    if call.out is not None:
+        return _into(op, run, trace.values[call.out].form.dtype)
+    if op.mutates:
+        return run  # type: ignore[no-any-return]
+    if call.several or (op.ordered and any(not _in_order_for_sure(op, v.form) for v in call.results)):
+        return _as_arrays(run, op.ordered and not op.view, call.several)
+    return _as_array(run) if call.results[0].form.ndim == 0 else run  # type: ignore[no-any-return]
+
+
+def _in_order_for_sure(op: Op, form: Any) -> bool:
+    return form.ndim == 0
+
+
+def _with_attrs(op: Op, attrs: dict[str, Any]) -> Callable[..., Any]:
+    run = op.run
+    assert run is not None
+    if not attrs:
+        return lambda *arrays: run(np, *arrays)
+    return lambda *arrays: run(np, *arrays, **attrs)
+
+
+def _as_array(run: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy returns numbers in the place of arrays without dims."""
+    return lambda *arrays: np.asarray(run(*arrays))
+
+
+def _as_arrays(run: Callable[..., Any], ordered: bool, several: bool) -> Callable[..., Any]:
+    """Results that are contiguous, as eager execution makes them."""
+
+    def fixed(r: Any) -> Any:
+        r = r if type(r) is np.ndarray else np.asarray(r)
+        return r.copy() if ordered and not r.flags.c_contiguous else r
+
+    if several:
+        return lambda *arrays: [fixed(r) for r in run(*arrays)]
+    return lambda *arrays: fixed(run(*arrays))
+
+
+def _into(op: Op, run: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
+    """An op that writes into its first argument."""
+    if op is STORE:
+
+        def store(target: Any, x: Any) -> None:
+            target[...] = x
+
+        return store
+
+    def write(target: Any, *arrays: Any) -> None:
+        value = run(*arrays)
+        target[...] = value
+
+    return write
+
+
+_plain = State()
+_plain.grad = False
+
+
+def _by_tensors(op: Op, attrs: dict[str, Any], into: bool) -> Callable[..., Any]:
+    """Half precision and other devices: eager execution knows how."""
+
+    def call(*arrays: Any) -> Any:
+        tensors = [wrap(a) if hasattr(a, "dtype") and hasattr(a, "shape") else a for a in arrays]
+        if into:
+            execute(op, tuple(tensors[1:]), attrs or NO_ATTRS, tensors[0], _plain)
+            return None
+        result = execute(op, tuple(tensors), attrs or NO_ATTRS, None, _plain)
+        if isinstance(result, Tensor):
+            return result._array
+        return None if result is None else [t._array for t in result]
+
+    return call

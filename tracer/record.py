@@ -1,0 +1,367 @@
+"""Recording: ops run eagerly and are noted. Tensors made while recording hide their arrays, so that a value that is read, or
+anything done to an array behind the ops' back, is noticed here exactly as it will be when the recording is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..eager.devices import device_of
+from ..eager.op import Op, execute
+from ..eager.pending import Pending, form_of, resolved
+from ..eager.rules import INPUT, INPUTS
+from ..eager.tape import FREED, Node, Pick, edge_of, run_backward
+from ..eager.tensor import Tensor
+from .blueprint import Blueprint
+from .checks import CHECKS
+from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
+from .trace import Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
+
+
+class NotARegionError(Exception):
+    """A backward pass that has to be run by the engine each time."""
+
+
+class Recorder(Frame):
+    """A handler of `apply` that runs and notes."""
+
+    region: Backward | None = None  # the backward pass being recorded
+    failed: str | None = None  # why it cannot be
+    inner: int = 0  # the first of the values that it makes
+    blueprint: Blueprint
+    slot_of: dict[int, int]  # id of an array -> its slot
+    number_ids: dict[int, int]  # id of a number that may change -> its place
+    unseen: dict[int, int]  # in a backward pass: id of a gradient from before -> its leaf
+
+    def prepare(self) -> Recorder:
+        """What a recorder has beyond a frame; a replayer that turns into one has its tensors already."""
+        self.slot_of = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
+        self.number_ids = {id(x): place for place, x in enumerate(self.scalars) if type(x) is float}
+        self.unseen = {}
+        self.blueprint = Blueprint(self)
+        return self
+
+    # ---- tensors and numbers
+
+    def value(self, t: Tensor, slot: int, array: Any) -> Value:
+        view = None
+        if t._base is not None and id(t._base) in self.number:
+            view = (self.number[id(t._base)], t._chain, t._made_without_grad)
+        found = Value(len(self.trace.values), slot, t, form_of(array, device_of(array)), view)
+        self.trace.values.append(found)
+        self.tensors.append(t)
+        self.number[id(t)] = found.index
+        return found
+
+    def new_slot(self, array: Any, root: int | None) -> int:
+        slot = len(self.trace.roots)
+        self.trace.roots.append(slot if root is None else root)
+        self.arrays.append(array)
+        self.slot_of[id(array)] = slot
+        return slot
+
+    def see(self, t: Tensor) -> tuple[Any, int]:
+        """What the next call has to find in this tensor's place, and its number."""
+        known = self.number.get(id(t))
+        if known is not None:
+            return known, known
+        array = t._array
+        if isinstance(array, Pending) and array.frame is not self:
+            array = t._array = resolved(array)
+        slot = array.slot if isinstance(array, Pending) else self.slot_of.get(id(array))
+        if slot is not None:
+            value = self.value(t, slot, self.arrays[slot])
+            return Alias(value), value.index
+        value = self.outside_value(t, array)
+        if self.region is not None:
+            leaf = self.unseen.get(id(t))
+            if leaf is None:
+                self.failed = self.failed or "a tensor from outside appears in it"
+            else:
+                self.region.firsts.append((leaf, value))
+        return First(value), value.index
+
+    def outside_value(self, t: Tensor, array: Any) -> Value:
+        slot = self.new_slot(array, None)
+        self.trace.outside.add(slot)
+        if t._versions is None:
+            t._versions = [0]
+        self.boxes[slot] = t._versions
+        value = self.value(t, slot, array)
+        if t._node is not None:
+            self.outer_nodes[value.index] = edge_of(t)
+        return value
+
+    def see_number(self, x: Any, op: Op, saved: bool) -> tuple[Any, Any]:
+        """A number that may change, or one that must not; and what to hand to the op, which can be told from others by `is`."""
+        fixed = type(x) not in (int, float) or (saved and not (op.name in TRANSPARENT and type(x) is float))
+        if fixed or (op.kind not in CHANGEABLE and op.name != "full"):
+            return Constant(x), x
+        if self.region is not None:
+            place = self.number_ids.get(id(x)) if type(x) is float else None
+            return (Constant(x) if place is None else Number(place, type(x))), x
+        if type(x) is float:
+            x = x * 1.0  # an object of its own
+        place = self.trace.numbers
+        self.trace.numbers += 1
+        self.scalars.append(x)
+        if type(x) is float:
+            self.number_ids[id(x)] = place
+        return Number(place, type(x)), x
+
+    # ---- ops
+
+    def __call__(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        state = self.state
+        if expanded(op, inputs, state):
+            return run_parts(op, inputs, attrs, out)
+        check = None
+        if self.region is None and refuses(op, inputs):
+            check = None if op.data_dependent else CHECKS.get(op.name)
+            if check is None:
+                return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, state)
+            if check.pending(inputs):
+                self.stop(f"{op.name} looks at its indices")
+            check(inputs, attrs)
+        wants, refs, flags, given = self.see_all(op, inputs)
+        target = None
+        if out is not None:
+            want, target = self.see(out)
+            wants.append(want)
+            flags.append(out._requires_grad)
+        result = self.run(op, tuple(given), attrs, out)
+        several = type(result) is tuple
+        made = () if op.mutates or out is not None else result if several else (result,)
+        written = [refs[i] for i in op.mutates if isinstance(inputs[i], Tensor)] if op.mutates else [target] * (out is not None)
+        values = tuple(self.made_value(t, refs[0] if op.view else None) for t in made)
+        mutated = self.outside_written(written)
+        call = Call(
+            op, tuple(wants), tuple(refs), tuple(flags), attrs, target, values, several, state.grad, mutated, users_line()
+        )
+        call.check = check
+        call.turned = out is not None and out._requires_grad and not flags[-1]
+        if self.region is not None:
+            self.region.calls.append(call)
+            return result
+        self.trace.entries.append(call)
+        if mutated and not self.hide(mutated):
+            self.stop("memory that others can see is written")
+        return result
+
+    def see_all(self, op: Op, inputs: tuple[Any, ...]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
+        """Of each input: what to expect in its place, its number, whether it wants a gradient, and what to hand to the op."""
+        saved = saved_inputs(op, inputs) if self.state.grad else ()
+        wants: list[Any] = []
+        refs: list[Any] = []
+        flags: list[Any] = []
+        given: list[Any] = []
+        for i, x in enumerate(inputs):
+            if isinstance(x, Tensor):
+                want, ref = self.see(x)
+                flags.append(x._requires_grad)
+            else:
+                want, x = self.see_number(x, op, i in saved)
+                ref = want
+                flags.append(None)
+            wants.append(want)
+            refs.append(ref)
+            given.append(x)
+        return wants, refs, flags, given
+
+    def run(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        """Run an op eagerly on tensors that get their arrays for as long."""
+        hidden = []
+        for x in (*inputs, out):
+            if isinstance(x, Tensor):
+                for t in (x, x._base):
+                    if t is not None and isinstance(t._array, Pending):
+                        hidden.append((t, t._array))
+                        t._array = t._array.real
+        try:
+            with self.eagerly():
+                return execute(op, inputs, attrs, out, self.state)
+        finally:
+            for t, pending in hidden:
+                t._array = pending
+
+    def made_value(self, t: Tensor, viewed: int | None) -> Value:
+        """A result gets a number, and hides its array."""
+        array = t._array
+        root = None if viewed is None else self.trace.roots[self.trace.values[viewed].slot]
+        value = self.value(t, self.new_slot(array, root), array)
+        t._array = value.form(self, value.slot, array)
+        return value
+
+    def outside_written(self, written: list[Any]) -> tuple[int, ...]:
+        """Of the values written into, those from outside whose memory that is."""
+        roots = {self.trace.roots[self.trace.values[n].slot] for n in written}
+        roots &= self.trace.outside
+        return tuple(v.index for v in self.trace.values if v.slot in roots and self.visible(v.index)) if roots else ()
+
+    def visible(self, n: int) -> bool:
+        """Whether a value is one that Python can see, not one that a backward pass has made for itself."""
+        if self.tensors[n] is None:
+            return False
+        return self.region is None or n < self.inner or any(v.index == n for _, v in self.region.firsts)
+
+    def hide(self, mutated: tuple[int, ...]) -> bool:
+        """Let tensors whose memory will be written later, when this is replayed, hide it; False if others can see it."""
+        for n in mutated:
+            t, value = self.tensors[n], self.trace.values[n]
+            if isinstance(t._array, Pending):
+                continue
+            if not self.sole(value.slot):
+                return False
+            t._array = value.form(self, value.slot, self.arrays[value.slot])
+        return True
+
+    # ---- breaks
+
+    def read(self, pending: Pending) -> Any:
+        self.stop("a value is read")
+        return pending.real
+
+    def settle(self, t: Tensor) -> None:
+        raise AssertionError("the tape of a recording is there")
+
+    def stop(self, reason: str, kind: type[Break] = Break) -> None:
+        """Python goes on with values: everything is there from here on."""
+        if kind is End or not self.trace.entries or not isinstance(self.trace.entries[-1], Break):
+            self.trace.entries.append(kind(reason, users_line(), self.blueprint.snapshot()))
+        self.reveal()
+
+    def reveal(self) -> None:
+        for t in self.tensors:
+            if t is not None and isinstance(t._array, Pending):
+                t._array.frame = None
+                t._array = t._array.real
+
+    def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
+        """Run something that is not recorded, on tensors that are all there."""
+        self.stop(reason)
+        return self.untraced(function, *args, **kwargs)
+
+    def finish(self) -> None:
+        self.stop("the end", End)
+
+    # ---- backward
+
+    def backward(
+        self, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
+    ) -> list[Tensor | None]:
+        given = (roots, seeds, retain_graph, create_graph, wanted, accumulate)
+        try:
+            if create_graph or (wanted is not None and accumulate):
+                raise NotARegionError("create_graph" if create_graph else "inputs=")
+            starts = tuple(self.known(r) for r in roots)
+            targets = None if wanted is None else tuple(self.known(w) for w in wanted)
+            leaves = self.leaves_below(roots)
+        except NotARegionError as reason:
+            return self.outside(run_backward, f"backward: {reason}", *given)  # type: ignore[no-any-return]
+        looked = [self.see(s) for s in seeds]
+        region = Backward(starts, tuple(want for want, _ in looked), retain_graph, targets, accumulate, users_line())
+        region.given = tuple(n for _, n in looked)
+        before = {id(leaf): leaf._grad for leaf in leaves}
+        self.unseen = {id(g): self.number[i] for i, g in before.items() if g is not None and id(g) not in self.number}
+        snapshot = self.blueprint.snapshot()
+        mark = len(self.trace.values), len(self.trace.roots)
+        self.region, self.failed, self.inner = region, None, mark[0]
+        state = self.state
+        tracer, state.tracer = state.tracer, None
+        try:
+            found = run_backward(*given)
+        finally:
+            state.tracer, self.region = tracer, None
+        self.note_effects(region, leaves, before, found)
+        if self.failed is not None:
+            self.forget(mark)
+            self.trace.entries.append(Break(f"backward: {self.failed}", region.line, snapshot))
+            self.reveal()
+            return found
+        region.end = len(self.trace.values), len(self.trace.roots)
+        self.let_go(region, mark)
+        self.trace.entries.append(region)
+        if region.mutated and not self.hide(region.mutated):
+            self.stop("memory that others can see is written")
+        return found
+
+    def known(self, t: Tensor) -> int:
+        n = self.number.get(id(t))
+        if n is None:
+            raise NotARegionError("it begins at a tensor that no op has seen")
+        return n
+
+    def leaves_below(self, roots: Any) -> list[Tensor]:
+        """The leaves a backward pass will reach; an error if it runs the user's code or leaves this call."""
+        leaves: dict[int, Tensor] = {}
+        stack: list[Any] = [edge_of(r) for r in roots]
+        seen = set()
+        while stack:
+            edge = stack.pop()
+            if isinstance(edge, Tensor):
+                if edge._hooks or edge._after_accumulate:
+                    raise NotARegionError("a leaf has hooks")
+                self.known(edge)
+                if edge._grad is not None and edge._grad._requires_grad:
+                    raise NotARegionError("a gradient has a history")
+                leaves[id(edge)] = edge
+            elif edge is not None and id(edge) not in seen:
+                seen.add(id(edge))
+                if self.is_outer(edge):
+                    raise NotARegionError("the history goes back to what is not traced")
+                if type(edge) not in (Node, Pick) or "gradients" in edge.__dict__ or edge.hooks or edge.retained is not None:
+                    raise NotARegionError(f"{edge.name()} runs code of its own")
+                if edge.saved is FREED:
+                    raise NotARegionError("a part of the graph was used up")
+                stack.extend(edge.edges)
+        return list(leaves.values())
+
+    def note_effects(self, region: Backward, leaves: list[Tensor], before: dict[int, Any], found: list[Any]) -> None:
+        try:
+            for leaf in leaves if region.accumulate else ():
+                after, was = leaf._grad, before[id(leaf)]
+                if after is None:
+                    continue
+                n = self.known(after)
+                region.effects.append(Effect(self.number[id(leaf)], None if was is None else self.known(was), n))
+            region.found = tuple(None if t is None else self.known(t) for t in found)
+        except NotARegionError as reason:
+            self.failed = self.failed or str(reason)
+        region.mutated = tuple(sorted({n for c in region.calls for n in c.mutated}))
+
+    def let_go(self, region: Backward, mark: tuple[int, int]) -> None:
+        """Of what a backward pass made, keep only what outlives it."""
+        seen = (
+            {e.after for e in region.effects} | {n for n in region.found if n is not None} | {v.index for _, v in region.firsts}
+        )
+        slots = {self.trace.values[n].slot for n in seen}
+        for n in range(mark[0], region.end[0]):
+            if n not in seen:
+                self.number.pop(id(self.tensors[n]))
+                self.tensors[n] = None
+        for slot in range(mark[1], region.end[1]):
+            if slot not in slots:
+                self.slot_of.pop(id(self.arrays[slot]))
+                self.arrays[slot] = None
+
+    def forget(self, mark: tuple[int, int]) -> None:
+        """Take back the values and slots that came after."""
+        values, slots = mark
+        self.reveal()
+        for t in self.tensors[values:]:
+            self.number.pop(id(t), None)
+        for a in self.arrays[slots:]:
+            self.slot_of.pop(id(a), None)
+        del self.trace.values[values:], self.tensors[values:], self.trace.roots[slots:], self.arrays[slots:]
+        self.trace.outside = {s for s in self.trace.outside if s < slots}
+
+
+def saved_inputs(op: Op, inputs: tuple[Any, ...]) -> Any:
+    """Which of an op's inputs the tape will keep."""
+    wants = sum(1 << i for i, x in enumerate(inputs) if isinstance(x, Tensor) and x._requires_grad)
+    if not wants or op.grad is None:
+        return ()
+    plan = op.rules.plan(wants)
+    if any(kind == INPUTS for _, kind, _ in plan):
+        return range(len(inputs))
+    return {i for _, kind, i in plan if kind == INPUT}

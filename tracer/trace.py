@@ -1,0 +1,249 @@
+"""What a recording consists of: values, the entries that made them, and the path they form.
+
+A *value* is a tensor as a function's code saw it; a *slot* is an array. Several values may show one slot (a tensor and what
+`detach()` made of it), and several slots one memory (a tensor and its views): `roots` says whose memory a slot shows.
+Values are numbered in the order in which they appear, so that two paths which begin alike number alike.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..eager.op import Op
+from ..eager.pending import Pending
+from ..eager.tensor import Tensor
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+INSIDE = tuple(os.path.join(PACKAGE, part) + os.sep for part in ("eager", "tracer", "codegen"))
+
+
+def users_line() -> str:
+    """file:line of the innermost frame that is not of this package."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Value:
+    """A tensor of a trace."""
+
+    __slots__ = ("form", "index", "requires_grad", "slot", "tracked", "view")
+
+    def __init__(self, index: int, slot: int, t: Tensor, form: type[Pending], view: tuple[int, Any, bool] | None) -> None:
+        self.index = index
+        self.slot = slot
+        self.form = form
+        self.view = view  # of a view: the value it shows, the ops that lead to it, whether it was made without grad
+        self.requires_grad = t._requires_grad
+        self.tracked = t._node is not None  # has a place on the tape; a leaf that wants a gradient has none
+
+    def __repr__(self) -> str:
+        return f"v{self.index}"
+
+
+# ---- what an entry expects of an input: a number of a value that is known by then, or one of these
+
+
+class First:
+    """A tensor from outside that appears for the first time: it gets a number, if it is of the form it had."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def key(self) -> Any:
+        v = self.value
+        return ("first", v.form, v.requires_grad, v.tracked)
+
+
+class Alias:
+    """A new tensor on an array that is known, as `detach()` makes."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def key(self) -> Any:
+        return ("alias", self.value.slot, self.value.requires_grad)
+
+
+class Number:
+    """A Python number that may be another one at each call, of the same type."""
+
+    __slots__ = ("place", "type")
+
+    def __init__(self, place: int, kind: type) -> None:
+        self.place = place
+        self.type = kind
+
+    def key(self) -> Any:
+        return ("number", self.type)
+
+
+class Constant:
+    """Something that must be what it was: a number that gradients were made of, or None."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def key(self) -> Any:
+        return ("constant", type(self.value), repr(self.value))
+
+
+# ---- entries
+
+
+class Call:
+    """An op."""
+
+    __slots__ = (
+        "attrs", "check", "flags", "grad", "inputs", "line", "mutated", "op", "out", "results", "several", "turned", "wants",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        op: Op,
+        wants: tuple[Any, ...],
+        inputs: tuple[Any, ...],
+        flags: tuple[Any, ...],
+        attrs: dict[str, Any],
+        out: int | None,
+        results: tuple[Value, ...],
+        several: bool,
+        grad: bool,
+        mutated: tuple[int, ...],
+        line: str,
+    ) -> None:
+        self.op = op
+        self.wants = wants
+        self.inputs = inputs  # numbers of values, or places of numbers (Number) or constants (Constant)
+        self.flags = flags  # for each input whether it required a gradient, None for what is no tensor
+        self.attrs = attrs
+        self.out = out  # the number of the value written into
+        self.results = results
+        self.several = several
+        self.grad = grad
+        self.mutated = mutated  # numbers of values from outside whose memory is written
+        self.line = line
+        self.turned = False  # what is written into requires a gradient by that
+        self.check: Any = None  # looks at the values of indices, as the op would
+
+    def key(self) -> Any:
+        wants = tuple(w if isinstance(w, int) else w.key() for w in self.wants)
+        results = tuple((v.form, v.requires_grad) for v in self.results)
+        return ("call", self.op.name, wants, repr(self.attrs), self.out, results, self.grad, self.mutated)
+
+    def __repr__(self) -> str:
+        made = ", ".join(map(repr, self.results)) or (f"v{self.out}" if self.out is not None else "")
+        given = ", ".join(f"v{i}" if isinstance(i, int) else repr(getattr(i, "value", i)) for i in self.inputs)
+        settings = "".join(f", {k}={v}" for k, v in self.attrs.items())
+        return f"{made} = {self.op.name}({given}{settings})"
+
+
+class Backward:
+    """A whole backward pass: what it does follows from what was checked before it."""
+
+    __slots__ = (
+        "accumulate", "calls", "effects", "end", "firsts", "found", "given", "line", "mutated", "retain", "roots", "seeds",
+        "wanted",
+    )  # fmt: skip
+
+    op = None
+
+    def __init__(
+        self, roots: tuple[int, ...], seeds: tuple[Any, ...], retain: bool, wanted: Any, accumulate: bool, line: str
+    ) -> None:
+        self.roots = roots
+        self.seeds = seeds
+        self.retain = retain
+        self.wanted = wanted
+        self.accumulate = accumulate
+        self.line = line
+        self.calls: list[Call] = []  # the ops inside
+        self.effects: list[Effect] = []  # what became of the leaves' gradients
+        self.firsts: list[tuple[int, Value]] = []  # gradients from before: (leaf, value)
+        self.found: tuple[int | None, ...] = ()  # for autograd.grad: what it returned
+        self.mutated: tuple[int, ...] = ()
+        self.given: tuple[int, ...] = ()  # the numbers of the seeds
+        self.end = (0, 0)  # how many values and slots there are after it
+
+    def key(self) -> Any:
+        effects = tuple((e.leaf, e.before, e.after) for e in self.effects)
+        firsts = tuple((leaf, v.form) for leaf, v in self.firsts)
+        inner = tuple(c.key() for c in self.calls)
+        seeds = tuple(w if isinstance(w, int) else w.key() for w in self.seeds)
+        return ("backward", self.roots, seeds, self.retain, self.wanted, self.accumulate, effects, firsts, inner)
+
+    def __repr__(self) -> str:
+        return f"backward({', '.join(f'v{r}' for r in self.roots)}): {len(self.calls)} ops"
+
+
+class Effect:
+    """A leaf's gradient before and after a backward pass: numbers of values, None for none."""
+
+    __slots__ = ("after", "before", "leaf")
+
+    def __init__(self, leaf: int, before: int | None, after: int) -> None:
+        self.leaf = leaf
+        self.before = before
+        self.after = after
+
+
+class Break:
+    """Python reads a value, or does something that is not recorded: all that is pending is computed first."""
+
+    __slots__ = ("line", "reason", "state")
+
+    op = None
+
+    def __init__(self, reason: str, line: str, state: Any) -> None:
+        self.reason = reason
+        self.line = line
+        self.state = state  # the tape as it was here
+
+    def key(self) -> Any:
+        return ("break",)
+
+    def __repr__(self) -> str:
+        return f"break: {self.reason}"
+
+
+class End(Break):
+    """The function returned."""
+
+    __slots__ = ()
+
+    def key(self) -> Any:
+        return ("end",)
+
+
+Entry = Any  # Call | Backward | Break
+
+
+class Trace:
+    """One path through a function, from its call to its end."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.values: list[Value] = []
+        self.roots: list[int] = []  # of each slot: the slot whose memory it shows
+        self.outside: set[int] = set()  # slots of arrays from outside
+        self.numbers = 0  # how many runtime scalars
+        self.programs: dict[Any, tuple[Callable[..., None], dict[int, int]]] = {}  # by segment and by what outlives it
+        self.replays = 0
+        self.used = 0  # when it was last replayed, for eviction
+        self.keys: tuple[Any, ...] = ()  # of its entries, when it is complete
+
+    def complete(self) -> None:
+        self.keys = tuple(e.key() for e in self.entries)
+
+    def breaks(self) -> list[Break]:
+        return [e for e in self.entries if isinstance(e, Break)]
