@@ -62,7 +62,7 @@ class Compiled:
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
-        self.name: str = name or getattr(function, "__qualname__", type(function).__name__)
+        self.name = str(name or getattr(function, "__qualname__", type(function).__name__))
         self.warmup, self.backend, self.strict, self.pure, self.budget = warmup, backend, strict, pure, budget
         self.traces: list[Trace] = []  # ready to be replayed, the last used first
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
