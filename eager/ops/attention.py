@@ -26,11 +26,10 @@ from .dropout import dropout
 from .norm import is_array, wide, wide_tensor
 from .pointwise import cast, where
 from .reduce import total
-from .softmax import softmax
+from .softmax import need_no_shift, softmax
 
 _BUFFER = 1 << 20  # scores computed at a time
 _CAUSAL_ROWS = 128  # rows computed at a time when the keys after them can be left out
-_SMALL = 16  # scores of this size can be given to `exp` as they are: their sums are far from overflow and from 0
 
 # ---- pieces
 
@@ -111,11 +110,6 @@ def _triangle(rows: int, columns: int, dtype: Any) -> Any:
     made = hidden(np, np.tri(rows, columns, dtype=bool), dtype)
     made.flags.writeable = False
     return made
-
-
-def need_no_shift(xp: Any, scores: Any) -> bool:
-    """Whether scores are small and none is NaN; asked of the CPU only, as a GPU would have to be waited for."""
-    return xp is np and scores.size > 0 and bool(scores.min() >= -_SMALL) and bool(scores.max() <= _SMALL)
 
 
 def joined(x: Any) -> Any:

@@ -24,6 +24,7 @@ from ..tape import sum_to
 from ..tensor import Tensor, wrap_dim
 from .movement import PERMUTE
 from .pointwise import cast, promoted, put
+from .reduce import SUM
 from .shape import stack
 
 SMALL = 2048  # below so many elements `a.dot(b)` is quicker: no ufunc machinery, but it clears the result first
@@ -96,6 +97,12 @@ def outer_sum(a: Tensor, b: Tensor) -> Tensor:
     return apply(OUTER_SUM, (a, b))  # type: ignore[no-any-return]
 
 
+def sum_of_rows(g: Tensor) -> Tensor:
+    """The sum over all dims but the last."""
+    dims = tuple(range(g._array.ndim - 1))
+    return apply(SUM, (g,), {"dims": dims, "keepdim": False}) if dims else g  # type: ignore[no-any-return]
+
+
 def expand_project(x: Tensor, weight: Tensor) -> Tensor:
     return matmul(x, transposed(weight))
 
@@ -123,7 +130,7 @@ LINEAR = primitive(
     grad={
         "x": lambda g, weight: times(g, weight),
         "weight": lambda g, x: outer_sum(g, x),
-        "bias": lambda g, bias_shape: sum_to(g, bias_shape),
+        "bias": lambda g: sum_of_rows(g),
     },
     expand=expand_linear,
     infer=lambda x, weight, bias: (Spec((*x.shape[:-1], weight.shape[0]), x.dtype),),

@@ -31,6 +31,8 @@ def sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
 def resolved(shape: tuple[int, ...], input: Tensor, name: str) -> tuple[int, ...]:
     """A shape with its -1 worked out, checked against the number of elements."""
     count = input._array.size
+    if math.prod(shape) == count and (not shape or min(shape) >= 0):
+        return shape
     if -1 in shape:
         known = math.prod(n for n in shape if n != -1)
         if shape.count(-1) > 1:

@@ -1,4 +1,4 @@
-"""Softmax and its kin. The maximum is always subtracted before `exp`, so no finite logits overflow.
+"""Softmax and its kin. The maximum is subtracted before `exp`, if that could matter, so no finite logits overflow.
 
 Kernels work in one buffer, and the gradients need only the saved output.
 """
@@ -19,8 +19,14 @@ from .random import rand_like
 from .reduce import total
 
 _PIECE = 1 << 16  # elements
+_SMALL = 16  # numbers of this size can be given to `exp` as they are: their sums are far from overflow and from 0
 
 # ---- kernels
+
+
+def need_no_shift(xp: Any, x: Any) -> bool:
+    """Whether all numbers are small and none is NaN; asked of the CPU only, as a GPU would have to be waited for."""
+    return xp is np and x.size > 0 and bool(x.min() >= -_SMALL) and bool(x.max() <= _SMALL)
 
 
 def shifted(xp: Any, x: Any, dim: int) -> Any:
@@ -39,8 +45,8 @@ def log_sum_exp(xp: Any, x: Any, dim: int) -> Any:
 def run_softmax(xp: Any, x: Any, *, dim: int) -> Any:
     if x.ndim == 0 or x.size == 0:
         return run_softmax(xp, x.reshape(1), dim=0).reshape(()) if x.size else x.copy()
-    e = shifted(xp, x, dim)
-    xp.exp(e, out=e)
+    e = x if need_no_shift(xp, x) else shifted(xp, x, dim)
+    e = xp.exp(e, out=None if e is x else e)
     e /= total(xp, e, (dim,), True)
     return e
 
@@ -48,7 +54,7 @@ def run_softmax(xp: Any, x: Any, *, dim: int) -> Any:
 def run_log_softmax(xp: Any, x: Any, *, dim: int) -> Any:
     if x.ndim == 0 or x.size == 0:
         return run_log_softmax(xp, x.reshape(1), dim=0).reshape(()) if x.size else x.copy()
-    t = shifted(xp, x, dim)
+    t = shifted(xp, x, dim)  # always: close to 0, where the logarithm of a sure choice is, it is more precise
     t -= log_sum_exp(xp, t, dim)
     return t
 
