@@ -286,7 +286,7 @@ def execute(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor 
         outputs = [wrap(r if type(r) is np.ndarray else _as_array(xp, r)) for r in (result if several else (result,))]
     if op.view:
         link_views(op, inputs[0], attrs, outputs, several, state.grad)
-    elif op.ordered and out is None:
+    elif op.ordered and out is None and (several or not outputs[0]._array.flags.c_contiguous):
         put_in_order(outputs)
     if tracked:
         tape(op, tracked, inputs, attrs, outputs, out, several, state)

@@ -133,7 +133,9 @@ def _value(node: Node, need: tuple[str, int, int], recording: bool) -> Any:
     if kind <= OUTPUT:
         if recording or type(value) is not tuple or value[1][0] != value[2]:
             return restore(node, value, i if kind == OUTPUT else None)
-        return wrap(value[0])
+        tensor = object.__new__(Tensor)
+        tensor._array = value[0]
+        return tensor
     if kind == INPUTS:
         return tuple([restore(node, v) for v in value])
     if kind == OUTPUTS:

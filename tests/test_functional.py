@@ -132,6 +132,20 @@ def test_extremes() -> None:
     assert F.softplus(tj.tensor([-50.0])).item() == pytest.approx(math.exp(-50), rel=1e-6)
 
 
+def test_gelu_in_float32_is_as_precise_as_float32() -> None:
+    wide = tj.linspace(-9, 9, 20001, dtype=tj.float64)
+    narrow = wide.float().requires_grad_()
+    leaf = narrow.detach().double().requires_grad_()
+    F.gelu(narrow).sum().backward()
+    F.gelu(leaf).sum().backward()
+    assert float((F.gelu(narrow).double() - F.gelu(leaf)).abs().max()) < 6e-7  # of up to 9
+    assert float((narrow.grad.double() - leaf.grad).abs().max()) < 1.5e-7
+    for x, slope in ((0.0, 0.5), (-0.0, 0.5), (1e30, 1.0), (-1e30, 0.0)):
+        far = tj.tensor([x], requires_grad=True)
+        F.gelu(far).backward()
+        assert far.grad.tolist() == [slope]
+
+
 def test_precision_of_float32() -> None:
     x = np.linspace(-9, 9, 20001)
     normal = np.array([0.5 * math.erfc(-v / math.sqrt(2)) for v in x])
@@ -454,6 +468,31 @@ def test_attention_in_pieces(form: str, monkeypatch: pytest.MonkeyPatch) -> None
     np.testing.assert_allclose(function(query, key, value).numpy(), whole, rtol=1e-10)
     for found, expected in zip(gradients(function, query, key, value), slopes, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 30])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_small_and_large_scores_and_of_transposed_heads(size: int, causal: bool) -> None:
+    query, key, value = (floats(2, 5, 3, 4).transpose(1, 2) for _ in range(3))
+    query = query * size
+
+    def by_hand(q: tj.Tensor, k: tj.Tensor, v: tj.Tensor) -> tj.Tensor:
+        scores = q @ k.mT / 2
+        return F.softmax(scores.masked_fill(tj.ones(5, 5).triu(1).bool(), -math.inf) if causal else scores, -1) @ v
+
+    def function(q: tj.Tensor, k: tj.Tensor, v: tj.Tensor) -> tj.Tensor:
+        return attend(q, k, v, is_causal=causal)
+
+    np.testing.assert_allclose(function(query, key, value).numpy(), by_hand(query, key, value).numpy(), rtol=1e-9)
+    for a, b in zip(gradients(function, query, key, value), gradients(by_hand, query, key, value), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
+def test_attention_of_nan_and_infinity() -> None:
+    query, key, value = floats(1, 2, 3), floats(1, 2, 3), floats(1, 2, 3)
+    query[0, 0, 0] = math.nan
+    out = attend(query, key, value)
+    assert bool(out[0, 0].isnan().all()) and bool(out[0, 1].isfinite().all())
 
 
 def test_attention_keeps_no_matrix() -> None:

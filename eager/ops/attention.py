@@ -43,7 +43,8 @@ class Layout:
         self.groups = math.prod(query.shape[:-2]) // heads if heads else 1
         self.rows, self.keys = query.shape[-2], key.shape[-2]
         # One piece of heads needs no flat index of them, whose making copies transposed arrays that BLAS takes as they are.
-        together = key.ndim > 3 and self.at_a_time()[0] >= heads and all(unit_stride(x) for x in (query, key, value))
+        self.at_a_time = self.piece()
+        together = key.ndim > 3 and self.at_a_time[0] >= heads and unit_strides(query, key, value)
         self.lead = lead = key.shape[:-2] if together else (heads,)
         self.query = query.reshape(*lead, self.groups, *query.shape[-2:])
         self.key = key.reshape(*lead, *key.shape[-2:])
@@ -55,7 +56,7 @@ class Layout:
             self.which = xp.broadcast_to(numbers, query.shape[:-2]).reshape(*lead, self.groups)
             self.mask = mask.reshape(math.prod(masks), *mask.shape[-2:])
 
-    def at_a_time(self) -> tuple[int, int]:
+    def piece(self) -> tuple[int, int]:
         """How many heads and rows of queries make a piece."""
         per_row = max(self.groups * self.keys, 1)
         rows = max(min(self.rows, _BUFFER // per_row), 1)
@@ -64,7 +65,7 @@ class Layout:
 
     def pieces(self) -> list[tuple[slice, slice, slice]]:
         """(heads, rows of queries, keys). A causal piece leaves out the keys that come after its last row."""
-        heads, rows = self.at_a_time()
+        heads, rows = self.at_a_time
         found = []
         for h in range(0, self.heads, heads):
             for r in range(0, self.rows, rows):
@@ -91,8 +92,9 @@ class Layout:
             scores[..., rows.start :] += triangle(self.xp, rows.stop - rows.start, columns, scores.dtype)
 
 
-def unit_stride(x: Any) -> bool:
-    return bool(x.strides[-1] == x.itemsize)
+def unit_strides(*arrays: Any) -> bool:
+    """Whether the last dim of each array is one run of memory."""
+    return {x.strides[-1] - x.itemsize for x in arrays} == {0}
 
 
 def hidden(xp: Any, mask: Any, dtype: Any) -> Any:
