@@ -33,7 +33,7 @@ class Pending(NDArrayOperatorsMixin):
     __slots__ = ("frame", "real", "slot")
     __array_priority__ = 2000
 
-    frame: Any  # what makes it: has `read(pending)`, after which `real` is set
+    frame: Any  # what makes it: has `read(pending)`, by which `become` is called; None from then on
     real: Any
     slot: int
     shape: tuple[int, ...]
@@ -49,14 +49,22 @@ class Pending(NDArrayOperatorsMixin):
     def __init__(self, frame: Any, slot: int, real: Any = None) -> None:
         self.frame = frame
         self.slot = slot
-        self.real = real
+        if real is not None:
+            self.real = real
 
     def resolve(self) -> Any:
         """The array itself, computed if need be."""
-        return self.frame.read(self) if self.frame is not None else self.real
+        if self.frame is not None:
+            self.frame.read(self)
+        return self.real
+
+    def become(self, array: Any) -> None:
+        """The array is there, and this stands for it wherever it is still held."""
+        self.real = array
+        self.frame = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__array_"):  # NumPy looks for protocols; there are no others
+        if name.startswith("__array_") or name in Pending.__slots__:  # NumPy looks for protocols; there are no others
             raise AttributeError(name)
         return getattr(self.resolve(), name)
 

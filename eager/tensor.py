@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import devices, dtypes
+from .pending import resolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -312,6 +313,7 @@ def versions_of(t: Tensor) -> list[int]:
 
 
 def data_pointer(array: Any) -> int:
+    array = resolved(array)
     if type(array) is np.ndarray:
         return int(array.ctypes.data)
     return int(array.data.ptr)

@@ -19,11 +19,12 @@ from time import perf_counter
 from typing import Any
 
 from ..eager.nn.module import Module
-from ..eager.tape import State, local
+from ..eager.tape import local
 from .explain import Explanation, explain, logged
 from .frame import Frame
 from .record import Recorder
 from .replay import Replayer
+from .steps import make_steps
 from .trace import Break, Trace
 
 BACKENDS = ("auto", "plain")
@@ -95,13 +96,24 @@ class Compiled:
         began = perf_counter()
         trace = self.traces[0] if self.traces else None
         frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
+        setting, handler = state.autocast, state.handler
+        below = None
+        state.tracer = frame
+        if setting is None:
+            state.handler = frame  # type: ignore[assignment]
+        else:  # below mixed precision
+            below, setting.below = setting.below, frame
         try:
-            with placed(frame, state):
-                result = self.function(*args, **kwargs)
-                frame.finish()  # type: ignore[attr-defined]
+            result = self.function(*args, **kwargs)
+            frame.finish()  # type: ignore[attr-defined]
         except BaseException:
             self._abandon(frame)
             raise
+        finally:
+            state.tracer = None
+            state.autocast, state.handler = setting, handler
+            if setting is not None:
+                setting.below = below
         if type(frame) is Recorder:
             self._recorded(frame.trace, diverged=trace is not None)
             self.seconds["record"] += perf_counter() - began
@@ -121,6 +133,7 @@ class Compiled:
 
     def _recorded(self, trace: Trace, diverged: bool) -> None:
         trace.complete()
+        trace.steps = make_steps(trace)
         with self._lock:
             self.recordings += 1
             self.seen[trace.keys] += 1
@@ -198,24 +211,6 @@ class Compiled:
             self.divergences.clear()
             self.gave_up = None
             self.calls = self.hits = self.recordings = self.evictions = 0
-
-
-@contextlib.contextmanager
-def placed(frame: Frame, state: State) -> Iterator[None]:
-    """A block whose ops a frame handles, below mixed precision if that is on."""
-    setting, handler = state.autocast, state.handler
-    state.tracer = frame
-    if setting is None:
-        state.handler = frame  # type: ignore[assignment]
-    else:
-        below, setting.below = setting.below, frame
-    try:
-        yield
-    finally:
-        state.tracer = None
-        state.autocast, state.handler = setting, handler
-        if setting is not None:
-            setting.below = below
 
 
 def compile(

@@ -119,8 +119,4 @@ class Frame:
 
     def close(self) -> None:
         """Let go of everything: tensors that are pending refer to the frame, and it to them."""
-        self.tensors.clear()
-        self.arrays.clear()
-        self.number.clear()
-        self.made.clear()
-        self.outer_nodes.clear()
+        self.__dict__.clear()

@@ -50,6 +50,19 @@ def writes(trace: Trace, start: int, stop: int) -> dict[int, int]:
     return counts
 
 
+class Segment:
+    """The program of a run of entries, for the values that outlive it."""
+
+    def __init__(
+        self, trace: Trace, start: int, stop: int, keep: frozenset[int], alive: list[int], nodes: list[int], tops: list[Any]
+    ) -> None:
+        self.alive = alive  # values that get their arrays
+        self.nodes = nodes  # values that get a place on the tape
+        self.tops = tops  # the plans of their nodes
+        self.run = make_program(trace, start, stop, keep)
+        self.writes = [(root, count) for root, count in writes(trace, start, stop).items() if root in trace.outside]
+
+
 def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Program:
     """Some entries as a function of arrays by slot and numbers by place; the slots in `keep` are handed back."""
     ops = calls(trace, start, stop)

@@ -62,13 +62,14 @@ class Recorder(Frame):
 
     def see(self, t: Tensor) -> tuple[Any, int]:
         """What the next call has to find in this tensor's place, and its number."""
-        known = self.number.get(id(t))
-        if known is not None:
-            return known, known
-        array = t._array
+        known, array = self.number.get(id(t)), t._array
         if isinstance(array, Pending) and array.frame is not self:
             array = t._array = resolved(array)
         slot = array.slot if isinstance(array, Pending) else self.slot_of.get(id(array))
+        if known is not None:
+            if slot == self.trace.values[known].slot:
+                return known, known
+            self.tensors[known] = None  # it shows another array now: `x.data = y`, `x.t_()`
         if slot is not None:
             value = self.value(t, slot, self.arrays[slot])
             return Alias(value), value.index
@@ -217,9 +218,9 @@ class Recorder(Frame):
 
     # ---- breaks
 
-    def read(self, pending: Pending) -> Any:
+    def read(self, pending: Pending) -> None:
         self.stop("a value is read")
-        return pending.real
+        pending.frame = None
 
     def settle(self, t: Tensor) -> None:
         raise AssertionError("the tape of a recording is there")

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
+
+import numpy as np
 
 from ..eager.devices import device_of
 from ..eager.op import Op, execute
-from ..eager.pending import Pending, form_of, resolved
-from ..eager.tape import FREED, PENDING, State, edge_of, run_backward
+from ..eager.pending import Pending, resolved
+from ..eager.tape import FREED, PENDING, State, _numbers, edge_of, run_backward
 from ..eager.tensor import Tensor, versions_of, wrap
-from .blueprint import Plan, Snapshot, build
+from .blueprint import Snapshot, build
 from .checks import CHECKS
 from .frame import Frame, expanded, refuses, run_parts
-from .program import make_program, used_slots, writes
+from .program import Segment, used_slots
 from .record import Recorder
-from .trace import Alias, Backward, Break, Call, Constant, End, First, Number, Trace, users_line
-
-_new = object.__new__
+from .steps import general
+from .trace import Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, users_line
 
 
 class Replayer(Frame):
@@ -32,131 +34,130 @@ class Replayer(Frame):
     broken = False  # a program failed in the middle
 
     def __init__(self, state: State, trace: Trace, function: Any) -> None:
-        super().__init__(state, trace)
+        self.state = state
+        self.trace = trace
         self.function = function  # the compiled function: its other paths, and whom to tell about divergences
         self.entries = trace.entries
         self.cursor = 0
         self.start = 0  # where the segment begins
+        self.tensors = [None] * len(trace.values)
+        self.held: list[Any] = [None] * len(trace.values)  # of each value the array it shows, pending or there
+        self.arrays = [None] * len(trace.roots)
         self.scalars = [None] * trace.numbers
+        self.number = {}
         self.slots: dict[int, int] = {}  # id of an array that is there -> its slot
-        self.hidden: list[tuple[Tensor, int]] = []  # tensors from outside whose memory this segment writes, and their slots
+        self.hidden: list[int] = []  # values from outside whose memory this segment writes
+        self.outer_nodes = {}
+        self.made = {}
+        self.boxes = {}
+        self.foreign = []
+        self.begin = next(_numbers)
 
     # ---- ops
 
     def __call__(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        step = self.trace.steps[self.cursor]
+        if step is not general:
+            return step(self, op, inputs, attrs, out)
         entry = self.entries[self.cursor]
-        if (
-            entry.op is not op
-            or self.state.grad is not entry.grad
-            or (attrs is not entry.attrs and attrs != entry.attrs)
-            or not self.matches(entry, inputs, out)
-        ):
-            return self.otherwise(op, inputs, attrs, out)
-        return self.promise(entry, out)
+        if entry.op is op and self.matches(entry, inputs, attrs, out):
+            return self.promise(entry, out)
+        return self.otherwise(op, inputs, attrs, out)
 
     def promise(self, entry: Call, out: Tensor | None) -> Any:
         """The results of an entry that has matched, pending."""
-        self.cursor += 1
-        if out is not None:
-            if entry.turned:
-                out._requires_grad = True
-            if out._requires_grad and (entry.turned or out._node is not None) and entry.grad:
-                out._node = PENDING
-            self.write(entry)
-            return out
-        tensors, arrays = self.tensors, self.arrays
-        made = None
-        for value in entry.results:
-            made = _new(Tensor)
-            made._array = array = _new(value.form)
-            array.frame = self
-            array.slot = value.slot
-            array.real = None
-            if value.requires_grad:
-                made._requires_grad = True
-                made._node = PENDING
-            tensors.append(made)
-            arrays.append(None)
+        self.move(self.cursor + 1)
+        made = [self.promised(value) for value in entry.results]
+        if out is not None and entry.grad and (entry.turned or (out._requires_grad and out._node is not None)):
+            out._requires_grad = True
+            out._node = PENDING
         if entry.mutated:
             self.write(entry)
-        if not entry.several:
-            return made
-        return tuple(tensors[-len(entry.results) :])
-
-    def matches(self, entry: Call, inputs: tuple[Any, ...], out: Tensor | None) -> bool:
-        """Whether inputs are what was recorded. Tensors that appear for the first time get their numbers."""
         if out is not None:
-            inputs = (*inputs, out)
-        if len(inputs) != len(entry.wants) or (out is None) is not (entry.out is None):
-            return False
-        before = len(self.tensors)
-        if not self.all_match(entry, inputs):
-            self.forget(before)
-            return False
-        return True
+            return out
+        return tuple(made) if entry.several else made[0] if made else None
 
-    def all_match(self, entry: Call, inputs: tuple[Any, ...]) -> bool:
-        tensors = self.tensors
-        for x, want, flag in zip(inputs, entry.wants, entry.flags, strict=True):
-            kind = want.__class__
-            if kind is int:
-                if x is not tensors[want] or x._requires_grad is not flag:
-                    return False
-            elif kind is Number:
-                if x.__class__ is not want.type:
-                    return False
-                self.scalars[want.place] = x
-            elif kind is Constant:
-                if x.__class__ is not want.value.__class__ or not same(x, want.value):
-                    return False
-            elif isinstance(x, Tensor) and self.fits(want, x):
-                self.bind(want, x)
-            else:
+    def promised(self, value: Value) -> Tensor:
+        t = self.tensors[value.index]
+        if t is None:
+            t = self.tensors[value.index] = wrap(value.form(self, value.slot))
+            self.held[value.index] = t._array
+            if value.requires_grad:
+                t._requires_grad = True
+                t._node = PENDING
+        return t  # type: ignore[no-any-return]
+
+    def move(self, cursor: int) -> None:
+        """The next op is compared with this entry."""
+        self.cursor = cursor
+        if self.state.autocast is None and self.state.handler is not None:
+            self.state.handler = MethodType(self.trace.steps[cursor], self)
+
+    def matches(self, entry: Call, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> bool:
+        """Whether an op's inputs are what was recorded. Tensors that appear for the first time get their numbers."""
+        if self.state.grad is not entry.grad or (attrs is not entry.attrs and attrs != entry.attrs):
+            return False
+        given = inputs if out is None else (*inputs, out)
+        if len(given) != len(entry.wants) or (out is None) is not (entry.out is None):
+            return False
+        for x, want, flag in zip(given, entry.wants, entry.flags, strict=True):
+            if not self.fits(want, x, flag):
                 return False
         if entry.check is not None:
             if entry.check.pending(inputs):
                 return False
-            entry.check(inputs, entry.attrs)
+            entry.check(inputs, attrs)
         return True
 
-    def forget(self, count: int) -> None:
-        """Take back the numbers of tensors that came after the first `count`."""
-        for n in range(len(self.tensors) - 1, count - 1, -1):
-            t, value = self.tensors.pop(), self.trace.values[n]
-            del self.number[id(t)]
-            if value.slot == len(self.arrays) - 1:
-                self.slots.pop(id(self.arrays.pop()), None)
+    def fits(self, want: Any, x: Any, flag: Any) -> bool:
+        kind = want.__class__
+        if kind is int:
+            return x is self.tensors[want] and x._array is self.held[want] and x._requires_grad is flag
+        if kind is Number:
+            if x.__class__ is want.type:
+                self.scalars[want.place] = x
+                return True
+            return False
+        return want.is_(x) if kind is Constant else self.bind(want, x)  # type: ignore[no-any-return]
 
-    def fits(self, want: Any, x: Tensor) -> bool:
-        """Whether a tensor that appears for the first time is of the recorded form."""
+    def bind(self, want: Any, x: Any) -> bool:
+        """Give a tensor that appears for the first time its number, if it is of the recorded form."""
+        if not isinstance(x, Tensor):
+            return False
         value, array = want.value, x._array
-        if x._requires_grad is not value.requires_grad or id(x) in self.number:
+        if x._requires_grad is not value.requires_grad:
             return False
-        if isinstance(array, Pending):
-            if array.frame is not self:
-                array = x._array = resolved(array)
-            elif want.__class__ is Alias:
-                return array.slot == value.slot  # type: ignore[no-any-return]
-            else:
-                return False
+        if isinstance(array, Pending) and array.frame is not self:
+            array = x._array = resolved(array)
+        known = self.number.get(id(x))
+        if known is not None and known >= value.index:
+            known = None  # from an attempt to compare with another path
+        if known is not None and self.held[known] is array:
+            return False  # it should have been named by its number
         if want.__class__ is Alias:
-            return array is self.arrays[value.slot]
-        form = value.form
-        if array.shape != form.shape or array.dtype is not form.dtype or array.strides != form.strides:
-            return False
-        return device_of(array) == form.where and (x._node is not None) is value.tracked and id(array) not in self.slots
-
-    def bind(self, want: Any, x: Tensor) -> None:
-        """Give a tensor its number."""
-        self.number[id(x)] = want.value.index
-        self.tensors.append(x)
-        if want.__class__ is First:
-            slot = want.value.slot
-            self.arrays.append(x._array)
-            self.slots[id(x._array)] = slot
-            self.boxes[slot] = versions_of(x)
+            slot = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
+            if slot != value.slot:
+                return False
+        else:
+            if isinstance(array, Pending) or self.slots.get(id(array), value.slot) != value.slot:
+                return False
+            if (x._node is not None) is not value.tracked or not has_form(array, value.form):
+                return False
+            self.arrays[value.slot] = array
+            self.slots[id(array)] = value.slot
             if x._node is not None:
-                self.outer_nodes[want.value.index] = edge_of(x)
+                self.outer_nodes[value.index] = edge_of(x)
+        if known is not None:
+            self.tensors[known] = None  # it shows another array now
+        self.number[id(x)] = value.index
+        self.tensors[value.index] = x
+        self.held[value.index] = array
+        return True
+
+    def versions(self, slot: int) -> list[int]:
+        root = self.trace.roots[slot]
+        owner = self.trace.owners.get(root)
+        return versions_of(self.tensors[owner]) if owner is not None else super().versions(slot)
 
     def write(self, entry: Any) -> None:
         """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
@@ -164,15 +165,24 @@ class Replayer(Frame):
             t, value = self.tensors[n], self.trace.values[n]
             if isinstance(t._array, Pending):
                 continue
+            self.held[n] = None
             if not self.sole(value.slot):
-                following = self.entries[self.cursor]
-                if isinstance(following, Break) and not isinstance(following, End):
+                self.held[n] = t._array
+                if type(self.entries[self.cursor]) is Break:
                     self.segment()
                 else:
                     self.diverge("memory that others can see is written")
                 return
-            self.hidden.append((t, value.slot))
-            t._array = value.form(self, value.slot)
+            self.hidden.append(n)
+            t._array = self.held[n] = value.form(self, value.slot)
+
+    def reveal(self) -> None:
+        """Tensors from outside show their own memory again."""
+        for n in self.hidden:
+            array = self.arrays[self.trace.values[n].slot]
+            self.tensors[n]._array.become(array)
+            self.tensors[n]._array = self.held[n] = array
+        self.hidden.clear()
 
     # ---- what is not the next entry
 
@@ -180,20 +190,17 @@ class Replayer(Frame):
         if expanded(op, inputs, self.state):
             return run_parts(op, inputs, attrs, out)
         entry = self.entries[self.cursor]
-        planned = isinstance(entry, Break) and not isinstance(entry, End)
         if refuses(op, inputs):
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
                 return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, self.state)
             if check.pending(inputs):
-                if planned:
+                if type(entry) is Break:
                     self.segment()
-                    return self(op, inputs, attrs, out)
-                self.diverge(f"{op.name} looks at its indices")
+                else:
+                    self.diverge(f"{op.name} looks at its indices")
                 return self(op, inputs, attrs, out)
-        if self.other_path(
-            lambda e: e.op is op and e.grad is self.state.grad and e.attrs == attrs and self.matches(e, inputs, out)
-        ):
+        if self.other_path(lambda e: e.op is op and self.matches(e, inputs, attrs, out)):
             return self.promise(self.entries[self.cursor], out)
         self.diverge(self.difference(entry, op, inputs, attrs))
         return self(op, inputs, attrs, out)
@@ -217,7 +224,7 @@ class Replayer(Frame):
                     return f"{op.name} is given {found.dtype}, and was given {form.dtype}"
                 if x._requires_grad is not want.value.requires_grad:
                     return f"{op.name} is given a tensor with requires_grad={x._requires_grad}, unlike before"
-            if isinstance(want, Constant) and not same(x, want.value):
+            if isinstance(want, Constant) and not want.is_(x):
                 return f"{op.name} is given the number {x!r}, and was given {want.value!r}"
         return f"{op.name} is given other tensors than in the recording"
 
@@ -225,132 +232,146 @@ class Replayer(Frame):
         """Change to another recording that began alike and goes on as Python does now."""
         for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
             mine = self.trace
-            self.trace, self.entries = other, other.entries
-            if len(self.scalars) < other.numbers:
-                self.scalars.extend([None] * (other.numbers - len(self.scalars)))
+            self.follow(other)
             if fits(other.entries[self.cursor]):
+                self.move(self.cursor)
                 return True
-            self.trace, self.entries = mine, mine.entries
+            self.follow(mine)
         return False
+
+    def follow(self, trace: Trace) -> None:
+        """Take another recording for the one to compare with: they are the same up to the cursor."""
+        values, slots, numbers = trace.counts[self.cursor]
+        for n in range(values, len(self.tensors)):
+            if self.tensors[n] is not None and self.number.get(id(self.tensors[n])) == n:
+                del self.number[id(self.tensors[n])]
+        for slot in range(slots, len(self.arrays)):
+            if self.arrays[slot] is not None:
+                self.slots.pop(id(self.arrays[slot]), None)
+        self.tensors[values:] = [None] * (len(trace.values) - values)
+        self.held[values:] = [None] * (len(trace.values) - values)
+        self.arrays[slots:] = [None] * (len(trace.roots) - slots)
+        self.scalars[numbers:] = [None] * (trace.numbers - numbers)
+        self.trace, self.entries = trace, trace.entries
 
     # ---- segments
 
-    def read(self, pending: Pending) -> Any:
+    def read(self, pending: Pending) -> None:
         """A value is wanted."""
-        if pending.real is None:
-            if isinstance(self.entries[self.cursor], End) or not isinstance(self.entries[self.cursor], Break):
-                if self.other_path(lambda e: type(e) is Break):
-                    self.segment()
-                else:
-                    self.diverge("a value is read")
-            else:
-                self.segment()
-        return pending.real
+        if type(self.entries[self.cursor]) is Break or self.other_path(lambda e: type(e) is Break):
+            self.segment()
+        else:
+            self.diverge("a value is read")
+        if pending.frame is self:
+            raise AssertionError("a pending value was not computed")
 
     def settle(self, t: Tensor) -> None:
         self.diverge("the tape is looked at")
 
     def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
         """Run something that is not recorded, on tensors that are all there."""
-        entry = self.entries[self.cursor]
-        if type(entry) is Break or self.other_path(lambda e: type(e) is Break):
+        if type(self.entries[self.cursor]) is Break or self.other_path(lambda e: type(e) is Break):
             self.segment()
-        elif self.start != self.cursor or self.cursor == 0 or not isinstance(self.entries[self.cursor - 1], Break):
+        elif self.cursor == 0 or not isinstance(self.entries[self.cursor - 1], Break):
             self.diverge(reason)
             return self.outside(function, reason, *args, **kwargs)
         return self.untraced(function, *args, **kwargs)
 
     def finish(self) -> None:
         """The function has returned."""
-        if not isinstance(self.entries[self.cursor], End) and not self.other_path(lambda e: isinstance(e, End)):
+        if isinstance(self.entries[self.cursor], End) or self.other_path(lambda e: isinstance(e, End)):
+            self.segment()
+        else:
             self.diverge("the function returns earlier")
             self.finish()
-            return
-        self.segment()
 
     def segment(self) -> None:
         """Everything up to the break that the cursor is at has matched: compute it."""
         stop = self.cursor
-        entry = self.entries[stop]
-        if entry.state is None:
+        snapshot = self.entries[stop].state
+        if snapshot is None:
             self.interpret()
         else:
-            self.compute(stop, entry.state)
-        self.cursor = self.start = stop + 1
+            self.compute(stop, snapshot)
+        self.start = stop + 1
+        if stop + 1 < len(self.entries):
+            self.move(stop + 1)
 
     def compute(self, stop: int, snapshot: Snapshot) -> None:
         """Run the program of a segment and hand out what it made."""
-        trace, values, tensors = self.trace, self.trace.values, self.tensors
-        alive = self.alive()
-        seen = set(alive)
-        slots = {values[n].slot for n in alive}
-        tops = set()
-        for n, plan in snapshot.nodes.items():
-            t = tensors[n] if n < len(tensors) else None
-            if t is not None and t._node is PENDING and (n in seen or values[n].slot in trace.outside):
-                tops.add(plan)
-        key = (self.start, stop, frozenset(slots), frozenset(tops))
-        program = trace.programs.get(key)
-        if program is None:
-            keep = frozenset(slots) | snapshot.slots(tops) | used_slots(trace, stop)
-            program = trace.programs[key] = (make_program(trace, self.start, stop, keep), writes(trace, self.start, stop))
-        for t, slot in self.hidden:
-            t._array.real = self.arrays[slot]
-            t._array.frame = None
-            t._array = self.arrays[slot]
-        self.hidden.clear()
-        run, written = program
+        alive, nodes = self.alive(stop), self.wanted_nodes(snapshot)
+        known = self.trace.segments.get((self.start, stop))
+        if known is None or known.alive != alive or known.nodes != nodes:
+            known = self.segment_for(stop, snapshot, alive, nodes)
+        if self.hidden:
+            self.reveal()
         self.broken = True
-        run(self.arrays, self.scalars)
+        known.run(self.arrays, self.scalars)
         self.broken = False
-        for root, count in written.items():
+        for root, count in known.writes:
             self.versions(root)[0] += count
-        self.hand_out(alive, snapshot, tops)
+        self.hand_out(known, snapshot)
 
-    def alive(self) -> list[int]:
+    def segment_for(self, stop: int, snapshot: Snapshot, alive: list[int], nodes: list[int]) -> Segment:
+        """The program for what outlives a segment."""
+        trace = self.trace
+        key = (self.start, stop, tuple(alive), tuple(nodes))
+        found = trace.programs.get(key)
+        if found is None:
+            tops = [snapshot.nodes[n] for n in nodes]
+            keep = frozenset(trace.values[n].slot for n in alive) | snapshot.slots(tops) | used_slots(trace, stop)
+            found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, tops)
+        trace.segments[self.start, stop] = found
+        return found  # type: ignore[no-any-return]
+
+    def alive(self, stop: int) -> list[int]:
         """Values that are pending and that somebody can still see, and what they are views of."""
-        found = set()
-        tensors, values = self.tensors, self.trace.values
-        count, references = len(tensors), sys.getrefcount
-        for n in range(count):
+        found = []
+        tensors, values, held, references = self.tensors, self.trace.values, self.held, sys.getrefcount
+        first, last = self.trace.counts[self.start][0], self.trace.counts[stop][0]
+        for n in range(first, last):
             t = tensors[n]
-            if t is None or not isinstance(t._array, Pending):
+            # referred to by the list, `t` and the argument; the array by the tensor, the list and the argument
+            if t is None or not isinstance(t._array, Pending) or (references(t) == 3 and references(held[n]) == 3):
                 continue
-            # `tensors` and `t` and the argument; for the array the tensor and the argument
-            if references(t) > 3 or references(t._array) > 2:
-                found.add(n)
-                view = values[n].view
-                if view is not None and isinstance(tensors[view[0]]._array, Pending):
-                    found.add(view[0])
-        hidden = {id(t) for t, _ in self.hidden}
-        return sorted(n for n in found if id(tensors[n]) not in hidden)
+            found.append(n)
+            view = values[n].view
+            if view is not None and view[0] not in found and isinstance(tensors[view[0]]._array, Pending):
+                found.append(view[0])
+        return [n for n in found if n not in self.hidden] if self.hidden else found
 
-    def hand_out(self, alive: list[int], snapshot: Snapshot, tops: set[Plan]) -> None:
-        tensors, values, arrays = self.tensors, self.trace.values, self.arrays
-        for n in alive:
+    def wanted_nodes(self, snapshot: Snapshot) -> list[int]:
+        """Values that need a place on the tape: those promised one that somebody can still see."""
+        found = []
+        tensors, references, values, outside = self.tensors, sys.getrefcount, self.trace.values, self.trace.outside
+        for n in snapshot.nodes:
+            t = tensors[n]
+            if t is not None and t._node is PENDING and (references(t) > 3 or values[n].slot in outside):
+                found.append(n)
+        return found
+
+    def hand_out(self, known: Segment, snapshot: Snapshot) -> None:
+        tensors, values, arrays, held = self.tensors, self.trace.values, self.arrays, self.held
+        for n in known.alive:
             value, t = values[n], tensors[n]
-            pending = t._array
-            pending.real = arrays[value.slot]
-            pending.frame = None
-            t._array = pending.real
-            self.slots[id(pending.real)] = value.slot
+            array = arrays[value.slot]
+            t._array.become(array)
+            t._array = held[n] = array
+            self.slots[id(array)] = value.slot
             self.number[id(t)] = n
             if value.view is not None:
                 base = tensors[value.view[0]]
                 t._base, t._chain, t._made_without_grad = base, value.view[1], value.view[2]
                 t._rebased = base._rebased
-            if t._versions is None:
+                t._versions = versions_of(base)
+            elif t._versions is None and known.tops:
                 t._versions = self.versions(value.slot)
-        for plan in snapshot.freed & self.made.keys():
+        for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
-        build(tops, snapshot, self)
-        for n, plan in snapshot.nodes.items():
-            t = tensors[n] if n < len(tensors) else None
-            if t is not None and t._node is PENDING and plan in self.made:
-                t._node = self.made[plan]
-        for n, t in enumerate(tensors):
-            if t is not None and isinstance(t._array, Pending):
-                tensors[n] = None  # dead: nobody can hand it to an op again
+        if known.tops:
+            build(known.tops, snapshot, self)
+            for n in known.nodes:
+                tensors[n]._node = self.made[snapshot.nodes[n]]
 
     # ---- divergence
 
@@ -359,25 +380,28 @@ class Replayer(Frame):
         self.function.diverged(self, reason, users_line())
         self.interpret()
         trace, self.trace = self.trace, Trace()
+        values, slots, numbers = trace.counts[self.cursor]
         self.trace.entries = trace.entries[: self.cursor]
-        self.trace.values = trace.values[: len(self.tensors)]
-        self.trace.roots = trace.roots[: len(self.arrays)]
-        self.trace.outside = {s for s in trace.outside if s < len(self.arrays)}
-        places = [w.place for e in self.trace.entries if isinstance(e, Call) for w in e.wants if isinstance(w, Number)]
-        self.trace.numbers = 1 + max(places, default=-1)
-        del self.scalars[self.trace.numbers :]
+        self.trace.values, self.trace.roots, self.trace.numbers = trace.values[:values], trace.roots[:slots], numbers
+        self.trace.outside = {s for s in trace.outside if s < slots}
+        del self.tensors[values:], self.arrays[slots:], self.scalars[numbers:]
+        for n, t in enumerate(self.tensors):
+            if t is not None and isinstance(t._array, Pending):
+                self.tensors[n] = None  # of a segment before, which it did not outlive
+        self.number = {id(t): n for n, t in enumerate(self.tensors) if t is not None}
+        for n, t in enumerate(self.tensors):
+            if t is not None and trace.values[n].slot in trace.outside:
+                self.boxes[trace.values[n].slot] = versions_of(t)
+        if self.state.autocast is None and self.state.handler is not None:
+            self.state.handler = self
         self.__class__ = Recorder  # type: ignore[assignment]
         self.prepare()  # type: ignore[attr-defined]
 
     def interpret(self) -> None:
         """Run the entries since the last segment eagerly. The tensors that were promised become the real results."""
-        now = {id(t): t._grad for t in self.tensors if t is not None}
+        now = [(t, t._grad) for t in self.tensors if t is not None]
         flags = [(t, t._requires_grad, t._node) for t in self.tensors if t is not None and isinstance(t._array, Pending)]
-        for t, slot in self.hidden:
-            t._array.real = self.arrays[slot]
-            t._array.frame = None
-            t._array = self.arrays[slot]
-        self.hidden.clear()
+        self.reveal()
         for n, t in enumerate(self.tensors):  # those from outside that were promised a history get it when it is made
             if t is not None and t._node is PENDING and not isinstance(t._array, Pending):
                 t._node, t._requires_grad = self.outer_nodes.get(n), self.trace.values[n].requires_grad
@@ -398,54 +422,56 @@ class Replayer(Frame):
                 t._node, t._requires_grad = None, False
             elif wanted and not t._requires_grad:
                 t._requires_grad = True
-        for t in self.tensors:
-            if t is not None and id(t) in now and now[id(t)] is not t._grad:
-                t._grad = now[id(t)]
+        for t, grad in now:
+            if t._grad is not grad:
+                t._grad = grad
+        for n, t in enumerate(self.tensors):
+            if t is not None and not isinstance(t._array, Pending):
+                slot = self.trace.values[n].slot
+                self.held[n] = self.arrays[slot] = t._array
+                self.slots[id(t._array)] = slot
+                self.number[id(t)] = n
 
     def interpret_call(self, entry: Call) -> None:
         given: list[Any] = []
         for x, flag in zip(entry.inputs, entry.flags, strict=False):
             if isinstance(x, int):
-                given.append(self.as_it_was(self.tensors[x], self.trace.values[x].slot, flag))
+                given.append(self.as_it_was(x, flag))
             else:
                 given.append(self.scalars[x.place] if isinstance(x, Number) else x.value)
-        out = None
-        if entry.out is not None:
-            out = self.as_it_was(self.tensors[entry.out], self.trace.values[entry.out].slot, entry.flags[-1])
+        out = None if entry.out is None else self.as_it_was(entry.out, entry.flags[-1])
         result = execute(entry.op, tuple(given), entry.attrs, out, self.state)
         made = result if entry.several else (result,)
         for value, real in zip(entry.results, made, strict=False):
-            self.become(value.index, real)
+            self.become(value, real)
 
-    def as_it_was(self, t: Tensor, slot: int, flag: bool) -> Tensor:
+    def as_it_was(self, n: int, flag: bool) -> Tensor:
         """A tensor as an op saw it: the user may have changed since whether it wants a gradient."""
+        t = self.tensors[n]
         if isinstance(t._array, Pending):  # an alias
-            t._array = self.arrays[slot]
+            t._array = self.arrays[self.trace.values[n].slot]
         if t._requires_grad is flag:
-            return t
+            return t  # type: ignore[no-any-return]
         if flag:
             t._requires_grad = True
-            return t
+            return t  # type: ignore[no-any-return]
         plain = wrap(t._array)
         plain._versions = versions_of(t)
         return plain
 
-    def become(self, n: int, real: Tensor) -> None:
+    def become(self, value: Value, real: Tensor) -> None:
         """A promised tensor is a real one from now on."""
-        slot = self.trace.values[n].slot
-        self.arrays[slot] = real._array
-        t = self.tensors[n]
+        self.arrays[value.slot] = real._array
+        t = self.tensors[value.index]
         if t is None:
             return
         if isinstance(t._array, Pending):
-            t._array.real = real._array
-            t._array.frame = None
+            t._array.become(real._array)
         t._requires_grad, t._node = False, None
         t.__dict__.update(real.__dict__)
-        self.number[id(t)] = n
 
     def interpret_backward(self, entry: Backward) -> None:
-        tensors = self.tensors
+        tensors, values = self.tensors, self.trace.values
         for effect in entry.effects:
             tensors[effect.leaf]._grad = None if effect.before is None else tensors[effect.before]
         roots = [tensors[n] for n in entry.roots]
@@ -455,19 +481,19 @@ class Replayer(Frame):
         for effect in entry.effects:
             leaf = tensors[effect.leaf]
             if effect.before != effect.after:
-                self.become(effect.after, leaf._grad)
+                self.become(values[effect.after], leaf._grad)
                 leaf._grad = tensors[effect.after]
         for n, t in zip(entry.found, found, strict=True):
             if n is not None and t is not None:
-                self.become(n, t)
+                self.become(values[n], t)
 
     # ---- backward
 
     def backward(
         self, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
     ) -> list[Tensor | None]:
-        entry = self.entries[self.cursor]
         given = (roots, seeds, retain_graph, create_graph, wanted, accumulate)
+        entry = self.entries[self.cursor]
         if not (isinstance(entry, Backward) and self.same_pass(entry, *given)):
             if not self.other_path(lambda e: isinstance(e, Backward) and self.same_pass(e, *given)):
                 if type(entry) is Break:
@@ -475,39 +501,21 @@ class Replayer(Frame):
                 self.diverge("another backward pass than in the recording")
                 return self.backward(*given)
             entry = self.entries[self.cursor]
-        self.cursor += 1
+        self.move(self.cursor + 1)
         values, tensors = self.trace.values, self.tensors
         for leaf, value in entry.firsts:
             g = tensors[leaf]._grad
+            tensors[value.index] = g
             self.number[id(g)] = value.index
-            self.boxes[value.slot] = versions_of(g)
+            self.arrays[value.slot] = self.held[value.index] = g._array
             self.slots[id(g._array)] = value.slot
-            self.place(value.index, g)
-            while len(self.arrays) <= value.slot:
-                self.arrays.append(None)
-            self.arrays[value.slot] = g._array
-        end = entry.end
-        tensors.extend([None] * (end[0] - len(tensors)))
-        self.arrays.extend([None] * (end[1] - len(self.arrays)))
         for effect in entry.effects:
             if effect.before is None:
                 tensors[effect.leaf]._grad = self.promised(values[effect.after])
-        found = [None if n is None else self.promised(values[n]) for n in entry.found]
+        found: list[Tensor | None] = [None if n is None else self.promised(values[n]) for n in entry.found]
         if entry.mutated:
             self.write(entry)
         return found
-
-    def place(self, n: int, t: Tensor) -> None:
-        self.tensors.extend([None] * (n + 1 - len(self.tensors)))
-        self.tensors[n] = t
-
-    def promised(self, value: Any) -> Tensor:
-        known = self.tensors[value.index]
-        if known is not None:
-            return known  # type: ignore[no-any-return]
-        t = wrap(value.form(self, value.slot))
-        self.tensors[value.index] = t
-        return t
 
     def same_pass(
         self, entry: Backward, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
@@ -520,7 +528,7 @@ class Replayer(Frame):
         if len(roots) != len(entry.roots) or any(r is not tensors[n] for r, n in zip(roots, entry.roots, strict=True)):
             return False
         for s, want in zip(seeds, entry.seeds, strict=True):
-            if not isinstance(want, int) or s is not tensors[want]:
+            if not self.fits(want, s, s._requires_grad):
                 return False
         if (wanted is None) is not (entry.wanted is None):
             return False
@@ -531,7 +539,11 @@ class Replayer(Frame):
         for node in self.made.values():
             if node.hooks or node.retained is not None or "gradients" in node.__dict__:
                 return False
-        firsts = dict(entry.firsts)
+        return self.same_gradients(entry)
+
+    def same_gradients(self, entry: Backward) -> bool:
+        """Whether the leaves have hooks and gradients as they had."""
+        tensors, firsts = self.tensors, dict(entry.firsts)
         for effect in entry.effects:
             leaf = tensors[effect.leaf]
             if leaf._hooks or leaf._after_accumulate or leaf._node is not None:
@@ -541,16 +553,16 @@ class Replayer(Frame):
                 if g is not None:
                     return False
             elif effect.leaf in firsts:
-                if g is None or g._requires_grad or id(g) in self.number or not self.has_form(g, firsts[effect.leaf].form):
+                if g is None or g._requires_grad or id(g) in self.number or isinstance(g._array, Pending):
                     return False
-            elif g is not tensors[effect.before]:
+                if not has_form(g._array, firsts[effect.leaf].form):
+                    return False
+            elif g is not tensors[effect.before] or g._array is not self.held[effect.before]:
                 return False
         return True
 
-    def has_form(self, t: Tensor, form: type[Pending]) -> bool:
-        return not isinstance(t._array, Pending) and form_of(t._array, device_of(t._array)) is form
 
-
-def same(a: Any, b: Any) -> bool:
-    """Equal, also if both are NaN, and zeros of one sign."""
-    return bool(a == b and str(a) == str(b)) or (a != a and b != b)
+def has_form(array: Any, form: type[Pending]) -> bool:
+    if array.shape != form.shape or array.dtype is not form.dtype or array.strides != form.strides:
+        return False
+    return type(array) is np.ndarray if form.where.type == "cpu" else device_of(array) == form.where

@@ -17,7 +17,7 @@ from ..eager.pending import Pending
 from ..eager.tensor import Tensor
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-INSIDE = tuple(os.path.join(PACKAGE, part) + os.sep for part in ("eager", "tracer", "codegen"))
+INSIDE = (*[os.path.join(PACKAGE, part) + os.sep for part in ("eager", "tracer", "codegen")], "<tapejit ")
 
 
 def users_line() -> str:
@@ -93,6 +93,13 @@ class Constant:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+    def is_(self, x: Any) -> bool:
+        """Whether something is the same: a number of the same type and sign, NaN for NaN."""
+        mine = self.value
+        if x.__class__ is not mine.__class__:
+            return False
+        return x is mine or bool(x == mine and (x or str(x) == str(mine))) or (x != x and mine != mine)
 
     def key(self) -> Any:
         return ("constant", type(self.value), repr(self.value))
@@ -237,13 +244,31 @@ class Trace:
         self.roots: list[int] = []  # of each slot: the slot whose memory it shows
         self.outside: set[int] = set()  # slots of arrays from outside
         self.numbers = 0  # how many runtime scalars
-        self.programs: dict[Any, tuple[Callable[..., None], dict[int, int]]] = {}  # by segment and by what outlives it
+        self.programs: dict[Any, Any] = {}  # by segment and by what outlives it
+        self.segments: dict[tuple[int, int], Any] = {}  # the program that a segment used last
+        self.steps: list[Callable[..., Any]] = []  # the comparison for each entry: see steps.py
         self.replays = 0
         self.used = 0  # when it was last replayed, for eviction
         self.keys: tuple[Any, ...] = ()  # of its entries, when it is complete
+        self.counts: list[tuple[int, int, int]] = []  # before each entry: how many values, slots and numbers there are
+        self.owners: dict[int, int] = {}  # of each slot from outside: the value that brought it
 
     def complete(self) -> None:
+        """All entries are there."""
         self.keys = tuple(e.key() for e in self.entries)
+        values = slots = numbers = 0
+        for entry in self.entries:
+            self.counts.append((values, slots, numbers))
+            if isinstance(entry, Call):
+                news = [w.value for w in entry.wants if isinstance(w, (First, Alias))] + list(entry.results)
+                values += len(news)
+                slots += sum(1 for w in entry.wants if isinstance(w, First)) + len(entry.results)
+                numbers += sum(1 for w in entry.wants if isinstance(w, Number))
+            elif isinstance(entry, Backward):
+                values, slots = entry.end
+        for value in self.values:
+            if value.slot in self.outside:
+                self.owners.setdefault(value.slot, value.index)
 
     def breaks(self) -> list[Break]:
         return [e for e in self.entries if isinstance(e, Break)]

@@ -11,6 +11,7 @@ import numpy as np
 from .. import devices, dtypes
 from ..op import apply, primitive, public, write
 from ..samples import A, sample
+from ..tape import local
 from ..tensor import Tensor, versions_of, wrap
 from .movement import CLONE
 from .pointwise import cast, is_number
@@ -307,6 +308,13 @@ def get_data(self: Tensor) -> Tensor:
 
 def set_data(self: Tensor, value: Tensor) -> None:
     """`x.data = y`: x shows y's memory from now on."""
+    if local.state.tracer is not None:
+        local.state.tracer.outside(_set_data, "data is assigned", self, value)
+    else:
+        _set_data(self, value)
+
+
+def _set_data(self: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
     if self._requires_grad and not value.dtype.is_floating_point:

@@ -522,6 +522,8 @@ def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
     Views of it that were made before go on from its first shape, so it remembers how to get back there.
     """
     state = local.state
+    if state.tracer is not None:
+        return state.tracer.outside(_take_shape_of, f"{name} changes a shape in place", self, name, function)  # type: ignore[no-any-return]
     if state.grad and self._requires_grad and self._node is None:
         raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation. {REMEDY}")
     base = self._base

@@ -1,0 +1,85 @@
+"""The comparison of one op with one entry of a recording, as a Python function made for the entry.
+
+A replay is judged by what it costs beside the program, so this is unrolled: each step knows its op, the values it expects, and
+the tensors to promise. A step that matches makes the next one the thread's handler, and all that is not the plain case is left
+to `Replayer.otherwise`. A step may be called when it is not its turn (a handler was saved and put back); it looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+from ..eager.op import NO_ATTRS
+from ..eager.tape import PENDING
+from ..eager.tensor import Tensor
+from .trace import Call, Constant, Number, Trace
+
+Step = Callable[..., Any]
+
+
+def make_steps(trace: Trace) -> list[Step]:
+    """A step for each entry."""
+    steps: list[Step] = []
+    for k, entry in enumerate(trace.entries):
+        plain = isinstance(entry, Call) and entry.out is None and not entry.mutated and entry.check is None
+        steps.append(_compiled(k, entry, steps) if plain else general)
+    return steps
+
+
+def general(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:
+    return frame(op, inputs, attrs, out)
+
+
+def _compiled(k: int, entry: Call, steps: list[Step]) -> Step:
+    space: dict[str, Any] = {
+        "OP": entry.op, "ATTRS": entry.attrs, "steps": steps, "Method": MethodType, "new": object.__new__, "Tensor": Tensor,
+        "PENDING": PENDING,
+    }  # fmt: skip
+    names = [f"x{i}" for i in range(len(entry.wants))]
+    tests = [f"op is OP and f.cursor == {k}", f"state.grad is {entry.grad}"]
+    tests.append("attrs is ATTRS" if entry.attrs is NO_ATTRS else "(attrs is ATTRS or attrs == ATTRS)")
+    tests.append(f"out is None and len(inputs) == {len(names)}")
+    lines = [
+        "def step(f, op, inputs, attrs, out):",
+        "    state = f.state",
+        f"    if {' and '.join(tests)}:",
+    ]
+    if names:
+        lines.append(f"        {', '.join(names)}, = inputs")
+    lines.append("        T, A = f.tensors, f.held")
+    checks, numbers = [], []
+    for i, (want, flag) in enumerate(zip(entry.wants, entry.flags, strict=True)):
+        if isinstance(want, int):
+            checks.append(f"x{i} is T[{want}] and x{i}._array is A[{want}] and x{i}._requires_grad is {flag}")
+        elif isinstance(want, Number):
+            space[f"K{i}"] = want.type
+            checks.append(f"x{i}.__class__ is K{i}")
+            numbers.append(f"f.scalars[{want.place}] = x{i}")
+        elif isinstance(want, Constant):
+            space[f"C{i}"] = want
+            checks.append(f"C{i}.is_(x{i})")
+        else:
+            space[f"W{i}"] = want
+            checks.append(f"f.bind(W{i}, x{i})")
+    lines.append(f"        if {' and '.join(checks) or 'True'}:")
+    body = [*numbers]
+    for j, value in enumerate(entry.results):
+        space[f"F{j}"] = value.form
+        body += [
+            f"t{j} = T[{value.index}] = new(Tensor)",
+            f"t{j}._array = p = A[{value.index}] = new(F{j})",
+            "p.frame = f",
+            f"p.slot = {value.slot}",
+        ]
+        if value.requires_grad:
+            body += [f"t{j}._requires_grad = True", f"t{j}._node = PENDING"]
+    body.append(f"f.cursor = {k + 1}")
+    body.append(f"state.handler = Method(steps[{k + 1}], f) if state.autocast is None else state.handler")
+    made = ", ".join(f"t{j}" for j in range(len(entry.results)))
+    body.append(f"return ({made},)" if entry.several else f"return {made or None}")
+    lines += ["            " + line for line in body]
+    lines.append("    return f.otherwise(op, inputs, attrs, out)")
+    exec(compile("\n".join(lines), f"<tapejit step {k}: {entry.op.name}>", "exec"), space)
+    return space["step"]  # type: ignore[no-any-return]
