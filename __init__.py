@@ -152,6 +152,8 @@ for _name, _module in list(_sys.modules.items()):
     if _name.startswith(f"{__name__}.eager.") and _name.split(".")[2] in _PUBLIC:
         _sys.modules[_name.replace(".eager.", ".", 1)] = _module
 cuda.amp = _sys.modules[f"{__name__}.cuda.amp"] = amp.cuda  # type: ignore[attr-defined]
+for _name in ("cuda", "cudnn", "mkl", "mkldnn", "mps", "openmp"):  # `import tapejit.backends.cudnn as cudnn`
+    _sys.modules[f"{__name__}.backends.{_name}"] = getattr(backends, _name)
 for _name, _module in nn.modules.FILES.items():
     _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module
 _sys.modules[f"{__name__}.eager"].__class__ = _EagerPackage  # `with tapejit.eager():`

@@ -1,4 +1,4 @@
-"""`tapejit.distributions`: Categorical, Bernoulli and Normal, with PyTorch's names, shapes, checks and errors.
+"""`tapejit.distributions`: Categorical, Bernoulli, Normal, more in `distributions_more.py`, with PyTorch's names and checks.
 
 A distribution holds tensors of parameters, so that `log_prob`, `entropy` and `rsample` can be differentiated by them. Its
 `batch_shape` is the shape of its parameters (without the categories). Arguments are checked, which reads values;
@@ -460,3 +460,7 @@ def away_from_ends(probs: Tensor) -> Tensor:
     """Probabilities inside (0, 1), so that their logarithms are finite."""
     eps = finfo(probs.dtype).eps
     return clamp(probs, min=eps, max=1 - eps)
+
+
+# They are made of what stands above.
+from .distributions_more import Exponential, Independent, Laplace, MultivariateNormal, Uniform  # noqa: E402, F401

@@ -424,3 +424,10 @@ def test_fill_values_that_do_not_fit_are_refused() -> None:
             tj.zeros(2).new_full((2,), value)
     with pytest.raises(TypeError, match="tuple of ints"):
         tj.zeros(2).new_full(2, 1)
+
+
+def test_backends_can_be_imported_by_name():
+    import tapejit.backends.cudnn as cudnn
+    from tapejit.backends import mps
+
+    assert cudnn is tj.backends.cudnn and not mps.is_available()

@@ -188,3 +188,31 @@ def test_checks_can_be_left_out() -> None:
 def test_repr() -> None:
     assert repr(Categorical(tj.ones(3))) == "Categorical(probs: tapejit.Size([3]))"
     assert repr(Normal(0.0, 2.0)) == "Normal(loc: 0.0, scale: 2.0)"
+
+
+def test_samples_of_vectors_have_the_covariance():
+    tj.manual_seed(0)
+    covariance = tj.tensor([[2.0, 0.6], [0.6, 0.5]])
+    d = tj.distributions.MultivariateNormal(tj.tensor([1.0, -2.0]), covariance)
+    drawn = d.sample((20000,)).numpy()
+    np.testing.assert_allclose(drawn.mean(0), [1, -2], atol=0.05)
+    np.testing.assert_allclose(np.cov(drawn.T), covariance.numpy(), atol=0.05)
+    same = tj.distributions.MultivariateNormal(d.loc, precision_matrix=covariance.inverse())
+    np.testing.assert_allclose(same.covariance_matrix.numpy(), covariance.numpy(), rtol=1e-4)
+    assert tj.distributions.kl_divergence(d, same).abs() < 1e-4
+
+
+def test_samples_of_more_distributions():
+    tj.manual_seed(0)
+    D = tj.distributions
+    for d in (D.Uniform(-1.0, 3.0), D.Exponential(2.0), D.Laplace(0.5, 1.5)):
+        drawn = d.sample((40000,))
+        assert tj.isfinite(drawn).all() and d.support.check(drawn).all()
+        np.testing.assert_allclose(drawn.mean().item(), d.mean.item(), atol=0.04)
+        np.testing.assert_allclose(drawn.var().item(), d.variance.item(), rtol=0.06)
+        np.testing.assert_allclose(d.icdf(d.cdf(drawn[:9])).numpy(), drawn[:9].numpy(), rtol=2e-3, atol=1e-3)
+    base = D.Normal(tj.zeros(3, 4), tj.ones(3, 4))
+    joined = D.Independent(base, 1)
+    assert joined.batch_shape == (3,) and joined.event_shape == (4,)
+    x = joined.rsample()
+    np.testing.assert_allclose(joined.log_prob(x).numpy(), base.log_prob(x).sum(-1).numpy(), rtol=1e-6)

@@ -107,3 +107,8 @@ ones = tj.ones
 def test_errors(call: Any, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
         call()
+
+
+def test_upsample_is_an_old_name():
+    with pytest.warns(UserWarning, match=r"`nn\.functional\.upsample` is deprecated\. Use `nn\.functional\.interpolate`"):
+        assert F.upsample(tj.ones(1, 1, 2, 2), scale_factor=2).shape == (1, 1, 4, 4)

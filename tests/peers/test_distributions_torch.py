@@ -90,6 +90,53 @@ def test_functions_of_normal() -> None:
         assert_alike(getattr(mine, method)(tj.tensor(OTHERS)), getattr(theirs, method)(torch.tensor(OTHERS)), 1e-4, 1e-5)
 
 
+COVARIANCE = (REALS @ REALS.T + 2 * np.eye(3)).astype(np.float32)
+MORE: dict[str, Callable[[Any, Any, Any], Any]] = {  # of two parameters, a of any sign and b above 0, both [3, 4]
+    "uniform": lambda lib, a, b: lib.distributions.Uniform(a - 3, a + b + 3),
+    "exponential": lambda lib, a, b: lib.distributions.Exponential(b),
+    "laplace": lambda lib, a, b: lib.distributions.Laplace(a, b),
+    "independent": lambda lib, a, b: lib.distributions.Independent(lib.distributions.Normal(a, b), 1),
+    "independent, both dims": lambda lib, a, b: lib.distributions.Independent(lib.distributions.Laplace(a, b), 2),
+    "vectors": lambda lib, a, b: lib.distributions.MultivariateNormal(a.T, lib.tensor(COVARIANCE) * b[0, 0]),
+    "vectors by precision": lambda lib, a, b: lib.distributions.MultivariateNormal(
+        a[:, 0], precision_matrix=lib.tensor(COVARIANCE) * b[0, 0]
+    ),
+    "vectors by factor": lambda lib, a, b: lib.distributions.MultivariateNormal(a, scale_tril=lib.diag_embed(b)),
+}
+
+
+def more(lib: Any, name: str, a: Any, b: Any) -> Any:
+    return MORE[name](lib, a, b)
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_more_distributions(name: str) -> None:
+    results, shapes = [], []
+    for lib in (tj, torch):
+        a, b = (lib.tensor(x, requires_grad=True) for x in (REALS, WEIGHTS))
+        d, other = more(lib, name, a, b), more(lib, name, lib.tensor(OTHERS), lib.tensor(OTHERS) * 2)
+        text = repr(d).replace("tapejit", "torch")
+        shape = tuple(d.batch_shape + d.event_shape)
+        value = lib.tensor(np.resize(OTHERS, shape))
+        found = [d.log_prob(value), d.entropy(), d.mean, d.variance, d.stddev]
+        found += [d.expand((2, *d.batch_shape)).log_prob(value)]
+        for method in ("cdf", "icdf"):
+            if name in ("uniform", "exponential", "laplace"):
+                found.append(getattr(d, method)(value))
+        for matrix in ("covariance_matrix", "precision_matrix", "scale_tril"):
+            if hasattr(d, matrix):
+                found.append(getattr(d, matrix))
+        if name != "uniform":
+            found.append(lib.distributions.kl_divergence(d, other))
+        sum(x.sum() for x in found).backward()
+        gradients = [x.grad if x.grad is not None else lib.zeros(1) for x in (a, b)]
+        results.append([x.detach() for x in found] + gradients)
+        drawn = d.rsample((5,))
+        shapes.append((text, tuple(drawn.shape), drawn.requires_grad, d.sample().requires_grad, d.has_rsample, shape))
+    assert_alike(results[0], results[1], 1e-3, 1e-4)
+    assert shapes[0] == shapes[1]
+
+
 REFUSALS: list[Callable[[Any], Any]] = [
     lambda lib: lib.distributions.Categorical(),
     lambda lib: lib.distributions.Categorical(lib.ones(2), lib.ones(2)),
@@ -103,6 +150,12 @@ REFUSALS: list[Callable[[Any], Any]] = [
     lambda lib: lib.distributions.Bernoulli(0.5).log_prob(lib.tensor(0.5)),
     lambda lib: lib.distributions.Normal(0.0, -1.0),
     lambda lib: lib.distributions.Normal(0.0, 1.0).log_prob(lib.tensor(math.nan)),
+    lambda lib: lib.distributions.Uniform(1.0, 0.0),
+    lambda lib: lib.distributions.Exponential(-1.0),
+    lambda lib: lib.distributions.Exponential(1.0).log_prob(lib.tensor(-1.0)),
+    lambda lib: lib.distributions.MultivariateNormal(lib.zeros(2)),
+    lambda lib: lib.distributions.MultivariateNormal(lib.zeros(2), lib.tensor([[1.0, 2.0], [2.0, 1.0]])),
+    lambda lib: lib.distributions.Independent(lib.distributions.Normal(0.0, 1.0), 1),
 ]
 
 
