@@ -216,6 +216,7 @@ class Tensor:
     def grad_fn(self) -> Node | None:
         from .inplace import current_node
 
+        look_at(self)
         node = current_node(self)
         return None if node is None else node.owner()
 
@@ -226,7 +227,9 @@ class Tensor:
     @property
     def requires_grad(self) -> bool:
         if self._base is not None:
-            self.grad_fn  # noqa: B018 -- a view of a rewritten base learns of it here
+            from .inplace import current_node
+
+            current_node(self)  # a view of a rewritten base learns of it here
         return self._requires_grad
 
     @requires_grad.setter
@@ -295,6 +298,14 @@ class Tensor:
 
     def _is_view(self) -> bool:
         return self._base is not None
+
+
+def look_at(t: Tensor) -> None:
+    """The user looks at a tensor's place on the tape: a tracer has to put it there first."""
+    from .tape import local
+
+    if local.state.tracer is not None:
+        local.state.tracer.looked_at(t)
 
 
 def wrap(array: Any) -> Tensor:

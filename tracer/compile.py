@@ -137,9 +137,11 @@ class Compiled:
         with self._lock:
             self.recordings += 1
             self.seen[trace.keys] += 1
+            if self.recordings >= 4 * self.budget and not self.hits:
+                self._give_up(trace.entries[-1].line, "its recordings never agree")
             if not diverged and self.seen[trace.keys] < self.warmup:
                 return
-            if any(t.keys == trace.keys for t in self.traces):
+            if any(t.keys == trace.keys for t in self.traces) or not trace.replayable():
                 return
             self._use(trace)
             if len(self.traces) > self.budget:
@@ -190,6 +192,8 @@ class Compiled:
         if self.gave_up is not None:
             return
         self.gave_up = f"{line}: {reason}"
+        self.traces.clear()
+        self.seen.clear()
         warnings.warn(
             f"{self.name} keeps diverging from its recordings and runs eagerly from now on. Last at {line}: {reason}. "
             f"`{self.name}.explain()` lists all of them; keep shapes and Python numbers of a compiled function the same, or "
@@ -254,10 +258,20 @@ def compiled_module(module: Module, settings: tuple[Any, ...]) -> Module:
     """A module that shares everything with the given one, and whose forward is compiled."""
     cls = type(module)
     forward = Compiled(cls.forward, *settings)
-    subclass = type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__, "__qualname__": cls.__qualname__})
+    names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    subclass = type(cls.__name__, (cls,), {"forward": forward, "__reduce_ex__": _reduce_compiled, **names})
+    subclass._compiled = (cls, settings)  # type: ignore[attr-defined]
     made = object.__new__(subclass)
     made.__dict__ = module.__dict__
     return made
+
+
+def _reduce_compiled(self: Any, protocol: Any) -> Any:
+    """A compiled module is pickled as the module, and compiled again when it is loaded."""
+    cls, settings = type(self)._compiled
+    plain = object.__new__(cls)
+    plain.__dict__.update(self.__dict__)
+    return compiled_module, (plain, settings)
 
 
 def compile_stats() -> dict[str, dict[str, Any]]:

@@ -60,7 +60,7 @@ class Segment:
         self.nodes = nodes  # values that get a place on the tape
         self.tops = tops  # the plans of their nodes
         self.run = make_program(trace, start, stop, keep)
-        self.writes = [(root, count) for root, count in writes(trace, start, stop).items() if root in trace.outside]
+        self.writes = [(root, count) for root, count in writes(trace, start, stop).items()]
 
 
 def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Program:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..eager.devices import device_of
+from ..eager.exposure import exposed
 from ..eager.op import Op, execute
 from ..eager.pending import Pending, form_of, resolved
 from ..eager.rules import INPUT, INPUTS
@@ -28,6 +29,7 @@ class Recorder(Frame):
     region: Backward | None = None  # the backward pass being recorded
     failed: str | None = None  # why it cannot be
     inner: int = 0  # the first of the values that it makes
+    handed_out: int = 0  # slots from before the last break: anybody may have their arrays
     blueprint: Blueprint
     slot_of: dict[int, int]  # id of an array -> its slot
     number_ids: dict[int, int]  # id of a number that may change -> its place
@@ -88,6 +90,8 @@ class Recorder(Frame):
         if t._versions is None:
             t._versions = [0]
         self.boxes[slot] = t._versions
+        if exposed(t._versions):
+            self.trace.shared.add(slot)
         value = self.value(t, slot, array)
         if t._node is not None:
             self.outer_nodes[value.index] = edge_of(t)
@@ -196,7 +200,7 @@ class Recorder(Frame):
     def outside_written(self, written: list[Any]) -> tuple[int, ...]:
         """Of the values written into, those from outside whose memory that is."""
         roots = {self.trace.roots[self.trace.values[n].slot] for n in written}
-        roots &= self.trace.outside
+        roots = {r for r in roots if r in self.trace.outside or r < self.handed_out}
         return tuple(v.index for v in self.trace.values if v.slot in roots and self.visible(v.index)) if roots else ()
 
     def visible(self, n: int) -> bool:
@@ -222,13 +226,16 @@ class Recorder(Frame):
         self.stop("a value is read")
         pending.frame = None
 
-    def settle(self, t: Tensor) -> None:
-        raise AssertionError("the tape of a recording is there")
+    def looked_at(self, t: Tensor) -> None:
+        """Somebody looks at the tape: when this is replayed, it has to be made for him."""
+        if isinstance(t._array, Pending) and t._array.frame is self and self.region is None:
+            self.stop("the tape is looked at")
 
     def stop(self, reason: str, kind: type[Break] = Break) -> None:
         """Python goes on with values: everything is there from here on."""
         if kind is End or not self.trace.entries or not isinstance(self.trace.entries[-1], Break):
             self.trace.entries.append(kind(reason, users_line(), self.blueprint.snapshot()))
+        self.handed_out = len(self.trace.roots)
         self.reveal()
 
     def reveal(self) -> None:
@@ -236,6 +243,13 @@ class Recorder(Frame):
             if t is not None and isinstance(t._array, Pending):
                 t._array.frame = None
                 t._array = t._array.real
+
+    def conceal(self, first: int) -> None:
+        """Hide the arrays of values again that nobody has read: from the first of a segment on."""
+        for n in range(first, len(self.tensors)):
+            t, value = self.tensors[n], self.trace.values[n]
+            if t is not None and value.slot not in self.trace.outside and self.trace.roots[value.slot] >= self.handed_out:
+                t._array = value.form(self, value.slot, t._array)
 
     def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
         """Run something that is not recorded, on tensors that are all there."""
@@ -277,6 +291,7 @@ class Recorder(Frame):
         if self.failed is not None:
             self.forget(mark)
             self.trace.entries.append(Break(f"backward: {self.failed}", region.line, snapshot))
+            self.handed_out = mark[1]
             self.reveal()
             return found
         region.end = len(self.trace.values), len(self.trace.roots)

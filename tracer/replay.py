@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..eager.devices import device_of
+from ..eager.exposure import exposed
 from ..eager.op import Op, execute
 from ..eager.pending import Pending, resolved
 from ..eager.tape import FREED, PENDING, State, _numbers, edge_of, run_backward
@@ -144,6 +145,10 @@ class Replayer(Frame):
             if (x._node is not None) is not value.tracked or not has_form(array, value.form):
                 return False
             self.arrays[value.slot] = array
+            if exposed(x._versions):  # somebody may write it before the program runs
+                if value.slot in self.trace.written:
+                    return False
+                self.arrays[value.slot] = copied(array)
             self.slots[id(array)] = value.slot
             if x._node is not None:
                 self.outer_nodes[value.index] = edge_of(x)
@@ -172,6 +177,7 @@ class Replayer(Frame):
                     self.segment()
                 else:
                     self.diverge("memory that others can see is written")
+                    self.stop("memory that others can see is written")  # type: ignore[attr-defined]
                 return
             self.hidden.append(n)
             t._array = self.held[n] = value.form(self, value.slot)
@@ -262,11 +268,17 @@ class Replayer(Frame):
             self.segment()
         else:
             self.diverge("a value is read")
+            self.stop("a value is read")  # type: ignore[attr-defined]  # it is a recorder now
         if pending.frame is self:
             raise AssertionError("a pending value was not computed")
 
+    def looked_at(self, t: Tensor) -> None:
+        """Somebody looks at the tape: it has to be there."""
+        if isinstance(t._array, Pending) and t._array.frame is self:
+            self.read(t._array)
+
     def settle(self, t: Tensor) -> None:
-        self.diverge("the tape is looked at")
+        self.looked_at(t)
 
     def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
         """Run something that is not recorded, on tensors that are all there."""
@@ -309,7 +321,8 @@ class Replayer(Frame):
         known.run(self.arrays, self.scalars)
         self.broken = False
         for root, count in known.writes:
-            self.versions(root)[0] += count
+            if root in self.trace.outside or root in self.boxes:
+                self.versions(root)[0] += count
         self.hand_out(known, snapshot)
 
     def segment_for(self, stop: int, snapshot: Snapshot, alive: list[int], nodes: list[int]) -> Segment:
@@ -328,7 +341,7 @@ class Replayer(Frame):
         """Values that are pending and that somebody can still see, and what they are views of."""
         found = []
         tensors, values, held, references = self.tensors, self.trace.values, self.held, sys.getrefcount
-        first, last = self.trace.counts[self.start][0], self.trace.counts[stop][0]
+        first, last = (self.trace.counts[k][0] for k in (self.start, stop))
         for n in range(first, last):
             t = tensors[n]
             # referred to by the list, `t` and the argument; the array by the tensor, the list and the argument
@@ -359,6 +372,8 @@ class Replayer(Frame):
             t._array = held[n] = array
             self.slots[id(array)] = value.slot
             self.number[id(t)] = n
+            if t._versions is not None:
+                self.boxes.setdefault(self.trace.roots[value.slot], t._versions)
             if value.view is not None:
                 base = tensors[value.view[0]]
                 t._base, t._chain, t._made_without_grad = base, value.view[1], value.view[2]
@@ -394,8 +409,12 @@ class Replayer(Frame):
                 self.boxes[trace.values[n].slot] = versions_of(t)
         if self.state.autocast is None and self.state.handler is not None:
             self.state.handler = self
+        self.held.clear()
         self.__class__ = Recorder  # type: ignore[assignment]
         self.prepare()  # type: ignore[attr-defined]
+        start = trace.counts[self.start]
+        self.handed_out = start[1]
+        self.conceal(start[0])  # type: ignore[attr-defined]
 
     def interpret(self) -> None:
         """Run the entries since the last segment eagerly. The tensors that were promised become the real results."""
@@ -566,3 +585,12 @@ def has_form(array: Any, form: type[Pending]) -> bool:
     if array.shape != form.shape or array.dtype is not form.dtype or array.strides != form.strides:
         return False
     return type(array) is np.ndarray if form.where.type == "cpu" else device_of(array) == form.where
+
+
+def copied(array: Any) -> Any:
+    """A copy with the same strides."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    memory = np.empty(high - low, np.uint8)
+    found = np.ndarray(array.shape, array.dtype, memory, array.ctypes.data - low, array.strides)
+    found[...] = array
+    return found

@@ -252,6 +252,8 @@ class Trace:
         self.keys: tuple[Any, ...] = ()  # of its entries, when it is complete
         self.counts: list[tuple[int, int, int]] = []  # before each entry: how many values, slots and numbers there are
         self.owners: dict[int, int] = {}  # of each slot from outside: the value that brought it
+        self.written: set[int] = set()  # slots from outside whose memory is written
+        self.shared: set[int] = set()  # slots from outside that others than tensors may write
 
     def complete(self) -> None:
         """All entries are there."""
@@ -266,9 +268,14 @@ class Trace:
                 numbers += sum(1 for w in entry.wants if isinstance(w, Number))
             elif isinstance(entry, Backward):
                 values, slots = entry.end
+            self.written.update(self.values[n].slot for n in getattr(entry, "mutated", ()))
         for value in self.values:
             if value.slot in self.outside:
                 self.owners.setdefault(value.slot, value.index)
+
+    def replayable(self) -> bool:
+        """Not if it writes memory that others may write as well: the order would matter."""
+        return not self.written & self.shared
 
     def breaks(self) -> list[Break]:
         return [e for e in self.entries if isinstance(e, Break)]

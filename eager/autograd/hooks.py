@@ -8,7 +8,7 @@ from typing import Any
 
 from ..inplace import current_node
 from ..tape import Node, RemovableHandle, sum_to
-from ..tensor import Tensor
+from ..tensor import Tensor, look_at
 
 # ---- of tensors
 
@@ -17,6 +17,7 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     """Call `hook(grad)` once this tensor's gradient is known; what it returns, if anything, replaces the gradient."""
     if not self.requires_grad:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+    look_at(self)
     node = current_node(self)
     if node is not None:
         if node.hooks is None:
@@ -42,6 +43,7 @@ def retain_grad(self: Tensor) -> None:
     """Have backward passes fill `.grad` although this tensor is not a leaf."""
     if not self.requires_grad:
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+    look_at(self)
     node = current_node(self)
     if node is not None:
         node.retained = weakref.ref(self)  # weak: a node must not keep its own output alive

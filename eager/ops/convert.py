@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from .. import devices, dtypes
+from ..exposure import Exposure, borrow, give_away, lend
 from ..op import apply, primitive, public, write
+from ..pending import resolved
 from ..samples import A, sample
 from ..tape import local
 from ..tensor import Tensor, versions_of, wrap
@@ -140,7 +142,8 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
                 "first."
             )
-    return devices.to_numpy(self._array).view()
+    array = devices.to_numpy(self._array)
+    return lend(array, versions_of(self)) if array is self._array else array
 
 
 def item(self: Tensor) -> Any:
@@ -182,7 +185,8 @@ def buffer(self: Tensor, flags: int) -> memoryview:
         raise BufferError(
             f"a buffer needs a CPU tensor that does not require grad, of a dtype Python knows; this is {self.type()}"
         )
-    return memoryview(self._array)
+    give_away(versions_of(self))
+    return memoryview(resolved(self._array))
 
 
 # DLPack's number for bfloat16, which NumPy does not know: for its sake such tensors pass through it as 16-bit integers.
@@ -207,6 +211,7 @@ def dlpack(self: Tensor, **kwargs: Any) -> Any:
     """A DLPack capsule on this tensor's memory."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    give_away(versions_of(self))
     if self.dtype is not dtypes.bfloat16 or self.is_cuda:
         return self._array.__dlpack__(**kwargs)
     capsule = self._array.view(np.uint16).__dlpack__(**kwargs)
@@ -246,7 +251,10 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
         raise ValueError(
             f"given numpy array has byte order different from the native byte order ({array.dtype}); use array.astype('=')"
         )
-    return wrap(array.view(np.ndarray))
+    box: list[Any] = [0]
+    found = wrap(borrow(array, box))
+    found._versions = box
+    return found
 
 
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
@@ -261,6 +269,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         array = array.view(dtypes.bfloat16.numpy) if source.is_bfloat16 else array
     dtypes.from_numpy(array.dtype)
     found = wrap(array)
+    give_away(versions_of(found))
     moved = found if device is None else transfer(found, devices.as_device(device))
     if copy is False and moved is not found:
         raise ValueError(f"from_dlpack: cannot move from {found.device} to {device} without copying")
@@ -303,7 +312,9 @@ def zero_(self: Tensor) -> Tensor:
 
 
 def get_data(self: Tensor) -> Tensor:
-    return wrap(self._array)
+    t = wrap(self._array)
+    t._versions = [0, Exposure(versions_of(self))]  # type: ignore[list-item]  # a counter of its own
+    return t
 
 
 def set_data(self: Tensor, value: Tensor) -> None:
