@@ -799,3 +799,13 @@ def test_hooks_on_nodes() -> None:
     y.grad_fn.register_hook(lambda inputs, outputs: ())
     with pytest.raises(RuntimeError, match="incorrect number of values"):
         y.sum().backward()
+
+
+def test_grad_takes_only_inputs_where_pytorch_does() -> None:
+    x = tj.tensor([1.0, 2.0], requires_grad=True)
+    (found,) = tj.autograd.grad(x.square().sum(), x, only_inputs=True)
+    assert found.tolist() == [2, 4]
+    y = tj.ones(1, requires_grad=True)
+    assert tj.autograd.grad(x.sum(), (x, y), None, None, False, True, True)[1] is None
+    with pytest.warns(FutureWarning, match="only_inputs argument is deprecated"):
+        tj.autograd.grad(x.sum(), x, only_inputs=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,6 +106,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -114,6 +116,13 @@ def grad(
     With `is_grads_batched` the first dim of each of `grad_outputs` counts gradients to begin with, and that of each result
     the ones that came of them.
     """
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate gradient for other parts "
+            "of the graph, please use autograd.backward.",
+            FutureWarning,
+            stacklevel=2,
+        )
     if materialize_grads and allow_unused is False:
         raise ValueError(
             "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
@@ -126,7 +135,7 @@ def grad(
         batches = list(zip(*[g.unbind(0) for g in _sequence(grad_outputs)], strict=True))
         last = len(batches) - 1
         rows = [
-            grad(roots, wanted, gs, keep or i < last, create_graph, allow_unused, False, materialize_grads)
+            grad(roots, wanted, gs, keep or i < last, create_graph, True, allow_unused, False, materialize_grads)
             for i, gs in enumerate(batches)
         ]
         return tuple(None if column[0] is None else stack(column) for column in zip(*rows, strict=True))
