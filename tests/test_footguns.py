@@ -900,12 +900,9 @@ def test_learning_rate_schedules(schedule: str) -> None:
     both(script, replayed=6)
 
 
-BREAKS = pytest.mark.xfail(strict=True, reason="a path recorded after a divergence breaks at each update of Adam")
-
-
 @pytest.mark.parametrize(
     "change",
-    [pytest.param("add a group", marks=BREAKS), "freeze", "betas", "weight_decay to 0", "remove", "maximize", "new optimizer"],
+    ["add a group", "freeze", "betas", "weight_decay to 0", "remove", "maximize", "new optimizer"],
 )
 def test_changed_parameter_groups(change: str) -> None:
     def script(compile: Any, note: Any) -> None:
@@ -1011,7 +1008,6 @@ def test_tied_weights() -> None:
     both(script, replayed=7)
 
 
-@pytest.mark.xfail(strict=True, reason="a path recorded after a divergence breaks at each update of Adam")
 def test_gradient_accumulation() -> None:
     def script(compile: Any, note: Any) -> None:
         model = mlp()
@@ -1200,7 +1196,6 @@ def test_retain_grad() -> None:
     both(script, replayed=4)
 
 
-@pytest.mark.xfail(strict=True, reason="retain_grad() diverges each time")
 def test_retain_grad_on_an_output() -> None:
     def script(compile: Any, note: Any) -> None:
         w = tj.ones(3, requires_grad=True)
@@ -1634,11 +1629,28 @@ def test_numpy_sees_a_write_at_once() -> None:
         for i in range(8):
             note(f(batch(i)), array)
 
-    both(script, replayed=4)
+    both(script)  # memory that NumPy writes too is not replayed
 
 
-@pytest.mark.xfail(strict=True, reason="pending ops read their inputs late")
 def test_numpy_writes_what_a_pending_op_reads() -> None:
+    def script(compile: Any, note: Any) -> None:
+        array = np.ones(3, np.float32)
+        w = tj.from_numpy(array)
+
+        @compile
+        def f(x):
+            y = x * w
+            array[0] += 7
+            return y + 1
+
+        for i in range(8):
+            note(f(batch(i)), array)
+
+    both(script, replayed=6)
+
+
+@pytest.mark.xfail(strict=True, reason="memory that NumPy shows is read once")
+def test_numpy_writes_between_two_reads() -> None:
     def script(compile: Any, note: Any) -> None:
         array = np.ones(3, np.float32)
         w = tj.from_numpy(array)
@@ -1654,10 +1666,9 @@ def test_numpy_writes_what_a_pending_op_reads() -> None:
         for i in range(8):
             note(f(batch(i)), array)
 
-    both(script, replayed=2)
+    both(script)
 
 
-@pytest.mark.xfail(strict=True, reason="memory made inside and seen by NumPy is written late")
 def test_an_array_taken_inside_sees_writes() -> None:
     def script(compile: Any, note: Any) -> None:
         @compile
@@ -1677,7 +1688,6 @@ def test_an_array_taken_inside_sees_writes() -> None:
     both(script, replayed=4)
 
 
-@pytest.mark.xfail(strict=True, reason="reads after a divergence are not recorded, so that the path is never replayed")
 def test_an_array_of_an_argument_sees_writes() -> None:
     def script(compile: Any, note: Any) -> None:
         @compile
@@ -1690,7 +1700,7 @@ def test_an_array_of_an_argument_sees_writes() -> None:
             x = batch(i)
             note(f(x, x.numpy() if i % 3 else x.numpy().copy()), x)
 
-    both(script, replayed=4)
+    both(script)  # memory that NumPy writes too is not replayed
 
 
 ARGUMENTS: dict[str, Callable[[tj.Tensor], tuple[tj.Tensor, tj.Tensor]]] = {
@@ -2390,7 +2400,6 @@ def test_signature_docs_and_pickling() -> None:
     assert "a name" in repr(documented)
 
 
-@pytest.mark.xfail(strict=True, reason="its class is not the one of its name")
 def test_a_compiled_module_is_pickled() -> None:
     model = tj.compile(mlp()).eval()
     for i in range(4):
@@ -2476,10 +2485,7 @@ def test_the_least_recently_used_path_goes_first() -> None:
     assert sum(f.divergences.values()) == before + 1
 
 
-NOT_HOT = pytest.mark.xfail(strict=True, reason="a function whose recordings never agree is recorded for ever")
-
-
-@pytest.mark.parametrize("first", [3, pytest.param(0, marks=NOT_HOT)])
+@pytest.mark.parametrize("first", [3, 0])
 def test_a_function_that_keeps_diverging_goes_eager_with_one_warning(first: int) -> None:
     f = tj.compile(lambda x: (x * 2).sum(), budget=2)
     for _ in range(first):
@@ -2661,10 +2667,10 @@ def test_replayed_steps_do_not_grow(kind: str) -> None:
 
     run(200)
     tensors, before = live_tensors(), sys.getallocatedblocks()
-    run(2000 if kind == "training" else 500)
+    run(2000 if kind == "training" else 300)
     assert live_tensors() <= tensors + 2
     assert sys.getallocatedblocks() - before < 300
-    assert step.hits > 400
+    assert step.hits > 250
 
 
 def test_no_cycles_are_left() -> None:
@@ -2724,13 +2730,7 @@ SELDOM = {
     "a_leaf_refuses_a_write": 0,
 }  # fmt: skip
 KNOWN = {
-    "written_after_it_was_read": "a write after a break is late",
-    "a_view_of_what_is_written_after_it_was_read": "a write after a break is late",
-    "a_detached_tensor_sees_writes": "a write after a break is late",
     "written_with_a_history_after_it_was_read": "a write after a break is late",
-    "a_gradient_is_zeroed": "never replayed",
-    "a_hook_that_raises": "never replayed",
-    "a_compiled_function_in_a_hook": "never replayed",
     "numbers_that_are_not_numbers": "NaN as an attribute is never replayed",
     "versions_are_looked_at": "versions of pending writes",
     "metadata_is_looked_at": "storage_offset of a pending view",
