@@ -136,13 +136,14 @@ def refresh(view: Tensor, base: Tensor) -> None:
     view._requires_grad = base._requires_grad
     if base._requires_grad:
         state = local.state
-        was, state.grad = state.grad, True
+        before = state.grad, state.handler, state.tracer
+        state.grad, state.handler, state.tracer = True, None, None  # for the history alone: no op that anybody asked for
         try:
             node = follow(base, (*base._undo, *view._chain))._node
             keep_retaining(view, node)
             view._node = node
         finally:
-            state.grad = was
+            state.grad, state.handler, state.tracer = before
 
 
 def follow(base: Tensor, chain: tuple[Any, ...]) -> Tensor:

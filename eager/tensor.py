@@ -178,6 +178,7 @@ class Tensor:
 
     def storage_offset(self) -> int:
         """How many elements this view begins after its base."""
+        resolved(self._array)
         if self._base is None:
             return 0
         return int(data_pointer(self._array) - data_pointer(self._base._array)) // self._array.itemsize
@@ -226,7 +227,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        if self._base is not None:
+        if self._base is not None and self._rebased != self._base._rebased:
             from .inplace import current_node
 
             current_node(self)  # a view of a rewritten base learns of it here
@@ -290,6 +291,7 @@ class Tensor:
 
     @property
     def _version(self) -> int:
+        resolved(self._array)  # writes that are pending count
         return 0 if self._versions is None else self._versions[0]
 
     def is_inference(self) -> bool:
@@ -297,6 +299,7 @@ class Tensor:
         return (self if self._base is None else self._base)._inference
 
     def _is_view(self) -> bool:
+        resolved(self._array)
         return self._base is not None
 
 

@@ -68,10 +68,11 @@ class Several:
 class Plan:
     """One node. `edges` are plans, leaves, or None."""
 
-    __slots__ = ("broadcast", "edges", "op", "output_nr", "outputs", "pick", "picks", "saved")
+    __slots__ = ("broadcast", "edges", "number", "op", "output_nr", "outputs", "pick", "picks", "saved")
 
     def __init__(self, node: Node, edges: tuple[Any, ...], saved: dict[str, Any]) -> None:
         self.op = node.op
+        self.number = node.number  # gradients are summed in this order
         self.edges = edges
         self.saved = saved
         self.broadcast = node.broadcast
@@ -192,7 +193,7 @@ class Blueprint:
 def build(tops: Iterable[Plan], snapshot: Snapshot, frame: Any) -> None:
     """Make the nodes of some plans and all below them, into `frame.made`."""
     made = frame.made
-    for plan in below(tops):
+    for plan in sorted(below(tops), key=lambda p: p.number):
         if plan not in made:
             made[plan] = _make(plan, plan in snapshot.freed, frame)
 

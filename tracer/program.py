@@ -78,7 +78,7 @@ def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> P
         for value in call.results:
             made.add(value.slot)
             last[value.slot] = i
-    space: dict[str, Any] = {}
+    space: dict[str, Any] = {"__name__": __name__}  # whose warnings are hushed
     lines = [f"    v{slot} = a[{slot}]" for slot in needed]
     for i, call in enumerate(ops):
         lines.append("    " + statement(trace, call, i, space))

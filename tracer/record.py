@@ -121,6 +121,8 @@ class Recorder(Frame):
         if expanded(op, inputs, state):
             return run_parts(op, inputs, attrs, out)
         check = None
+        if out is not None and self.region is None and self.rewrites_history(inputs, out):
+            return self.outside(execute, f"{op.name} writes into a view that has a history", op, inputs, attrs, out, state)
         if self.region is None and refuses(op, inputs):
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
@@ -152,6 +154,15 @@ class Recorder(Frame):
         if mutated and not self.hide(mutated):
             self.stop("memory that others can see is written")
         return result
+
+    def rewrites_history(self, inputs: tuple[Any, ...], out: Tensor) -> bool:
+        """Whether an in-place op changes the history of more than a tensor that was made here and has no views."""
+        if not self.state.grad or not any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
+            return False
+        n = self.number.get(id(out))
+        if n is None or out._base is not None or self.trace.values[n].slot in self.trace.outside:
+            return True
+        return any(v.view is not None and v.view[0] == n for v in self.trace.values)
 
     def see_all(self, op: Op, inputs: tuple[Any, ...]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """Of each input: what to expect in its place, its number, whether it wants a gradient, and what to hand to the op."""
@@ -351,6 +362,10 @@ class Recorder(Frame):
             {e.after for e in region.effects} | {n for n in region.found if n is not None} | {v.index for _, v in region.firsts}
         )
         slots = {self.trace.values[n].slot for n in seen}
+        for n in seen:
+            view = self.trace.values[n].view
+            if view is not None and view[0] >= mark[0] and view[0] not in seen:
+                self.trace.values[n].view = None  # of something that nobody else has
         for n in range(mark[0], region.end[0]):
             if n not in seen:
                 self.number.pop(id(self.tensors[n]))

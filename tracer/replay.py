@@ -26,7 +26,7 @@ from .frame import Frame, expanded, refuses, run_parts
 from .program import Segment, used_slots
 from .record import Recorder
 from .steps import general
-from .trace import Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, users_line
+from .trace import Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
 
 
 class Replayer(Frame):
@@ -47,6 +47,8 @@ class Replayer(Frame):
         self.scalars = [None] * trace.numbers
         self.number = {}
         self.slots: dict[int, int] = {}  # id of an array that is there -> its slot
+        self.moved: dict[int, int] = {}  # values whose tensor shows another array now: the value that it is instead
+        self.earlier: dict[int, tuple[Any, bool]] = {}  # tensors that were promised a new history: the one they had
         self.hidden: list[int] = []  # values from outside whose memory this segment writes
         self.outer_nodes = {}
         self.made = {}
@@ -70,6 +72,8 @@ class Replayer(Frame):
         self.move(self.cursor + 1)
         made = [self.promised(value) for value in entry.results]
         if out is not None and entry.grad and (entry.turned or (out._requires_grad and out._node is not None)):
+            if out._node is not PENDING and entry.out is not None:
+                self.earlier.setdefault(entry.out, (out._node, out._requires_grad))
             out._requires_grad = True
             out._node = PENDING
         if entry.mutated:
@@ -86,7 +90,17 @@ class Replayer(Frame):
             if value.requires_grad:
                 t._requires_grad = True
                 t._node = PENDING
+            if value.view is not None:
+                self.link(t, value)
         return t  # type: ignore[no-any-return]
+
+    def link(self, t: Tensor, value: Value) -> None:
+        """Tell a view what it is a view of."""
+        base = self.tensors[self.base(value)]
+        assert value.view is not None
+        t._base, t._chain, t._made_without_grad = base, value.view[1], value.view[2]
+        t._rebased = base._rebased
+        t._versions = versions_of(base)
 
     def move(self, cursor: int) -> None:
         """The next op is compared with this entry."""
@@ -96,7 +110,7 @@ class Replayer(Frame):
 
     def matches(self, entry: Call, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> bool:
         """Whether an op's inputs are what was recorded. Tensors that appear for the first time get their numbers."""
-        if self.state.grad is not entry.grad or (attrs is not entry.attrs and attrs != entry.attrs):
+        if self.state.grad is not entry.grad or (attrs is not entry.attrs and not alike(attrs, entry.attrs)):
             return False
         given = inputs if out is None else (*inputs, out)
         if len(given) != len(entry.wants) or (out is None) is not (entry.out is None):
@@ -154,6 +168,7 @@ class Replayer(Frame):
                 self.outer_nodes[value.index] = edge_of(x)
         if known is not None:
             self.tensors[known] = None  # it shows another array now
+            self.moved[known] = value.index
         self.number[id(x)] = value.index
         self.tensors[value.index] = x
         self.held[value.index] = array
@@ -168,7 +183,7 @@ class Replayer(Frame):
         """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
         for n in entry.mutated:
             t, value = self.tensors[n], self.trace.values[n]
-            if isinstance(t._array, Pending):
+            if t is None or isinstance(t._array, Pending):
                 continue
             self.held[n] = None
             if not self.sole(value.slot):
@@ -196,6 +211,8 @@ class Replayer(Frame):
         if expanded(op, inputs, self.state):
             return run_parts(op, inputs, attrs, out)
         entry = self.entries[self.cursor]
+        if out is not None and self.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
+            return self.outside(execute, f"{op.name} writes into what has a history", op, inputs, attrs, out, self.state)
         if refuses(op, inputs):
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
@@ -217,7 +234,7 @@ class Replayer(Frame):
             return f"{op.name} comes where the recording has {entry!r}"
         if entry.op is not op:
             return f"{op.name} comes where the recording has {entry.op.name}"
-        if attrs != entry.attrs:
+        if not alike(attrs, entry.attrs):
             return f"{op.name} is given {attrs}, and was given {entry.attrs}"
         if self.state.grad is not entry.grad:
             return f"{op.name} runs {'with' if self.state.grad else 'without'} gradients, unlike the recording"
@@ -311,12 +328,14 @@ class Replayer(Frame):
 
     def compute(self, stop: int, snapshot: Snapshot) -> None:
         """Run the program of a segment and hand out what it made."""
-        alive, nodes = self.alive(stop), self.wanted_nodes(snapshot)
+        alive = self.alive(stop)
+        nodes = self.wanted_nodes(snapshot, alive)
         known = self.trace.segments.get((self.start, stop))
         if known is None or known.alive != alive or known.nodes != nodes:
             known = self.segment_for(stop, snapshot, alive, nodes)
         if self.hidden:
             self.reveal()
+        self.earlier.clear()
         self.broken = True
         known.run(self.arrays, self.scalars)
         self.broken = False
@@ -339,29 +358,40 @@ class Replayer(Frame):
 
     def alive(self, stop: int) -> list[int]:
         """Values that are pending and that somebody can still see, and what they are views of."""
-        found = []
+        found: list[int] = []
         tensors, values, held, references = self.tensors, self.trace.values, self.held, sys.getrefcount
+        wanted: set[int] = set()  # bases of views that are wanted
+        views: dict[int, int] = {}  # of each base: how many views refer to it
         first, last = (self.trace.counts[k][0] for k in (self.start, stop))
-        for n in range(first, last):
+        for n in range(last - 1, first - 1, -1):  # views before what they are views of
             t = tensors[n]
-            # referred to by the list, `t` and the argument; the array by the tensor, the list and the argument
-            if t is None or not isinstance(t._array, Pending) or (references(t) == 3 and references(held[n]) == 3):
+            if t is None or not isinstance(t._array, Pending):
                 continue
-            found.append(n)
             view = values[n].view
-            if view is not None and view[0] not in found and isinstance(tensors[view[0]]._array, Pending):
-                found.append(view[0])
+            if view is not None:
+                base = self.base(values[n])
+                views[base] = views.get(base, 0) + 1
+            # referred to by the list, `t` and the argument; the array by the tensor, the list and the argument
+            if n in wanted or references(t) > 3 + views.get(n, 0) or references(held[n]) > 3:
+                found.append(n)
+                if view is not None:
+                    wanted.add(base)
+        found.reverse()
         return [n for n in found if n not in self.hidden] if self.hidden else found
 
-    def wanted_nodes(self, snapshot: Snapshot) -> list[int]:
+    def wanted_nodes(self, snapshot: Snapshot, alive: list[int]) -> list[int]:
         """Values that need a place on the tape: those promised one that somebody can still see."""
-        found = []
-        tensors, references, values, outside = self.tensors, sys.getrefcount, self.trace.values, self.trace.outside
-        for n in snapshot.nodes:
-            t = tensors[n]
-            if t is not None and t._node is PENDING and (references(t) > 3 or values[n].slot in outside):
-                found.append(n)
-        return found
+        tensors, nodes = self.tensors, snapshot.nodes
+        found = [n for n in alive if tensors[n]._node is PENDING and n in nodes]
+        return found + [n for n in self.hidden if tensors[n]._node is PENDING and n in nodes]
+
+    def base(self, value: Value) -> int:
+        """What a value is a view of."""
+        assert value.view is not None
+        n = value.view[0]
+        while self.tensors[n] is None:
+            n = self.moved[n]
+        return n
 
     def hand_out(self, known: Segment, snapshot: Snapshot) -> None:
         tensors, values, arrays, held = self.tensors, self.trace.values, self.arrays, self.held
@@ -374,12 +404,7 @@ class Replayer(Frame):
             self.number[id(t)] = n
             if t._versions is not None:
                 self.boxes.setdefault(self.trace.roots[value.slot], t._versions)
-            if value.view is not None:
-                base = tensors[value.view[0]]
-                t._base, t._chain, t._made_without_grad = base, value.view[1], value.view[2]
-                t._rebased = base._rebased
-                t._versions = versions_of(base)
-            elif t._versions is None and known.tops:
+            if t._versions is None and known.tops:
                 t._versions = self.versions(value.slot)
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
@@ -421,9 +446,10 @@ class Replayer(Frame):
         now = [(t, t._grad) for t in self.tensors if t is not None]
         flags = [(t, t._requires_grad, t._node) for t in self.tensors if t is not None and isinstance(t._array, Pending)]
         self.reveal()
-        for n, t in enumerate(self.tensors):  # those from outside that were promised a history get it when it is made
-            if t is not None and t._node is PENDING and not isinstance(t._array, Pending):
-                t._node, t._requires_grad = self.outer_nodes.get(n), self.trace.values[n].requires_grad
+        for n, (node, wanted) in self.earlier.items():
+            if self.tensors[n] is not None:
+                self.tensors[n]._node, self.tensors[n]._requires_grad = node, wanted
+        self.earlier.clear()
         state = self.state
         was = state.grad
         try:

@@ -14,7 +14,7 @@ from typing import Any
 from ..eager.op import NO_ATTRS
 from ..eager.tape import PENDING
 from ..eager.tensor import Tensor
-from .trace import Call, Constant, Number, Trace
+from .trace import Call, Constant, Number, Trace, alike
 
 Step = Callable[..., Any]
 
@@ -35,11 +35,11 @@ def general(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any],
 def _compiled(k: int, entry: Call, steps: list[Step]) -> Step:
     space: dict[str, Any] = {
         "OP": entry.op, "ATTRS": entry.attrs, "steps": steps, "Method": MethodType, "new": object.__new__, "Tensor": Tensor,
-        "PENDING": PENDING,
+        "PENDING": PENDING, "alike": alike,
     }  # fmt: skip
     names = [f"x{i}" for i in range(len(entry.wants))]
     tests = [f"op is OP and f.cursor == {k}", f"state.grad is {entry.grad}"]
-    tests.append("attrs is ATTRS" if entry.attrs is NO_ATTRS else "(attrs is ATTRS or attrs == ATTRS)")
+    tests.append("attrs is ATTRS" if entry.attrs is NO_ATTRS else "(attrs is ATTRS or alike(attrs, ATTRS))")
     tests.append(f"out is None and len(inputs) == {len(names)}")
     lines = [
         "def step(f, op, inputs, attrs, out):",
@@ -75,6 +75,9 @@ def _compiled(k: int, entry: Call, steps: list[Step]) -> Step:
         ]
         if value.requires_grad:
             body += [f"t{j}._requires_grad = True", f"t{j}._node = PENDING"]
+        if value.view is not None:
+            space[f"V{j}"] = value
+            body.append(f"f.link(t{j}, V{j})")
     body.append(f"f.cursor = {k + 1}")
     body.append(f"state.handler = Method(steps[{k + 1}], f) if state.autocast is None else state.handler")
     made = ", ".join(f"t{j}" for j in range(len(entry.results)))

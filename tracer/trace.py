@@ -7,6 +7,7 @@ Values are numbered in the order in which they appear, so that two paths which b
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -43,6 +44,20 @@ class Value:
 
     def __repr__(self) -> str:
         return f"v{self.index}"
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two settings are the same: equal, of one type, zeros of one sign, and NaN the same as NaN."""
+    kind = a.__class__
+    if kind is not b.__class__:
+        return False
+    if kind is dict:
+        return len(a) == len(b) and all(k in b and alike(v, b[k]) for k, v in a.items())
+    if kind is tuple or kind is list:
+        return len(a) == len(b) and all(alike(x, y) for x, y in zip(a, b, strict=True))
+    if kind is float:
+        return (a == b and (a != 0 or math.copysign(1, a) == math.copysign(1, b))) or (a != a and b != b)
+    return a is b or bool(a == b)
 
 
 # ---- what an entry expects of an input: a number of a value that is known by then, or one of these
@@ -95,11 +110,7 @@ class Constant:
         self.value = value
 
     def is_(self, x: Any) -> bool:
-        """Whether something is the same: a number of the same type and sign, NaN for NaN."""
-        mine = self.value
-        if x.__class__ is not mine.__class__:
-            return False
-        return x is mine or bool(x == mine and (x or str(x) == str(mine))) or (x != x and mine != mine)
+        return alike(x, self.value)
 
     def key(self) -> Any:
         return ("constant", type(self.value), repr(self.value))
