@@ -135,6 +135,14 @@ def stored(out: Tensor, value: Tensor, name: str) -> Tensor:
     from .op import write
 
     if out._array.size == 0 and out._base is None and out._array.shape != value._array.shape:
-        out._array = value.to(out.dtype).clone()._array
+        if local.state.tracer is not None:
+            local.state.tracer.outside(_show, "out= is resized", out, value)
+        else:
+            _show(out, value)
         return out
     return write(out, value, name)
+
+
+def _show(out: Tensor, value: Tensor) -> None:
+    """Let `out` have a value's shape and a memory of its own."""
+    out._array = value.to(out.dtype).clone()._array

@@ -137,11 +137,12 @@ class Compiled:
         with self._lock:
             self.recordings += 1
             self.seen[trace.keys] += 1
+            obstacle = trace.obstacle()
             if self.recordings >= 4 * self.budget and not self.hits:
-                self._give_up(trace.entries[-1].line, "its recordings never agree")
+                self._give_up(trace.entries[-1].line, obstacle or "its recordings never agree")
             if not diverged and self.seen[trace.keys] < self.warmup:
                 return
-            if any(t.keys == trace.keys for t in self.traces) or not trace.replayable():
+            if any(t.keys == trace.keys for t in self.traces) or obstacle is not None:
                 return
             self._use(trace)
             if len(self.traces) > self.budget:

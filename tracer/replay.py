@@ -49,6 +49,7 @@ class Replayer(Frame):
         self.slots: dict[int, int] = {}  # id of an array that is there -> its slot
         self.moved: dict[int, int] = {}  # values whose tensor shows another array now: the value that it is instead
         self.earlier: dict[int, tuple[Any, bool]] = {}  # tensors that were promised a new history: the one they had
+        self.copies: dict[int, Any] = {}  # of values whose memory others can write: what they held when they appeared
         self.hidden: list[int] = []  # values from outside whose memory this segment writes
         self.outer_nodes = {}
         self.made = {}
@@ -127,6 +128,8 @@ class Replayer(Frame):
     def fits(self, want: Any, x: Any, flag: Any) -> bool:
         kind = want.__class__
         if kind is int:
+            if want in self.copies:
+                return x is self.tensors[want] and x._requires_grad is flag and self.unchanged(want)
             return x is self.tensors[want] and x._array is self.held[want] and x._requires_grad is flag
         if kind is Number:
             if x.__class__ is want.type:
@@ -134,6 +137,11 @@ class Replayer(Frame):
                 return True
             return False
         return want.is_(x) if kind is Constant else self.bind(want, x)  # type: ignore[no-any-return]
+
+    def unchanged(self, n: int) -> bool:
+        """Whether memory that others can write still holds what was copied from it."""
+        t = self.tensors[n]
+        return self.slots.get(id(t._array)) == self.trace.values[n].slot and t._array.tobytes() == self.copies[n].tobytes()
 
     def bind(self, want: Any, x: Any) -> bool:
         """Give a tensor that appears for the first time its number, if it is of the recorded form."""
@@ -160,9 +168,9 @@ class Replayer(Frame):
                 return False
             self.arrays[value.slot] = array
             if exposed(x._versions):  # somebody may write it before the program runs
-                if value.slot in self.trace.written:
+                if value.slot not in self.trace.shared:
                     return False
-                self.arrays[value.slot] = copied(array)
+                self.copies[value.index] = self.arrays[value.slot] = copied(array)
             self.slots[id(array)] = value.slot
             if x._node is not None:
                 self.outer_nodes[value.index] = edge_of(x)
@@ -171,7 +179,7 @@ class Replayer(Frame):
             self.moved[known] = value.index
         self.number[id(x)] = value.index
         self.tensors[value.index] = x
-        self.held[value.index] = array
+        self.held[value.index] = None if value.index in self.copies else array
         return True
 
     def versions(self, slot: int) -> list[int]:
@@ -211,6 +219,8 @@ class Replayer(Frame):
         if expanded(op, inputs, self.state):
             return run_parts(op, inputs, attrs, out)
         entry = self.entries[self.cursor]
+        if self.copies and entry.op is op and self.matches(entry, inputs, attrs, out):
+            return self.promise(entry, out)
         if out is not None and self.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
             return self.outside(execute, f"{op.name} writes into what has a history", op, inputs, attrs, out, self.state)
         if refuses(op, inputs):
@@ -450,6 +460,9 @@ class Replayer(Frame):
             if self.tensors[n] is not None:
                 self.tensors[n]._node, self.tensors[n]._requires_grad = node, wanted
         self.earlier.clear()
+        changed = [(self.tensors[n], self.tensors[n]._array, a) for n, a in self.copies.items() if not self.unchanged(n)]
+        for t, _, copy in changed:  # the ops saw what was there then
+            t._array = copy
         state = self.state
         was = state.grad
         try:
@@ -462,6 +475,8 @@ class Replayer(Frame):
                         self.interpret_backward(entry)
         finally:
             state.grad = was
+            for t, array, _ in changed:
+                t._array = array
         for t, wanted, node in flags:  # what the user changed himself since
             if node is None and t._node is not None and not wanted:
                 t._node, t._requires_grad = None, False
@@ -474,6 +489,7 @@ class Replayer(Frame):
             if t is not None and not isinstance(t._array, Pending):
                 slot = self.trace.values[n].slot
                 self.held[n] = self.arrays[slot] = t._array
+                self.copies.pop(n, None)
                 self.slots[id(t._array)] = slot
                 self.number[id(t)] = n
 
@@ -584,7 +600,7 @@ class Replayer(Frame):
         for node in self.made.values():
             if node.hooks or node.retained is not None or "gradients" in node.__dict__:
                 return False
-        return self.same_gradients(entry)
+        return all(self.unchanged(n) for n in self.copies) and self.same_gradients(entry)
 
     def same_gradients(self, entry: Backward) -> bool:
         """Whether the leaves have hooks and gradients as they had."""

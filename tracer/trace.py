@@ -284,9 +284,14 @@ class Trace:
             if value.slot in self.outside:
                 self.owners.setdefault(value.slot, value.index)
 
-    def replayable(self) -> bool:
-        """Not if it writes memory that others may write as well: the order would matter."""
-        return not self.written & self.shared
+    def obstacle(self) -> str | None:
+        """Why this cannot be replayed: memory that NumPy arrays show is read from a copy, so it must not be written or viewed."""
+        if self.written & self.shared:
+            return "memory that a NumPy array shows is written; clone() the tensor first"
+        for entry in self.entries:
+            if isinstance(entry, Call) and entry.op.view and self.values[entry.inputs[0]].slot in self.shared:
+                return "memory that a NumPy array shows is viewed; clone() the tensor first"
+        return None
 
     def breaks(self) -> list[Break]:
         return [e for e in self.entries if isinstance(e, Break)]
