@@ -285,7 +285,7 @@ class Trace:
                 self.owners.setdefault(value.slot, value.index)
 
     def obstacle(self) -> str | None:
-        """Why this cannot be replayed: memory that NumPy arrays show is read from a copy, so it must not be written or viewed."""
+        """Why this cannot be replayed: memory that NumPy shows is read from a copy, so it must not be written or viewed."""
         if self.written & self.shared:
             return "memory that a NumPy array shows is written; clone() the tensor first"
         for entry in self.entries:
