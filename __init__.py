@@ -30,6 +30,7 @@ from .eager import (
     utils,
 )
 from .eager import op as _op
+from .eager.amp import GradScaler
 from .eager.amp.autocast_mode import (
     autocast,
     clear_autocast_cache,
@@ -76,6 +77,7 @@ from .eager.dtypes import (
     set_default_dtype,
     uint8,
 )
+from .eager.legacy import set_default_tensor_type
 from .eager.legacy import types as _legacy_types
 from .eager.ops.convert import from_dlpack, from_numpy
 from .eager.ops.create import (
@@ -117,6 +119,7 @@ __version__ = "0.1.0"
 bool = dtypes.bool_
 half, float, double, short, int, long = (dtypes.ALIASES[n] for n in ("half", "float", "double", "short", "int", "long"))
 inf, nan, pi, e = _math.inf, _math.nan, _math.pi, _math.e
+newaxis = None
 strided, contiguous_format, preserve_format, channels_last = "strided", "contiguous", "preserve", "channels_last"
 
 # NumPy warns about overflow and 0/0 where PyTorch is silent. Only warnings raised by this package's own code are hushed.
@@ -129,6 +132,7 @@ if TYPE_CHECKING:  # the op table's functions
 
 globals().update(_op.exported(""))
 globals().update(_ALIASES)
+globals().update({f"{n}_": getattr(Tensor, f"{n}_") for n, op in _op.OPS.items() if op.inplace and "" in op.namespaces})
 globals().update(_legacy_types(on_cuda=False))
 
 
@@ -154,6 +158,9 @@ for _name, _module in list(_sys.modules.items()):
 cuda.amp = _sys.modules[f"{__name__}.cuda.amp"] = amp.cuda  # type: ignore[attr-defined]
 for _name in ("cuda", "cudnn", "mkl", "mkldnn", "mps", "openmp"):  # `import tapejit.backends.cudnn as cudnn`
     _sys.modules[f"{__name__}.backends.{_name}"] = getattr(backends, _name)
+for _name in distributions.FILES:  # `from tapejit.distributions.normal import Normal`
+    _sys.modules[f"{__name__}.distributions.{_name}"] = distributions
+    setattr(distributions, _name, distributions)
 for _name, _module in nn.modules.FILES.items():
     _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module
 _sys.modules[f"{__name__}.eager"].__class__ = _EagerPackage  # `with tapejit.eager():`

@@ -233,4 +233,15 @@ def set_rng_state(new_state: Tensor, device: Any = None) -> None:
     random.set_rng_state(new_state)
 
 
+def get_rng_state_all() -> list[Tensor]:
+    """The state of the default generator for each GPU."""
+    return [random.get_rng_state() for _ in range(device_count())]
+
+
+def set_rng_state_all(new_states: Any) -> None:
+    """Put the default generator back to a state of `get_rng_state_all`."""
+    for state in new_states:
+        random.set_rng_state(state)
+
+
 globals().update(legacy.types(on_cuda=True))

@@ -16,7 +16,9 @@ from .grad_mode import enable_grad, no_grad
 from .nn import functional as F
 from .ops.create import arange, full, tensor
 from .ops.pointwise import clamp, erf, erfinv, exp, log, log1p, where
-from .ops.random import bernoulli, multinomial, normal, randn
+from .ops.random import bernoulli as draw_bernoulli
+from .ops.random import multinomial, randn
+from .ops.random import normal as draw_normal
 from .ops.shape import broadcast_tensors
 from .tensor import Size, Tensor
 
@@ -319,7 +321,7 @@ class Bernoulli(Discrete):
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         with no_grad():
-            return bernoulli(self.probs.expand(self._extended_shape(sample_shape)))
+            return draw_bernoulli(self.probs.expand(self._extended_shape(sample_shape)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         self._check_value(value)
@@ -366,7 +368,7 @@ class Normal(Distribution):
     def sample(self, sample_shape: Any = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
         with no_grad():
-            return normal(self.loc.expand(shape), self.scale.expand(shape))
+            return draw_normal(self.loc.expand(shape), self.scale.expand(shape))
 
     def rsample(self, sample_shape: Any = ()) -> Tensor:
         noise = randn(self._extended_shape(sample_shape), dtype=self.loc.dtype, device=self.loc.device)
@@ -464,3 +466,9 @@ def away_from_ends(probs: Tensor) -> Tensor:
 
 # They are made of what stands above.
 from .distributions_more import Exponential, Independent, Laplace, MultivariateNormal, Uniform  # noqa: E402, F401
+
+# PyTorch's files, one for each distribution, which programs import from. Here they are names of this one.
+FILES = (
+    "bernoulli", "categorical", "distribution", "exponential", "independent", "kl", "laplace", "multivariate_normal", "normal",
+    "uniform",
+)  # fmt: skip

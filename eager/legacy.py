@@ -1,4 +1,4 @@
-"""`FloatTensor`, `LongTensor` and their family: PyTorch's old names for "a tensor of this dtype, on this device".
+"""`FloatTensor`, `LongTensor` and their family: PyTorch's old names for "a tensor of this dtype, on this device"; `x.new(...)`.
 
 `FloatTensor([1, 2])` holds the values, `FloatTensor(2, 3)` is uninitialised, and `isinstance(x, FloatTensor)` asks for the
 dtype and the device. There are no classes behind them: what they make are plain tensors.
@@ -41,3 +41,22 @@ def types(on_cuda: bool) -> dict[str, LegacyType]:
         module = "tapejit.cuda" if on_cuda else "tapejit"
         found[name] = LegacyType(name, (), {"tensor_dtype": d, "on_cuda": on_cuda, "__module__": module})
     return found
+
+
+def new(self: Tensor, *data: Any, device: Any = None) -> Tensor:
+    """A tensor of this one's dtype and device: `x.new(2, 3)` is uninitialised, `x.new([1, 2])` holds the values."""
+    array = legacy_array(data, self.dtype.numpy)
+    return wrap(devices.move(array, self.device if device is None else devices.as_device(device)))
+
+
+Tensor.new = new  # type: ignore[attr-defined]
+
+
+def set_default_tensor_type(t: Any) -> None:
+    """The old way to choose a default dtype: `set_default_tensor_type(DoubleTensor)`, or the name of the type."""
+    name = t.rpartition(".")[2] if isinstance(t, str) else getattr(t, "__name__", "")
+    kind = types("cuda" in (t if isinstance(t, str) else getattr(t, "__module__", ""))).get(name)
+    if kind is None:
+        raise TypeError(f"invalid type object: {t!r} is no tensor type")
+    dtypes.set_default_dtype(kind.tensor_dtype)
+    devices.set_default_device("cuda" if kind.on_cuda else "cpu")

@@ -431,3 +431,21 @@ def test_backends_can_be_imported_by_name():
     from tapejit.backends import mps
 
     assert cudnn is tj.backends.cudnn and not mps.is_available()
+
+
+def test_old_names():
+    x = tj.ones(2, dtype=tj.float64)
+    assert x.new(2, 3).shape == (2, 3) and x.new([1, 2]).dtype is tj.float64 and x.new([1, 2]).tolist() == [1, 2]
+    assert x.new().numel() == 0 and x[None].shape == x[tj.newaxis].shape
+    try:
+        tj.set_default_tensor_type(tj.DoubleTensor)
+        assert tj.zeros(1).dtype is tj.float64
+        tj.set_default_tensor_type("torch.FloatTensor")
+        assert tj.zeros(1).dtype is tj.float32
+    finally:
+        tj.set_default_dtype(tj.float32)
+    with pytest.raises(TypeError, match="invalid type object"):
+        tj.set_default_tensor_type(int)
+    y = tj.tensor([-1.0, 4.0])
+    assert tj.relu_(y) is y and tj.sqrt_(y).tolist() == [0, 2]
+    assert tj.GradScaler is tj.amp.GradScaler and tj.cuda.get_rng_state_all() == []

@@ -307,3 +307,21 @@ def test_samplers():
 def test_bad_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
         DataLoader(range(3), **arguments)
+
+
+def test_distributed_sampler():
+    from tapejit.utils.data.distributed import DistributedSampler
+
+    parts = [list(DistributedSampler(range(10), 3, rank, shuffle=False)) for rank in range(3)]
+    assert parts == [[0, 3, 6, 9], [1, 4, 7, 0], [2, 5, 8, 1]]
+    assert [list(DistributedSampler(range(10), 3, r, shuffle=False, drop_last=True)) for r in (0, 2)] == [[0, 3, 6], [2, 5, 8]]
+    shuffled = [DistributedSampler(range(8), 2, rank, seed=1) for rank in range(2)]
+    first = [list(s) for s in shuffled]
+    assert sorted(first[0] + first[1]) == list(range(8)) and [list(s) for s in shuffled] == first
+    for s in shuffled:
+        s.set_epoch(1)
+    assert [list(s) for s in shuffled] != first and len(shuffled[0]) == 4
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        DistributedSampler(range(4))
+    with pytest.raises(ValueError, match="Invalid rank 2"):
+        DistributedSampler(range(4), 2, 2)

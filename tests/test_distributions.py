@@ -216,3 +216,12 @@ def test_samples_of_more_distributions():
     assert joined.batch_shape == (3,) and joined.event_shape == (4,)
     x = joined.rsample()
     np.testing.assert_allclose(joined.log_prob(x).numpy(), base.log_prob(x).sum(-1).numpy(), rtol=1e-6)
+
+
+def test_pytorch_s_files_can_be_imported() -> None:
+    from tapejit.distributions.categorical import Categorical as Same
+    from tapejit.distributions.kl import kl_divergence as divergence
+    from tapejit.distributions.normal import Normal as Bell
+
+    assert Same is Categorical and Bell is Normal and divergence is kl_divergence
+    assert tj.distributions.normal.Normal(0.0, 1.0).sample().shape == () and Bernoulli(0.5).sample().item() in (0, 1)
