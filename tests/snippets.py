@@ -617,3 +617,339 @@ def a_linear_system_that_may_be_singular(x, w, i):
         return tj.linalg.inv(matrix), x * 2
     except RuntimeError as error:
         return type(error).__name__, str(error), x * 3
+
+
+@snippet
+def many_reads_in_a_row(x, w, i):
+    y = x * w
+    found = []
+    for _ in range(4):
+        y = y * 2 if y.sum() > 0 else y + 1
+        found.append(float(y.mean()))
+    y.sum().backward()
+    return found, y
+
+
+@snippet
+def a_path_that_is_seldom_taken(x, w, i):
+    y = (x * w).exp()
+    if i % 5 == 4:
+        print("rare", y.mean())
+        y = y.log() + tj.rand(3)
+    y.sum().backward()
+    return y, w.grad
+
+
+@snippet
+def several_backward_passes(x, w, i):
+    a, b = (x * w).sum(), (w * w).sum()
+    a.backward()
+    first = w.grad.clone()
+    b.backward()
+    second = w.grad
+    w.grad = None
+    ((w + x) ** 3).sum().backward()
+    return first, second, w.grad
+
+
+@snippet
+def gradients_come_and_go(x, w, i):
+    if i % 4 == 3:
+        w.grad = None
+    if i % 4 == 1:
+        w.grad = tj.ones(3)
+    before = w.grad
+    (x * w).sum().backward()
+    return before, w.grad, before is w.grad
+
+
+@snippet
+def a_gradient_used_as_an_input(x, w, i):
+    (x * w).exp().sum().backward()
+    y = w.grad * x
+    z = (y * w).sum()
+    w.grad = None
+    z.backward()
+    return y, z, w.grad
+
+
+@snippet
+def an_input_and_what_it_became(x, w, i):
+    y = x
+    y += 1
+    y = y * 2
+    x *= y
+    x[1] = w.detach()[0]
+    return y, x, x is y
+
+
+@snippet
+def a_tensor_that_is_returned_and_written_later(x, w, i):
+    y = x * 2
+    KEPT.append(y)
+    if len(KEPT) > 2:
+        KEPT[0].add_(1)
+        KEPT[1].mul_(KEPT[0])
+        KEPT.pop(0)
+    return [t + 0 for t in KEPT]
+
+
+KEPT: list[Any] = []
+
+
+@snippet
+def a_ring_of_states(x, w, i):
+    KEPT.append((x * w).detach())
+    if len(KEPT) > 3:
+        KEPT.pop(0)
+    return tj.stack(KEPT).mean(0) * w
+
+
+@snippet
+def exponential_averages(x, w, i):
+    if not KEPT:
+        KEPT.append(tj.zeros(3))
+    average = KEPT[0]
+    average.mul_(0.9).add_(x, alpha=0.1)
+    KEPT[0] = average if i % 3 else average.clone()
+    return average / (1 - 0.9 ** (i + 1)), w * average
+
+
+@snippet
+def an_expanded_tensor(x, w, i):
+    y = x.expand(2, 3)
+    z = (y * w).t()
+    z.sum().backward()
+    return y, z, z.contiguous(), z.is_contiguous(), y.stride(), z.reshape(-1), y.sum(0)
+
+
+@snippet
+def strides_of_results(x, w, i):
+    m = (x * w).expand(4, 3)
+    t = m.t() * 2
+    return t, t.exp(), t + m.t(), m.permute(1, 0).clone(), t.view(12) if t.is_contiguous() else None, tj.empty_like(t).stride()
+
+
+@snippet
+def as_strided_and_windows(x, w, i):
+    y = (x * w).repeat(2)
+    windows = y.unfold(0, 3, 1)
+    (windows * windows).sum().backward()
+    return windows, y.as_strided((2, 2), (2, 1)), windows[1:, ::2]
+
+
+@snippet
+def chains_of_views_written(x, w, i):
+    y = tj.zeros(2, 3)
+    y[0] = x
+    y[1, :2] = x[1:] * 2
+    y.t()[2].fill_(7)
+    v = y.view(-1)[::2]
+    v += 1
+    y[y.sum(0).argmax() % 2] -= 1
+    return y, v
+
+
+@snippet
+def an_assignment_with_a_gradient(x, w, i):
+    y = tj.zeros(2, 3)
+    y[0] = x * w
+    y[1] = (x * w) ** 2
+    y[:, 0] *= w[1]
+    y.sum().backward()
+    return y
+
+
+@snippet
+def overlapping_assignment(x, w, i):
+    y = x * 1
+    y[1:] = y[:-1].clone()
+    y[:2] = y[1:]
+    y.copy_(y.flip(0))
+    return y
+
+
+@snippet
+def cat_and_stack_of_lists(x, w, i):
+    parts = [x * k for k in range(1 + i % 2)]
+    y = tj.cat(parts) if i % 4 else tj.stack(parts).flatten()
+    return y, y.chunk(3), tj.cat([x, w]) * 2
+
+
+@snippet
+def a_scalar_tensor_as_a_number(x, w, i):
+    s = tj.tensor(float(i))
+    n = tj.tensor(i)
+    return x * s, x + n, x**s, x.clamp(max=s), tj.full((2,), float(i)), x.roll(int(n) % 2), x[n % 2], s.item() * x
+
+
+@snippet
+def a_number_from_another_tensor(x, w, i):
+    scale = x.abs().max().item()
+    return x / scale, x + scale, (x * w).sum() * scale
+
+
+@snippet
+def a_number_that_overflows(x, w, i):
+    big = 10 ** (i * 4)
+    try:
+        return x * big, tj.arange(3) * big
+    except (OverflowError, RuntimeError) as error:
+        return type(error).__name__
+
+
+@snippet
+def text_of_tensors_with_a_history(x, w, i):
+    y = x * w
+    v = y[1:]
+    return repr(y), str(v), repr(w), repr(y.detach()), repr(y.sum()), repr(x > 0), y
+
+
+@snippet
+def the_same_work_twice(x, w, i):
+    a = (x * w).sin()
+    b = (x * w).sin()
+    a.add_(1)
+    (a + b * 2).sum().backward()
+    return a, b
+
+
+@snippet
+def unused_work(x, w, i):
+    for k in range(3):
+        x.exp() * k
+        (x * w).sum()
+    y = x * 2
+    y = x * 3
+    del y
+    return None if i % 2 else x
+
+
+@snippet
+def all_kinds_of_results(x, w, i):
+    y = x * w
+    return {"t": y, ("k", 1): [y, {"deep": (y, None, "s", 1.5, y.shape, y.dtype)}]}, y[0], y.sum().item(), y > 0, slice(1)
+
+
+@snippet
+def a_loop_over_a_zip_of_tensors(x, w, i):
+    total = 0
+    for a, b in zip(x, w, strict=True):
+        total = total + a * b
+    total.backward()
+    return total, [float(v) for v in x * 2], dict(enumerate((x * 3).unbind()))
+
+
+@snippet
+def conditions_as_numbers(x, w, i):
+    mask = (x > 0).float()
+    y = mask * x + (1 - mask) * w
+    y.sum().backward()
+    return y, mask.bool().tolist(), tj.where(x > 0, x, 0.0), (x > 0) & (x < 1), x.sign() * (i % 2 == 0)
+
+
+@snippet
+def a_frozen_leaf(x, w, i):
+    w.requires_grad_(i % 4 < 2)
+    y = (x * w).sum()
+    if y.requires_grad:
+        y.backward()
+    w.requires_grad_(True)
+    return y
+
+
+@snippet
+def a_swapped_array(x, w, i):
+    old = w.data
+    w.data = x.clone()
+    y = (w * 2).sum()
+    w.data = old
+    z = (w * 3).sum()
+    (z + w[0]).backward()
+    return y, z
+
+
+@snippet
+def stop_in_a_context_manager(x, w, i):
+    y = x * w
+    try:
+        with tj.no_grad():
+            y = y * 2
+            if i % 3 == 2:
+                raise StopError
+            y = y * 3
+    except StopError:
+        y = y + w
+    return y, tj.is_grad_enabled()
+
+
+@snippet
+def functions_made_inside(x, w, i):
+    def inner(t, k=i % 2):
+        return t * w if k else t + w
+
+    fs = [inner, lambda t: t.exp(), tj.tanh, F.relu, lambda t: inner(inner(t))]
+    y = x
+    for f in fs:
+        y = f(y)
+    return y
+
+
+@snippet
+def warnings_of_the_user(x, w, i):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.warn(f"call {i}: {x.sum().item():.3f}", UserWarning, stacklevel=1)
+        y = x * w
+    return [str(c.message) for c in caught], y
+
+
+@snippet
+def a_batch_from_a_loader(x, w, i):
+    data = tj.utils.data.TensorDataset(x.repeat(4).view(4, 3), tj.arange(4))
+    total = 0
+    for rows, labels in tj.utils.data.DataLoader(data, batch_size=2, shuffle=True):
+        total = total + (rows * w).sum() * labels.float().mean()
+    total.backward()
+    return total
+
+
+@snippet
+def losses_that_explode(x, w, i):
+    y = (x * w * (1e20 if i % 4 == 3 else 1.0)) ** 2
+    loss = y.sum()
+    if not tj.isfinite(loss):
+        return "skipped", loss
+    loss.backward()
+    return loss
+
+
+@snippet
+def whole_numbers_as_indices_made_inside(x, w, i):
+    order = x.argsort()
+    y = (x * w)[order]
+    table = tj.zeros(3, dtype=tj.long)
+    table[order] = tj.arange(3)
+    y.cumsum(0).sum().backward()
+    return y, table, y[table], order.float() * 2
+
+
+@snippet
+def a_view_made_without_grad(x, w, i):
+    with tj.no_grad():
+        v = w[1:]
+        v.mul_(0.9)
+    y = w * x
+    with tj.no_grad():
+        u = y[:2]
+    return v, u, y, v.requires_grad, u.requires_grad
+
+
+@snippet
+def sums_of_python_and_tensors(x, w, i):
+    total = 0.0
+    for k in range(4):
+        total += (x[k % 3] * w[k % 3]) * k
+    mean = total / 4
+    mean.backward()
+    return mean, sum([x, w, 1]), max(1, 2) * x, abs(-x), -x // 2, 2**x, 1 - x, 3 / (x + 10)
