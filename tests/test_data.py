@@ -116,6 +116,7 @@ def test_default_collate():
     assert default_collate([np.ones(2, np.float32)] * 3).shape == (3, 2)
     first, second = default_collate([(1, [tj.ones(2)]), (2, [tj.ones(2)])])
     assert first.tolist() == [1, 2] and second[0].shape == (2, 2)
+    assert default_collate(["a", "b"]) == ["a", "b"] and default_collate([(1, "a"), (2, "b")])[1] == ("a", "b")
     with pytest.raises(RuntimeError, match="equal size"):
         default_collate([[1], [1, 2]])
     with pytest.raises(TypeError, match="default_collate"):

@@ -34,7 +34,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, np.generic):
         return as_tensor(np.array(batch))
     if isinstance(first, (str, bytes)):
-        return list(batch)
+        return batch
     if isinstance(first, Mapping):
         return {key: default_collate([d[key] for d in batch]) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
