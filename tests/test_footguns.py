@@ -1650,7 +1650,6 @@ def test_numpy_writes_what_a_pending_op_reads() -> None:
     both(script, replayed=6)
 
 
-@pytest.mark.xfail(strict=True, reason="memory that NumPy shows is read once")
 def test_numpy_writes_between_two_reads() -> None:
     def script(compile: Any, note: Any) -> None:
         array = np.ones(3, np.float32)
