@@ -40,6 +40,7 @@ class Pending(NDArrayOperatorsMixin):
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
     where: device
+    on_cpu: bool
     ndim: int
     size: int
     itemsize: int
@@ -135,7 +136,7 @@ def form(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...],
         expected *= n
     known = {
         "shape": shape, "dtype": dtype, "strides": strides, "where": where, "ndim": len(shape), "size": size,
-        "itemsize": dtype.itemsize, "nbytes": size * dtype.itemsize, "flags": Flags(ordered or size == 0),
+        "on_cpu": where.type == "cpu", "itemsize": dtype.itemsize, "nbytes": size * dtype.itemsize, "flags": Flags(ordered or size == 0),
     }  # fmt: skip
     return type("Pending", (Pending,), {"__slots__": (), **known})
 

@@ -190,10 +190,15 @@ class Blueprint:
 # ---- making nodes
 
 
-def build(tops: Iterable[Plan], snapshot: Snapshot, frame: Any) -> None:
-    """Make the nodes of some plans and all below them, into `frame.made`."""
+def in_order(tops: Iterable[Plan]) -> list[Plan]:
+    """Plans and all below them, in the order in which the nodes are to be made."""
+    return sorted(below(tops), key=lambda p: p.number)
+
+
+def build(plans: list[Plan], snapshot: Snapshot, frame: Any) -> None:
+    """Make the nodes of plans that are in order, into `frame.made`."""
     made = frame.made
-    for plan in sorted(below(tops), key=lambda p: p.number):
+    for plan in plans:
         if plan not in made:
             made[plan] = _make(plan, plan in snapshot.freed, frame)
 

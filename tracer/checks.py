@@ -34,7 +34,9 @@ def _embedding(xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> None:
 
 
 def _cross_entropy(xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> None:
-    class_index(xp, arrays[1], arrays[0].shape[1], attrs["ignore_index"])
+    target, classes = arrays[1], arrays[0].shape[1]
+    if target.size and (int(target.min()) < 0 or int(target.max()) >= classes):
+        class_index(xp, target, classes, attrs["ignore_index"])
 
 
 def _index(xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> None:

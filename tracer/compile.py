@@ -52,7 +52,7 @@ class EagerPackage(types.ModuleType):
 
 
 def switched_off() -> bool:
-    return getattr(_switch, "off", False) or os.environ.get("TAPEJIT") == "eager"
+    return getattr(_switch, "off", False)
 
 
 class Compiled:
@@ -70,6 +70,7 @@ class Compiled:
         self.calls = self.hits = self.recordings = self.evictions = 0
         self.divergences: Counter[tuple[str, str]] = Counter()
         self.gave_up: str | None = None
+        self.off = os.environ.get("TAPEJIT") == "eager"
         self.seconds = {"record": 0.0, "replay": 0.0, "eager": 0.0}
         self._lock = threading.RLock()
         self._clock = 0
@@ -91,7 +92,7 @@ class Compiled:
         if state.tracer is not None:
             return self.function(*args, **kwargs)  # part of the caller's recording
         self.calls += 1
-        if self.gave_up is not None or state.anomaly is not None or state.inference or switched_off():
+        if self.off or self.gave_up is not None or state.anomaly is not None or state.inference or switched_off():
             return self.function(*args, **kwargs)
         began = perf_counter()
         trace = self.traces[0] if self.traces else None

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..eager.op import NO_ATTRS, STORE, Op, execute
+from ..eager.ops.movement import CLONE
 from ..eager.tape import State
 from ..eager.tensor import Tensor, wrap
+from .blueprint import in_order
 from .trace import Backward, Call, Number, Trace
 
 Program = Callable[[list[Any], list[Any]], None]
@@ -59,6 +61,7 @@ class Segment:
         self.alive = alive  # values that get their arrays
         self.nodes = nodes  # values that get a place on the tape
         self.tops = tops  # the plans of their nodes
+        self.order = in_order(tops)
         self.run = make_program(trace, start, stop, keep)
         self.writes = [(root, count) for root, count in writes(trace, start, stop).items()]
 
@@ -81,7 +84,10 @@ def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> P
     space: dict[str, Any] = {"__name__": __name__}  # whose warnings are hushed
     lines = [f"    v{slot} = a[{slot}]" for slot in needed]
     for i, call in enumerate(ops):
-        lines.append("    " + statement(trace, call, i, space))
+        if call.op is CLONE and needless(trace, call, i, last, made, keep):
+            lines.append(f"    v{call.results[0].slot} = v{trace.values[call.inputs[0]].slot}")
+        else:
+            lines.append("    " + statement(trace, call, i, space))
         over = sorted(s for s, at in last.items() if at == i and s not in keep)
         if over:
             lines.append("    " + " = ".join(f"v{s}" for s in over) + " = None")
@@ -89,6 +95,15 @@ def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> P
     source = "def program(a, s):\n" + "\n".join(lines or ["    pass"]) + "\n"
     exec(compile(source, f"<tapejit program of {len(ops)} ops>", "exec"), space)
     return space["program"]  # type: ignore[no-any-return]
+
+
+def needless(trace: Trace, call: Call, i: int, last: dict[int, int], made: set[int], keep: frozenset[int]) -> bool:
+    """Whether a copy can take over the memory of what it is a copy of, as nothing else will show that any more."""
+    source = trace.values[call.inputs[0]]
+    if trace.roots[source.slot] != source.slot or source.slot not in made or not source.form.flags.c_contiguous:
+        return False
+    sharing = [s for s, root in enumerate(trace.roots) if root == source.slot]
+    return all(s not in keep and last.get(s, -1) <= i for s in sharing)
 
 
 def statement(trace: Trace, call: Call, i: int, space: dict[str, Any]) -> str:

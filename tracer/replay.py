@@ -148,6 +148,26 @@ class Replayer(Frame):
         if not isinstance(x, Tensor):
             return False
         value, array = want.value, x._array
+        form, box, n = value.form, x._versions, value.index
+        if (  # the usual case at once
+            type(array) is np.ndarray
+            and want.__class__ is First
+            and x._requires_grad is value.requires_grad
+            and array.shape == form.shape
+            and array.dtype is form.dtype
+            and array.strides == form.strides
+            and form.on_cpu
+            and x._node is None
+            and not value.tracked
+            and (box is None or len(box) == 1)
+            and id(array) not in self.slots
+            and id(x) not in self.number
+        ):
+            self.number[id(x)] = n
+            self.slots[id(array)] = value.slot
+            self.tensors[n] = x
+            self.held[n] = self.arrays[value.slot] = array
+            return True
         if x._requires_grad is not value.requires_grad:
             return False
         if isinstance(array, Pending) and array.frame is not self:
@@ -368,26 +388,35 @@ class Replayer(Frame):
 
     def alive(self, stop: int) -> list[int]:
         """Values that are pending and that somebody can still see, and what they are views of."""
+        tensors, held, references = self.tensors, self.held, sys.getrefcount
+        results, views = self.trace.promises(self.start, stop)
+        # A tensor is referred to by the list, `t` and the argument; an array by the tensor, the list and the argument.
+        if not views:
+            found = [n for n in results if (t := tensors[n]) is not None and (references(t) > 3 or references(held[n]) > 3)]
+        else:
+            found = self.alive_with_views(results)
+        return [n for n in found if n not in self.hidden] if self.hidden else found
+
+    def alive_with_views(self, results: list[int]) -> list[int]:
+        """The same where views refer to their bases, and keep them alive."""
+        tensors, held, values, references = self.tensors, self.held, self.trace.values, sys.getrefcount
         found: list[int] = []
-        tensors, values, held, references = self.tensors, self.trace.values, self.held, sys.getrefcount
         wanted: set[int] = set()  # bases of views that are wanted
         views: dict[int, int] = {}  # of each base: how many views refer to it
-        first, last = (self.trace.counts[k][0] for k in (self.start, stop))
-        for n in range(last - 1, first - 1, -1):  # views before what they are views of
+        for n in reversed(results):  # views before what they are views of
             t = tensors[n]
-            if t is None or not isinstance(t._array, Pending):
+            if t is None:
                 continue
             view = values[n].view
             if view is not None:
                 base = self.base(values[n])
                 views[base] = views.get(base, 0) + 1
-            # referred to by the list, `t` and the argument; the array by the tensor, the list and the argument
             if n in wanted or references(t) > 3 + views.get(n, 0) or references(held[n]) > 3:
                 found.append(n)
                 if view is not None:
                     wanted.add(base)
         found.reverse()
-        return [n for n in found if n not in self.hidden] if self.hidden else found
+        return found
 
     def wanted_nodes(self, snapshot: Snapshot, alive: list[int]) -> list[int]:
         """Values that need a place on the tape: those promised one that somebody can still see."""
@@ -419,7 +448,7 @@ class Replayer(Frame):
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
         if known.tops:
-            build(known.tops, snapshot, self)
+            build(known.order, snapshot, self)
             for n in known.nodes:
                 tensors[n]._node = self.made[snapshot.nodes[n]]
 

@@ -23,7 +23,7 @@ def make_steps(trace: Trace) -> list[Step]:
     """A step for each entry."""
     steps: list[Step] = []
     for k, entry in enumerate(trace.entries):
-        plain = isinstance(entry, Call) and entry.out is None and not entry.mutated and entry.check is None
+        plain = isinstance(entry, Call) and entry.out is None and entry.check is None
         steps.append(_compiled(k, entry, steps) if plain else general)
     return steps
 
@@ -80,8 +80,11 @@ def _compiled(k: int, entry: Call, steps: list[Step]) -> Step:
             body.append(f"f.link(t{j}, V{j})")
     body.append(f"f.cursor = {k + 1}")
     body.append(f"state.handler = Method(steps[{k + 1}], f) if state.autocast is None else state.handler")
+    if entry.mutated:
+        space["ENTRY"] = entry
+        body.append("f.write(ENTRY)")
     made = ", ".join(f"t{j}" for j in range(len(entry.results)))
-    body.append(f"return ({made},)" if entry.several else f"return {made or None}")
+    body.append(f"return ({made}{',' * bool(made)})" if entry.several else f"return {made or None}")
     lines += ["            " + line for line in body]
     lines.append("    return f.otherwise(op, inputs, attrs, out)")
     exec(compile("\n".join(lines), f"<tapejit step {k}: {entry.op.name}>", "exec"), space)

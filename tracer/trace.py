@@ -263,6 +263,7 @@ class Trace:
         self.keys: tuple[Any, ...] = ()  # of its entries, when it is complete
         self.counts: list[tuple[int, int, int]] = []  # before each entry: how many values, slots and numbers there are
         self.owners: dict[int, int] = {}  # of each slot from outside: the value that brought it
+        self.made: dict[tuple[int, int], tuple[list[int], bool]] = {}  # see `promises`
         self.written: set[int] = set()  # slots from outside whose memory is written
         self.shared: set[int] = set()  # slots from outside that others than tensors may write
 
@@ -283,6 +284,22 @@ class Trace:
         for value in self.values:
             if value.slot in self.outside:
                 self.owners.setdefault(value.slot, value.index)
+
+    def promises(self, start: int, stop: int) -> tuple[list[int], bool]:
+        """The values that some entries make and Python can see, and whether there are views among them."""
+        found = self.made.get((start, stop))
+        if found is None:
+            results: list[int] = []
+            for entry in self.entries[start:stop]:
+                if isinstance(entry, Call):
+                    results += [v.index for v in entry.results]
+                elif isinstance(entry, Backward):
+                    results += sorted(
+                        {e.after for e in entry.effects if e.before is None} | {n for n in entry.found if n is not None}
+                    )
+            results = list(dict.fromkeys(results))
+            found = self.made[start, stop] = (results, any(self.values[n].view is not None for n in results))
+        return found
 
     def obstacle(self) -> str | None:
         """Why this cannot be replayed: memory that NumPy shows is read from a copy, so it must not be written or viewed."""
