@@ -32,17 +32,11 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from scripts import SCRIPTS, Script, batch, state_of
 from snippets import DIMS, KEPT, SNIPPETS, StopError, compiled_double
 from tapejit import nn
 from tapejit.eager import devices
 from traced import seen
-
-Script = Callable[[Callable[[Any], Any], Callable[..., None]], None]
-
-
-def batch(seed: int, *shape: int, **kwargs: Any) -> tj.Tensor:
-    """Another tensor for each seed."""
-    return tj.tensor(np.random.default_rng(seed).standard_normal(shape or (3,)).astype(np.float32), **kwargs)
 
 
 def history(script: Script, compile: Callable[[Any], Any]) -> list[Any]:
@@ -811,10 +805,6 @@ def test_match_walrus_and_star() -> None:
 
 def mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.25), nn.Linear(8, 2))
-
-
-def state_of(model: nn.Module) -> list[Any]:
-    return [model.state_dict(), [p.grad for p in model.parameters()]]
 
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
@@ -2420,7 +2410,7 @@ def test_wrong_arguments_are_refused_as_before() -> None:
         tj.compile(lambda x: x, backend="none")
 
 
-def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_switched_off() -> None:
     f = tj.compile(lambda x: x * 2)
     for i in range(4):
         f(batch(i))
@@ -2430,12 +2420,18 @@ def test_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
         with tj.eager():
             f(batch(1, 4))
         f(batch(1, 4))
-    monkeypatch.setenv("TAPEJIT", "eager")
-    f(batch(0))
-    monkeypatch.delenv("TAPEJIT")
-    assert f.hits == 2 and f.calls == 8 and len(f.traces) == 1 and not f.divergences
+    assert f.hits == 2 and f.calls == 7 and len(f.traces) == 1 and not f.divergences
     f(batch(0))
     assert f.hits == 3
+
+
+def test_switched_off_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAPEJIT", "eager")
+    f = tj.compile(lambda x: x * 2)
+    monkeypatch.delenv("TAPEJIT")
+    for i in range(6):
+        assert f(batch(i)).tolist() == (batch(i) * 2).tolist()
+    assert f.hits == f.recordings == 0
 
 
 def test_switched_off_in_the_middle() -> None:
@@ -3081,455 +3077,7 @@ def test_special_values() -> None:
     both(script, replayed=6, divergences=0)
 
 
-# ---- scripts: what people hold on to, and what they do between calls
-
-
-SCRIPTS: dict[str, tuple[Script, int]] = {}
-
-
-def program(replayed: int) -> Callable[[Script], Script]:
-    def enter(script: Script) -> Script:
-        SCRIPTS[script.__name__] = script, replayed
-        return script
-
-    return enter
-
-
-@program(replayed=4)
-def versions_of_a_parameter(compile: Any, note: Any) -> None:
-    w = tj.ones(3, requires_grad=True)
-    opt = tj.optim.SGD([w], lr=0.1)
-
-    @compile
-    def f(x):
-        loss = (w * x).sum()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss
-
-    for i in range(8):
-        note(f(batch(i)), w._version)
-
-
-@program(replayed=0)
-def an_array_of_a_parameter_is_kept(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 3)
-    arr = m.weight.detach().numpy()
-    opt = tj.optim.Adam(m.parameters(), lr=0.1)
-
-    @compile
-    def f(x):
-        loss = m(x).sum()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss, float(arr.sum())
-
-    for i in range(12):
-        note(f(batch(i, 2, 3)), arr)
-
-
-@program(replayed=4)
-def parameters_that_are_parts_of_one_tensor(compile: Any, note: Any) -> None:
-    flat = tj.randn(12)
-    ps = [nn.Parameter(flat[:6].view(2, 3)), nn.Parameter(flat[6:9]), nn.Parameter(flat[9:12])]
-    opt = tj.optim.Adam(ps, lr=0.1)
-
-    @compile
-    def f(x):
-        loss = ((x @ ps[0].t()).sum() * ps[1] + ps[2]).pow(2).sum()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss
-
-    for i in range(8):
-        note(f(batch(i, 2, 3)), flat, ps)
-
-
-@program(replayed=4)
-def gradients_that_are_parts_of_one_tensor(compile: Any, note: Any) -> None:
-    flat = tj.zeros(6)
-    a, b = tj.ones(3, requires_grad=True), tj.ones(3, requires_grad=True)
-    a.grad, b.grad = flat[:3], flat[3:]
-
-    @compile
-    def f(x):
-        ((a * x).exp() + b * x).sum().backward()
-        n = flat.norm()
-        flat.mul_(0.5)
-        return n
-
-    for i in range(8):
-        note(f(batch(i)), flat, a.grad, b.grad)
-
-
-@program(replayed=0)
-def one_gradient_for_two_leaves(compile: Any, note: Any) -> None:
-    g = tj.zeros(3)
-    a, b = tj.ones(3, requires_grad=True), tj.ones(3, requires_grad=True)
-    a.grad = g
-    b.grad = g
-
-    @compile
-    def f(x):
-        ((a * x).exp() + b * x).sum().backward()
-        return a.grad is b.grad, g * 2
-
-    for i in range(8):
-        note(f(batch(i)), g)
-
-
-@program(replayed=6)
-def a_parameter_is_also_an_argument(compile: Any, note: Any) -> None:
-    w = tj.ones(3, requires_grad=True)
-
-    @compile
-    def f(x, p):
-        (x * p).sum().backward()
-        with tj.no_grad():
-            p.sub_(p.grad * 0.1)
-        p.grad = None
-        return w * 2
-
-    for i in range(12):
-        note(f(batch(i), w if i % 3 else tj.ones(3, requires_grad=True)), w)
-
-
-@program(replayed=4)
-def a_view_of_a_parameter_is_returned(compile: Any, note: Any) -> None:
-    w = tj.ones(4, requires_grad=True)
-
-    @compile
-    def f(x):
-        v = w[1:]
-        return v, v * x
-
-    for i in range(8):
-        v, y = f(batch(i))
-        (v.sum() + y.sum()).backward()
-        with tj.no_grad():
-            w.mul_(0.9)
-        note(v, y, w)
-
-
-@program(replayed=4)
-def a_returned_view_is_written(compile: Any, note: Any) -> None:
-    w = tj.ones(4)
-
-    @compile
-    def f(x):
-        return w[1:], w.view(2, 2)
-
-    for i in range(8):
-        a, b = f(batch(i))
-        a.add_(1)
-        b.mul_(2)
-        note(a, b, w, a._base is w, b._base is w)
-
-
-@program(replayed=4)
-def a_view_with_a_history_is_returned_and_written(compile: Any, note: Any) -> None:
-    w = tj.ones(4, requires_grad=True)
-
-    @compile
-    def f(x):
-        y = w * x
-        v = y[1:]
-        v.mul_(2)
-        return y, v
-
-    for i in range(8):
-        y, v = f(batch(i, 4))
-        y.mul_(3)
-        (v.sum() + y.sum()).backward()
-        note(y, v, w)
-
-
-@program(replayed=4)
-def an_output_is_written_before_backward(compile: Any, note: Any) -> None:
-    w = tj.ones(4, requires_grad=True)
-
-    @compile
-    def f(x):
-        y = w * x
-        return y, y.sin()
-
-    for i in range(8):
-        y, s = f(batch(i, 4))
-        y.add_(1)
-        try:
-            s.sum().backward()
-            note("ok")
-        except RuntimeError as e:
-            note(str(e))
-        note(y, s, w)
-
-
-@program(replayed=4)
-def activations_in_place(compile: Any, note: Any) -> None:
-    m = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2), nn.SiLU(inplace=True))
-    opt = tj.optim.SGD(m.parameters(), lr=0.1)
-
-    @compile
-    def f(x):
-        loss = m(x).pow(2).sum()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss
-
-    for i in range(8):
-        note(f(batch(i, 2, 3)), state_of(m))
-
-
-@program(replayed=4)
-def an_interrupt_in_a_backward_pass(compile: Any, note: Any) -> None:
-    w = tj.ones(3, requires_grad=True)
-    v = tj.ones(3, requires_grad=True)
-    n = 0
-
-    def hook(g):
-        if n in (3, 6):
-            raise KeyboardInterrupt
-
-    v.register_hook(hook)
-
-    @compile
-    def f(x):
-        y = (w * x).exp()
-        (y * v * w).sum().backward()
-        return y
-
-    for i in range(10):
-        n = i
-        try:
-            note(f(batch(i)))
-        except KeyboardInterrupt:
-            note("int")
-        note(w, v)
-
-
-@program(replayed=6)
-def an_error_after_the_update(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 2)
-    opt = tj.optim.Adam(m.parameters(), lr=0.1)
-    n = 0
-
-    @compile
-    def f(x):
-        loss = m(x).pow(2).sum()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        if n % 4 == 3:
-            raise StopError
-        m.bias.data.zero_()
-        return loss
-
-    for i in range(14):
-        n = i
-        try:
-            note(f(batch(i, 2, 3)))
-        except StopError:
-            note("stop")
-        note(state_of(m), opt.state_dict()["state"])
-
-
-@program(replayed=7)
-def an_error_between_zero_grad_and_the_update(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 2)
-    opt = tj.optim.Adam(m.parameters(), lr=0.1)
-    n = 0
-
-    @compile
-    def f(x):
-        opt.zero_grad()
-        loss = m(x).pow(2).sum()
-        if n % 4 == 3:
-            raise StopError
-        loss.backward()
-        if n % 5 == 3:
-            raise StopError
-        opt.step()
-        return loss
-
-    for i in range(20):
-        n = i
-        try:
-            note(f(batch(i, 2, 3)))
-        except StopError:
-            note("stop")
-        note(state_of(m), opt.state_dict()["state"])
-
-
-@program(replayed=4)
-def the_state_of_an_optimizer_is_read(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 2)
-    opt = tj.optim.Adam(m.parameters(), lr=0.1)
-
-    @compile
-    def f(x):
-        loss = m(x).pow(2).sum()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        s = opt.state[m.weight]
-        return loss, s["exp_avg"].norm(), s["step"] if not isinstance(s["step"], tj.Tensor) else s["step"].item()
-
-    for i in range(10):
-        note(f(batch(i, 2, 3)), state_of(m))
-
-
-@program(replayed=6)
-def the_state_of_an_optimizer_is_cleared(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 2)
-    opt = tj.optim.Adam(m.parameters(), lr=0.1)
-
-    @compile
-    def f(x):
-        loss = m(x).pow(2).sum()
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss
-
-    for i in range(12):
-        if i in (5, 9):
-            opt.state.clear()
-        note(f(batch(i, 2, 3)), state_of(m))
-
-
-@program(replayed=6)
-def models_that_are_copied_between_calls(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 2)
-
-    @compile
-    def f(m, x):
-        loss = m(x).pow(2).sum()
-        loss.backward()
-        with tj.no_grad():
-            for p in m.parameters():
-                p -= 0.1 * p.grad
-        m.zero_grad()
-        return loss
-
-    ms = [m]
-    for i in range(12):
-        if i % 3 == 2:
-            ms.append(copy.deepcopy(ms[-1]))
-        note(f(ms[i % len(ms)], batch(i, 2, 3)), [state_of(k) for k in ms])
-
-
-@program(replayed=14)
-def losses_that_wait_in_a_list(compile: Any, note: Any) -> None:
-    w = tj.ones(3, requires_grad=True)
-    losses = []
-
-    @compile
-    def f(x):
-        losses.append((w * x).exp().sum())
-        if len(losses) == 4:
-            tj.stack(losses).sum().backward()
-            losses.clear()
-            with tj.no_grad():
-                w.sub_(w.grad * 0.1)
-                w.grad = None
-        return len(losses)
-
-    for i in range(24):
-        note(f(batch(i)), w)
-
-
-@program(replayed=4)
-def a_learning_rate_that_is_a_tensor(compile: Any, note: Any) -> None:
-    w = tj.ones(3, requires_grad=True)
-    lr = tj.tensor(0.1)
-
-    @compile
-    def f(x):
-        l = (w * x).exp().sum()
-        l.backward()
-        with tj.no_grad():
-            w.sub_(lr * w.grad)
-            lr.mul_(0.9)
-        w.grad = None
-        return l
-
-    for i in range(8):
-        note(f(batch(i)), w, lr)
-
-
-@program(replayed=4)
-def parameters_and_gradients_are_printed(compile: Any, note: Any) -> None:
-    w = tj.ones(3, requires_grad=True)
-    opt = tj.optim.SGD([w], lr=0.1)
-
-    @compile
-    def f(x):
-        l = (w * x).exp().sum()
-        opt.zero_grad()
-        l.backward()
-        print(w.grad)
-        opt.step()
-        print(w)
-        print(l)
-        return w.clone()
-
-    for i in range(8):
-        note(f(batch(i)), w)
-
-
-@program(replayed=4)
-def autocast_within_autocast(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 3)
-
-    @compile
-    def f(x):
-        with tj.autocast("cpu", dtype=tj.bfloat16):
-            a = m(x)
-            with tj.autocast("cpu", enabled=False):
-                b = m(x)
-            c = a @ b.to(a.dtype).t()
-        d = c.float().sum()
-        d.backward()
-        return a.float(), b, d
-
-    for i in range(8):
-        note(f(batch(i, 2, 3)), state_of(m))
-
-
-@program(replayed=6)
-def a_value_is_read_under_autocast(compile: Any, note: Any) -> None:
-    m = nn.Linear(3, 3)
-
-    @compile
-    def f(x):
-        with tj.autocast("cpu", dtype=tj.bfloat16):
-            a = m(x)
-            s = a.float().sum().item()
-            c = m(a) if s > 0 else m(-a)
-        print(s)
-        d = c.float().sum()
-        d.backward()
-        return d
-
-    for i in range(14):
-        note(f(batch(i, 2, 3)), state_of(m))
-
-
-@program(replayed=4)
-def loops_over_no_rows(compile: Any, note: Any) -> None:
-    @compile
-    def f(x):
-        y = tj.zeros(())
-        for r in x:
-            y = y + r.sum()
-        return y
-
-    for i in range(12):
-        note(f(batch(i, i % 3, 2)))
+# ---- longer programs
 
 
 KNOWN_SCRIPTS = {"loops_over_no_rows": "an op without results"}
