@@ -71,6 +71,7 @@ def test_use_before_the_first_call_is_explained():
 
 
 def test_dtype_copy_and_optimizer_before_the_first_call():
+    tj.manual_seed(0)
     model = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(1)).double()
     model[0].requires_grad_(False)
     assert model[0].weight.dtype is tj.float64
