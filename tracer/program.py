@@ -100,7 +100,11 @@ def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> P
 def needless(trace: Trace, call: Call, i: int, last: dict[int, int], made: set[int], keep: frozenset[int]) -> bool:
     """Whether a copy can take over the memory of what it is a copy of, as nothing else will show that any more."""
     source = trace.values[call.inputs[0]]
-    if trace.roots[source.slot] != source.slot or source.slot not in made or not source.form.flags.c_contiguous:
+    if (
+        trace.roots[source.slot] != source.slot
+        or source.slot not in made
+        or source.form.strides != call.results[0].form.strides
+    ):
         return False
     sharing = [s for s, root in enumerate(trace.roots) if root == source.slot]
     return all(s not in keep and last.get(s, -1) <= i for s in sharing)

@@ -16,7 +16,7 @@ from ..eager.tensor import Tensor
 from .blueprint import Blueprint
 from .checks import CHECKS
 from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
-from .trace import Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
+from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
 
 
 class NotARegionError(Exception):
@@ -152,7 +152,7 @@ class Recorder(Frame):
             return result
         self.trace.entries.append(call)
         if mutated and not self.hide(mutated):
-            self.stop("memory that others can see is written")
+            self.stop(WRITTEN)
         return result
 
     def rewrites_history(self, inputs: tuple[Any, ...], out: Tensor) -> bool:
@@ -230,6 +230,9 @@ class Recorder(Frame):
                 return False
             t._array = value.form(self, value.slot, self.arrays[value.slot])
         return True
+
+    def hidden_views(self, array: Any) -> int:
+        return sum(a is not None and a.base is array for a in self.arrays[self.handed_out :])
 
     # ---- breaks
 
@@ -309,7 +312,7 @@ class Recorder(Frame):
         self.let_go(region, mark)
         self.trace.entries.append(region)
         if region.mutated and not self.hide(region.mutated):
-            self.stop("memory that others can see is written")
+            self.stop(WRITTEN)
         return found
 
     def known(self, t: Tensor) -> int:

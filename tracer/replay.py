@@ -26,7 +26,7 @@ from .frame import Frame, expanded, refuses, run_parts
 from .program import Segment, used_slots
 from .record import Recorder
 from .steps import general
-from .trace import Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
+from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
 
 
 class Replayer(Frame):
@@ -219,11 +219,14 @@ class Replayer(Frame):
                 if type(self.entries[self.cursor]) is Break:
                     self.segment()
                 else:
-                    self.diverge("memory that others can see is written")
-                    self.stop("memory that others can see is written")  # type: ignore[attr-defined]
+                    self.diverge(WRITTEN)
+                    self.stop(WRITTEN)  # type: ignore[attr-defined]
                 return
             self.hidden.append(n)
             t._array = self.held[n] = value.form(self, value.slot)
+        following = self.entries[self.cursor]
+        if type(following) is Break and following.reason is WRITTEN:  # others could see it then
+            self.segment()
 
     def reveal(self) -> None:
         """Tensors from outside show their own memory again."""

@@ -215,6 +215,9 @@ class Effect:
         self.after = after
 
 
+WRITTEN = "memory that others can see is written"  # the reason of breaks after writes
+
+
 class Break:
     """Python reads a value, or does something that is not recorded: all that is pending is computed first."""
 
