@@ -509,6 +509,55 @@ def test_an_exception_in_the_middle(kind: type[BaseException]) -> None:
     both(script, replayed=5)
 
 
+@pytest.mark.xfail(strict=True, reason="gradients that a program was to make stay pending")
+def test_an_interrupt_while_a_program_runs() -> None:
+    """Ctrl-C at each line of the generated program: tensors can be read afterwards, and the next call is right."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    optimizer = tj.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    lines = left = 0
+
+    @tj.compile
+    def step(x):
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        nonlocal lines, left
+        if not frame.f_code.co_filename.startswith("<tapejit program"):
+            return trace if event == "call" else None
+        lines += 1
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    def traced(stop: int) -> None:
+        nonlocal lines, left
+        lines, left = 0, stop
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            step(batch(0, 4, 3))
+        finally:
+            sys.settrace(before)
+
+    for i in range(5):
+        step(batch(i, 4, 3))
+    traced(0)
+    assert lines > 10
+    for stop in range(1, lines + 1):
+        with pytest.raises(KeyboardInterrupt):
+            traced(stop)
+        for p in model.parameters():
+            assert np.isfinite(p.detach().numpy()).all()
+            assert p.grad is None or np.isfinite(p.grad.numpy()).all()
+        expected = model(batch(1, 4, 3)).pow(2).mean().item()
+        assert step(batch(1, 4, 3)).item() == expected
+
+
 @pytest.mark.parametrize("bad", ["shape", "dtype", "dimension", "division", "backward", "grad of an integer", "item"])
 def test_errors_of_ops(bad: str) -> None:
     def failing(y: tj.Tensor) -> Any:
