@@ -463,3 +463,16 @@ def test_shapes_are_known_without_the_values() -> None:
         specs = tuple(Spec(tuple(x.shape), x.dtype) if isinstance(x, tj.Tensor) else x for x in inputs)
         results = result if isinstance(result, tuple) else (result,)
         assert infer(op, specs, attrs) == tuple(Spec(tuple(t.shape), t.dtype) for t in results), op
+
+
+def test_tensors_as_matrices():
+    a, b = tj.eye(6).reshape(2, 3, 6) * 2, tj.arange(6.0).reshape(2, 3)
+    assert tj.linalg.tensorsolve(a, b).tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert tj.linalg.tensorsolve(a.movedim(2, 0), b, dims=(0,)).tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+    assert tj.equal(tj.tensordot(tj.linalg.tensorinv(a), b, 2), tj.linalg.tensorsolve(a, b))
+    with pytest.raises(RuntimeError, match=r"prod\(self.shape\[:ind\]\), but got 12 != 2"):
+        tj.linalg.tensorinv(tj.ones(2, 3, 4), ind=1)
+    with pytest.raises(RuntimeError, match="strictly positive integer for 'ind', but got 0"):
+        tj.linalg.tensorinv(tj.ones(2, 2), ind=0)
+    with pytest.raises(RuntimeError, match=r"other.ndim\]\), but got 4 != 6"):
+        tj.linalg.tensorsolve(tj.ones(2, 3, 4), tj.ones(2, 3))

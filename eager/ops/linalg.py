@@ -489,3 +489,33 @@ def linalg_diagonal(A: Tensor, *, offset: int = 0, dim1: int = -2, dim2: int = -
 def linalg_matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product."""
     return matmul(input, other)
+
+
+# ---- tensors as matrices
+
+
+def as_matrix(A: Tensor, rows: int, by: str) -> Tensor:
+    """The tensor with its first dims as rows and the others as columns, of which there are as many."""
+    height, width = math.prod(A.shape[:rows]), math.prod(A.shape[rows:])
+    if height != width:
+        raise RuntimeError(
+            f"Expected self to satisfy the requirement prod(self.shape[{by}:]) == prod(self.shape[:{by}]), but got "
+            f"{width} != {height}"
+        )
+    return A.reshape(height, width)  # type: ignore[no-any-return]
+
+
+@public("linalg", samples=[sample(Array(2, 3, 6), peer=False), sample(Array(4, 2, 2), ind=1, peer=False)])
+def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
+    """The inverse of `tensordot(A, ., A.ndim - ind)`."""
+    if ind <= 0:
+        raise RuntimeError(f"Expected a strictly positive integer for 'ind', but got {ind}")
+    return inv(as_matrix(A, ind, "ind")).reshape(*A.shape[ind:], *A.shape[:ind])
+
+
+@public("linalg", samples=[sample(Array(2, 3, 6), Array(2, 3), peer=False), sample(Array(4, 2, 2), Array(4), peer=False)])
+def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
+    """The X of `tensordot(A, X, X.ndim) = B`; `dims` of A are moved to its end first."""
+    if dims is not None:
+        A = A.movedim(tuple(dims), tuple(range(A.ndim - len(dims), A.ndim)))
+    return solve(as_matrix(A, B.ndim, "other.ndim"), B.flatten()).reshape(A.shape[B.ndim :])

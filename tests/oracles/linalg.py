@@ -294,6 +294,8 @@ ORACLES = {
     "linalg.vecdot": lambda x, y, dim=-1: (x * y).sum(dim),
     "linalg.diagonal": lambda a, offset=0, dim1=-2, dim2=-1: np.diagonal(a, offset, dim1, dim2),
     "linalg.matmul": lambda a, b: np.einsum("ij,jk->ik", a, b),
+    "linalg.tensorinv": np.linalg.tensorinv,
+    "linalg.tensorsolve": np.linalg.tensorsolve,
     "cdist": cdist,
     "pairwise_distance": lambda a, b, p=2.0, eps=1e-6, keepdim=False: vector_norm(a - b + eps, p, -1, keepdim),
     "cosine_similarity": cosine,
