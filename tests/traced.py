@@ -30,11 +30,23 @@ def seen(x: Any, names: dict[int, int] | None = None) -> Any:
 
 
 class Program:
-    """A fresh copy of a program: `call` is what is compiled, `watch` the tensors and objects to look at after each call."""
+    """A fresh copy of a program: `call` is what is compiled, `watch` the tensors and objects to look at after each call.
 
-    def __init__(self, call: Callable[..., Any], watch: Callable[[], Any] = lambda: None) -> None:
+    `between` is told the number of the call and what it returned (None if it raised) and may do anything; `args` makes the
+    arguments of the call of a number, which is for those that belong to the program's state.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        watch: Callable[[], Any] = lambda: None,
+        between: Callable[[int, Any], None] = lambda i, result: None,
+        args: Callable[[int], Any] | None = None,
+    ) -> None:
         self.call = call
         self.watch = watch
+        self.between = between
+        self.args = args
 
 
 def history(make: Callable[[], Program], calls: list[Any], compiled: bool, **settings: Any) -> tuple[list[Any], Any]:
@@ -43,15 +55,22 @@ def history(make: Callable[[], Program], calls: list[Any], compiled: bool, **set
     program = make()
     function = tj.compile(program.call, **settings) if compiled else program.call
     found = []
-    for call in calls:
-        args = call() if callable(call) else call
+    for i, call in enumerate(calls):
+        args = program.args(i) if program.args is not None else call() if callable(call) else call
         out = io.StringIO()
-        try:
-            with contextlib.redirect_stdout(out):
-                result = ("returned", seen(function(*args)))
-        except Exception as error:
-            result = ("raised", type(error).__name__, str(error))
-        found.append((result, out.getvalue(), seen(program.watch()), seen(list(args))))
+        result = None
+        with contextlib.redirect_stdout(out):
+            try:
+                result = function(*args)
+                done = ("returned", seen(result))
+            except Exception as error:
+                done = ("raised", type(error).__name__, str(error))
+            seen_first = seen(program.watch()), seen(list(args))
+            try:
+                program.between(i, result)
+            except Exception as error:
+                out.write(f"between calls: {type(error).__name__}: {error}")
+        found.append((done, out.getvalue(), *seen_first, seen(program.watch())))
     return found, function
 
 
