@@ -1281,7 +1281,7 @@ def test_clipping_and_averaging() -> None:
 def test_an_optimizer_with_a_closure() -> None:
     def script(compile: Any, note: Any) -> None:
         w = tj.ones(3, requires_grad=True)
-        optimizer = tj.optim.LBFGS([w], lr=0.1, max_iter=3)
+        optimizer = tj.optim.LBFGS([w], lr=0.1, max_iter=2)
 
         @compile
         def step(x):
@@ -3129,22 +3129,39 @@ def test_special_values() -> None:
 # ---- longer programs
 
 
+def known(name: str, reasons: dict[str, str]) -> Any:
+    """A parameter, expected to fail if there is a reason."""
+    marks = [pytest.mark.xfail(strict=True, reason=reasons[name])] if name in reasons else []
+    return pytest.param(name, marks=marks)
+
+
 KNOWN_SCRIPTS = {"loops_over_no_rows": "an op without results"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=KNOWN_SCRIPTS[n])) if n in KNOWN_SCRIPTS else n
-        for n in SCRIPTS
-    ],
-)
+@pytest.mark.parametrize("name", [known(n, KNOWN_SCRIPTS) for n in SCRIPTS])
 def test_scripts(name: str) -> None:
     script, replayed = SCRIPTS[name]
     both(script, replayed=replayed or None)
 
 
 # ---- small programs
+
+
+def snippet_script(name: str) -> Script:
+    """Calls a small program a dozen times."""
+
+    def script(compile: Any, note: Any) -> None:
+        DIMS[:] = 0, 1
+        KEPT.clear()
+        compiled_double.reset()
+        w = tj.tensor([1.0, 0.5, -1.0], requires_grad=True)
+        f = compile(SNIPPETS[name])
+        for i in range(12):
+            x = batch(i)
+            note(f(x, w, i), x, w)
+
+    return script
+
 
 # correct, though replayed less often than the others: every call goes another way, or the tape itself is looked at
 SELDOM = {
@@ -3156,18 +3173,44 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.xfail(strict=True, reason=KNOWN[n])) if n in KNOWN else n for n in SNIPPETS]
-)
+@pytest.mark.parametrize("name", [known(n, KNOWN) for n in SNIPPETS])
 def test_snippets(name: str) -> None:
-    def script(compile: Any, note: Any) -> None:
-        DIMS[:] = 0, 1
-        KEPT.clear()
-        compiled_double.reset()
-        w = tj.tensor([1.0, 0.5, -1.0], requires_grad=True)
-        f = compile(SNIPPETS[name])
-        for i in range(12):
-            x = batch(i)
-            note(f(x, w, i), x, w)
+    both(snippet_script(name), replayed=SELDOM.get(name, 4))
 
-    both(script, replayed=SELDOM.get(name, 4))
+
+# ---- the same on another device
+
+
+def on_cpu(thing: Any) -> Any:
+    """What `seen` can look at."""
+    if isinstance(thing, tj.Tensor):
+        gradient = on_cpu(thing.grad) if thing.is_leaf and thing.grad is not None else None
+        return [str(thing.device), thing.requires_grad, thing.detach().cpu(), gradient]
+    if isinstance(thing, dict):
+        return {k: on_cpu(v) for k, v in thing.items()}
+    return [on_cpu(v) for v in thing] if isinstance(thing, (list, tuple)) else thing
+
+
+ON_A_DEVICE = {name: SCRIPTS[name][0] for name in ["packed_sequences", *list(SCRIPTS)[::3]]}
+ON_A_DEVICE |= {name: snippet_script(name) for name in ["anomaly_detection_inside", *list(SNIPPETS)[3:40:4]]}
+KNOWN_THERE = {
+    **KNOWN,
+    **KNOWN_SCRIPTS,
+    "packed_sequences": "a node that is pending",
+    "written_with_a_history_after_it_was_read": "a node that is pending",
+    "anomaly_detection_inside": "operators of pending arrays are NumPy's",
+}
+
+
+@pytest.mark.parametrize("name", [known(n, KNOWN_THERE) for n in ON_A_DEVICE])
+def test_on_a_device(name: str, gpu: None) -> None:
+    tj.set_default_device("cuda")
+
+    def script(compile: Any, note: Any) -> None:
+        ON_A_DEVICE[name](compile, lambda *things: note(*map(on_cpu, things)))
+
+    try:
+        history(script, lambda function: function)
+    except (TypeError, RuntimeError, ValueError):
+        pytest.skip("looks at memory of the CPU")
+    both(script)
