@@ -113,6 +113,7 @@ from .eager.serialization import load, save
 from .eager.tensor import Size, Tensor
 from .tracer import EagerPackage as _EagerPackage
 from .tracer import compile, compile_stats
+from .tracer import diff as _diff
 
 __version__ = "0.1.0"
 
@@ -134,6 +135,7 @@ globals().update(_op.exported(""))
 globals().update(_ALIASES)
 globals().update({f"{n}_": getattr(Tensor, f"{n}_") for n, op in _op.OPS.items() if op.inplace and "" in op.namespaces})
 globals().update(_legacy_types(on_cuda=False))
+diff = _diff  # of tensors, as PyTorch's, and of a function's eager and compiled run
 
 
 # `import tapejit.nn.functional` finds what lives in `eager/nn/functional.py`.

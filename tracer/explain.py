@@ -65,6 +65,15 @@ def path_facts(trace: Trace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def shown(line: str) -> str:
+    """A file:line as people read it: relative to the current directory where the file is below it."""
+    try:
+        relative = os.path.relpath(line)
+    except (OSError, ValueError):  # the directory is gone, or on another drive
+        return line
+    return line if relative.startswith(os.pardir) or line.startswith("<") else relative
+
+
 def logged(kind: str, line: str, details: Callable[[], str] | None = None) -> None:
     """Print a line to stderr if the user asked for this kind."""
     wanted = os.environ.get("TAPEJIT_LOG", "")

@@ -16,6 +16,7 @@ from ..eager.ops.movement import CLONE
 from ..eager.tape import State
 from ..eager.tensor import Tensor, wrap
 from .blueprint import in_order
+from .explain import logged
 from .trace import Backward, Call, Number, Trace
 
 Program = Callable[[list[Any], list[Any]], None]
@@ -66,8 +67,11 @@ class Segment:
         self.writes = [(root, count) for root, count in writes(trace, start, stop).items()]
 
 
-def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Program:
-    """Some entries as a function of arrays by slot and numbers by place; the slots in `keep` are handed back."""
+def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise: bool = False) -> Program:
+    """Some entries as a function of arrays by slot and numbers by place; the slots in `keep` are handed back.
+
+    `stepwise` makes it a generator that shows after each op what the op has made or written.
+    """
     ops = calls(trace, start, stop)
     last: dict[int, int] = {}
     made: set[int] = set()
@@ -83,18 +87,33 @@ def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> P
             last[value.slot] = i
     space: dict[str, Any] = {"__name__": __name__}  # whose warnings are hushed
     lines = [f"    v{slot} = a[{slot}]" for slot in needed]
+    remarks: dict[int, str] = {}
     for i, call in enumerate(ops):
         if call.op is CLONE and needless(trace, call, i, last, made, keep):
             lines.append(f"    v{call.results[0].slot} = v{trace.values[call.inputs[0]].slot}")
         else:
             lines.append("    " + statement(trace, call, i, space))
+        remarks[len(lines) - 1] = f"  # {call.op.name}, {call.line}"
+        if stepwise:
+            lines.append(f"    yield [{', '.join(f'v{s}' for s in outcome(trace, call))}]")
         over = sorted(s for s, at in last.items() if at == i and s not in keep)
         if over:
             lines.append("    " + " = ".join(f"v{s}" for s in over) + " = None")
     lines += [f"    a[{slot}] = v{slot}" for slot in sorted(keep & made)]
     source = "def program(a, s):\n" + "\n".join(lines or ["    pass"]) + "\n"
+    if not stepwise:
+        logged("code", f"a program of {len(ops)} ops", lambda: "\n".join(l + remarks.get(i, "") for i, l in enumerate(lines)))
     exec(compile(source, f"<tapejit program of {len(ops)} ops>", "exec"), space)
     return space["program"]  # type: ignore[no-any-return]
+
+
+def outcome(trace: Trace, call: Call) -> list[int]:
+    """The slots that an op makes or writes."""
+    if call.out is not None:
+        return [trace.values[call.out].slot]
+    if call.op.mutates:
+        return [trace.values[n].slot for n in (call.inputs[i] for i in call.op.mutates) if isinstance(n, int)]
+    return [v.slot for v in call.results]
 
 
 def needless(trace: Trace, call: Call, i: int, last: dict[int, int], made: set[int], keep: frozenset[int]) -> bool:
@@ -125,7 +144,7 @@ def statement(trace: Trace, call: Call, i: int, space: dict[str, Any]) -> str:
     if target is not None:
         return f"f{i}({', '.join((target, *given))})"
     made = ", ".join(f"v{v.slot}" for v in call.results)
-    if call.several:
+    if call.several and made:
         made += ","
     return f"{made} = f{i}({', '.join(given)})" if made else f"f{i}({', '.join(given)})"
 
