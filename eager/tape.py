@@ -251,7 +251,7 @@ def backward(
     """Walk the tape from `roots` down. Leaves get `.grad`; with `wanted`, only those, or their gradients are returned."""
     state = local.state
     if state.tracer is not None:
-        return state.tracer.backward(roots, seeds, retain_graph, create_graph, wanted, accumulate)  # type: ignore[no-any-return]
+        return state.tracer.backward(tuple(roots), tuple(seeds), retain_graph, create_graph, wanted, accumulate)  # type: ignore[no-any-return]
     return run_backward(roots, seeds, retain_graph, create_graph, wanted, accumulate)
 
 

@@ -93,7 +93,9 @@ class Frame:
         """Whether nothing but one tensor and this frame refers to an array from outside, so that nobody can see when it is
         written. What else has it, a view, a NumPy array or a detached tensor, counts as a reference."""
         array = self.arrays[slot]
-        if type(array) is not np.ndarray or sys.getrefcount(array) > 4 + self.hidden_views(array):  # the tensor, the list, `array`, the argument
+        if type(array) is not np.ndarray:
+            return False
+        if sys.getrefcount(array) > 4 + self.hidden_views(array):  # the tensor, the list, `array`, the argument
             return False
         base = array.base
         if base is None:

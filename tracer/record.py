@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..eager.autograd import _seeds as first_gradients
 from ..eager.devices import device_of
 from ..eager.exposure import exposed
 from ..eager.op import Op, execute
@@ -240,6 +241,11 @@ class Recorder(Frame):
         self.stop("a value is read")
         pending.frame = None
 
+    def catch_up(self, reason: str) -> None:
+        """Whatever has not run when this is replayed has to run now."""
+        if self.trace.entries and self.region is None:
+            self.stop(reason)
+
     def looked_at(self, t: Tensor) -> None:
         """Somebody looks at the tape: when this is replayed, it has to be made for him."""
         if isinstance(t._array, Pending) and t._array.frame is self and self.region is None:
@@ -286,10 +292,11 @@ class Recorder(Frame):
             targets = None if wanted is None else tuple(self.known(w) for w in wanted)
             leaves = self.leaves_below(roots)
         except NotARegionError as reason:
-            return self.outside(run_backward, f"backward: {reason}", *given)  # type: ignore[no-any-return]
-        looked = [self.see(s) for s in seeds]
+            return self.outside(backward_pass, f"backward: {reason}", *given)  # type: ignore[no-any-return]
+        looked = [self.see(s) for s in seeds or ()]
         region = Backward(starts, tuple(want for want, _ in looked), retain_graph, targets, accumulate, users_line())
         region.given = tuple(n for _, n in looked)
+        region.implicit = seeds is None
         before = {id(leaf): leaf._grad for leaf in leaves}
         self.unseen = {id(g): self.number[i] for i, g in before.items() if g is not None and id(g) not in self.number}
         snapshot = self.blueprint.snapshot()
@@ -298,7 +305,7 @@ class Recorder(Frame):
         state = self.state
         tracer, state.tracer = state.tracer, None
         try:
-            found = run_backward(*given)
+            found = backward_pass(*given)
         finally:
             state.tracer, self.region = tracer, None
         self.note_effects(region, leaves, before, found)
@@ -388,6 +395,15 @@ class Recorder(Frame):
             self.slot_of.pop(id(a), None)
         del self.trace.values[values:], self.tensors[values:], self.trace.roots[slots:], self.arrays[slots:]
         self.trace.outside = {s for s in self.trace.outside if s < slots}
+
+
+def backward_pass(
+    roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
+) -> list[Tensor | None]:
+    """The engine's walk; without seeds it begins with 1."""
+    return run_backward(
+        roots, first_gradients(roots, None) if seeds is None else seeds, retain_graph, create_graph, wanted, accumulate
+    )
 
 
 def saved_inputs(op: Op, inputs: tuple[Any, ...]) -> Any:

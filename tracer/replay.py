@@ -7,7 +7,9 @@ the last segment is run eagerly, from arrays that nobody has written to, and the
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from types import MethodType
 from typing import Any
@@ -18,13 +20,13 @@ from ..eager.devices import device_of
 from ..eager.exposure import exposed
 from ..eager.op import Op, execute
 from ..eager.pending import Pending, resolved
-from ..eager.tape import FREED, PENDING, State, _numbers, edge_of, run_backward
+from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
 from ..eager.tensor import Tensor, versions_of, wrap
 from .blueprint import Snapshot, build
 from .checks import CHECKS
 from .frame import Frame, expanded, refuses, run_parts
 from .program import Segment, used_slots
-from .record import Recorder
+from .record import Recorder, backward_pass
 from .steps import general
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
 
@@ -314,13 +316,21 @@ class Replayer(Frame):
 
     def read(self, pending: Pending) -> None:
         """A value is wanted."""
+        self.run_now("a value is read")
+        if pending.frame is self:
+            raise AssertionError("a pending value was not computed")
+
+    def run_now(self, reason: str) -> None:
         if type(self.entries[self.cursor]) is Break or self.other_path(lambda e: type(e) is Break):
             self.segment()
         else:
-            self.diverge("a value is read")
-            self.stop("a value is read")  # type: ignore[attr-defined]  # it is a recorder now
-        if pending.frame is self:
-            raise AssertionError("a pending value was not computed")
+            self.diverge(reason)
+            self.stop(reason)  # type: ignore[attr-defined]  # it is a recorder now
+
+    def catch_up(self, reason: str) -> None:
+        """What has matched has to run now."""
+        if self.cursor > self.start:
+            self.run_now(reason)
 
     def looked_at(self, t: Tensor) -> None:
         """Somebody looks at the tape: it has to be there."""
@@ -369,13 +379,24 @@ class Replayer(Frame):
         if self.hidden:
             self.reveal()
         self.earlier.clear()
-        self.broken = True
-        known.run(self.arrays, self.scalars)
-        self.broken = False
-        for root, count in known.writes:
-            if root in self.trace.outside or root in self.boxes:
-                self.versions(root)[0] += count
+        if known.writes:
+            self.broken = True  # if it fails in the middle, there is no way back
+            undisturbed(known.run, self.arrays, self.scalars)
+            self.broken = False
+        else:
+            known.run(self.arrays, self.scalars)
+        if known.writes:
+            self.count_writes(known)
         self.hand_out(known, snapshot)
+
+    def count_writes(self, known: Segment) -> None:
+        """Version counters go on."""
+        for n in known.alive:
+            box = self.tensors[n]._versions
+            if box is not None:
+                self.boxes.setdefault(self.trace.roots[self.trace.values[n].slot], box)
+        for root, count in known.writes:
+            self.versions(root)[0] += count
 
     def segment_for(self, stop: int, snapshot: Snapshot, alive: list[int], nodes: list[int]) -> Segment:
         """The program for what outlives a segment."""
@@ -424,8 +445,8 @@ class Replayer(Frame):
     def wanted_nodes(self, snapshot: Snapshot, alive: list[int]) -> list[int]:
         """Values that need a place on the tape: those promised one that somebody can still see."""
         tensors, nodes = self.tensors, snapshot.nodes
-        found = [n for n in alive if tensors[n]._node is PENDING and n in nodes]
-        return found + [n for n in self.hidden if tensors[n]._node is PENDING and n in nodes]
+        seen = dict.fromkeys((*alive, *self.hidden, *self.earlier))
+        return [n for n in seen if tensors[n] is not None and tensors[n]._node is PENDING and n in nodes]
 
     def base(self, value: Value) -> int:
         """What a value is a view of."""
@@ -446,7 +467,7 @@ class Replayer(Frame):
             self.number[id(t)] = n
             if t._versions is not None:
                 self.boxes.setdefault(self.trace.roots[value.slot], t._versions)
-            if t._versions is None and known.tops:
+            elif known.tops or self.trace.roots[value.slot] in self.boxes:
                 t._versions = self.versions(value.slot)
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
@@ -456,6 +477,21 @@ class Replayer(Frame):
                 tensors[n]._node = self.made[snapshot.nodes[n]]
 
     # ---- divergence
+
+    def wreck(self) -> None:
+        """A program failed in the middle, after it may have written: what it has made is there, gradients are as they were."""
+        for entry in self.entries[self.start : self.cursor]:
+            for effect in entry.effects if isinstance(entry, Backward) else ():
+                leaf = self.tensors[effect.leaf]
+                if leaf._grad is self.tensors[effect.after] and isinstance(leaf._grad._array, Pending):
+                    leaf._grad = None
+        for n, t in enumerate(self.tensors):
+            if t is not None and isinstance(t._array, Pending) and t._array.frame is self:
+                array = self.arrays[self.trace.values[n].slot]
+                if array is not None:
+                    t._array.become(array)
+                    t._array = array
+                t._node = None if t._node is PENDING else t._node
 
     def diverge(self, reason: str) -> None:
         """Run what has matched eagerly, and go on recording."""
@@ -570,7 +606,7 @@ class Replayer(Frame):
         roots = [tensors[n] for n in entry.roots]
         seeds = [tensors[n] for n in entry.given]
         wanted = None if entry.wanted is None else [tensors[n] for n in entry.wanted]
-        found = run_backward(roots, seeds, entry.retain, False, wanted, entry.accumulate)
+        found = backward_pass(roots, None if entry.implicit else seeds, entry.retain, False, wanted, entry.accumulate)
         for effect in entry.effects:
             leaf = tensors[effect.leaf]
             if effect.before != effect.after:
@@ -590,7 +626,7 @@ class Replayer(Frame):
         if not (isinstance(entry, Backward) and self.same_pass(entry, *given)):
             if not self.other_path(lambda e: isinstance(e, Backward) and self.same_pass(e, *given)):
                 if type(entry) is Break:
-                    return self.outside(run_backward, "backward", *given)  # type: ignore[no-any-return]
+                    return self.outside(backward_pass, "backward", *given)  # type: ignore[no-any-return]
                 self.diverge("another backward pass than in the recording")
                 return self.backward(*given)
             entry = self.entries[self.cursor]
@@ -618,9 +654,14 @@ class Replayer(Frame):
         tensors = self.tensors
         if create_graph or retain_graph is not entry.retain or accumulate is not entry.accumulate:
             return False
-        if len(roots) != len(entry.roots) or any(r is not tensors[n] for r, n in zip(roots, entry.roots, strict=True)):
+        if len(roots) != len(entry.roots):
             return False
-        for s, want in zip(seeds, entry.seeds, strict=True):
+        for r, n in zip(roots, entry.roots, strict=True):
+            if r is not tensors[n] or r._array is not self.held[n]:
+                return False
+        if (seeds is None) is not entry.implicit:
+            return False
+        for s, want in zip(seeds or (), entry.seeds, strict=True):
             if not self.fits(want, s, s._requires_grad):
                 return False
         if (wanted is None) is not (entry.wanted is None):
@@ -632,11 +673,14 @@ class Replayer(Frame):
         for node in self.made.values():
             if node.hooks or node.retained is not None or "gradients" in node.__dict__:
                 return False
-        return all(self.unchanged(n) for n in self.copies) and self.same_gradients(entry)
+        if self.copies and not all(self.unchanged(n) for n in self.copies):
+            return False
+        return self.same_gradients(entry)
 
     def same_gradients(self, entry: Backward) -> bool:
         """Whether the leaves have hooks and gradients as they had."""
-        tensors, firsts = self.tensors, dict(entry.firsts)
+        tensors = self.tensors
+        firsts = dict(entry.firsts) if entry.firsts else {}
         for effect in entry.effects:
             leaf = tensors[effect.leaf]
             if leaf._hooks or leaf._after_accumulate or leaf._node is not None:
@@ -668,3 +712,21 @@ def copied(array: Any) -> Any:
     found = np.ndarray(array.shape, array.dtype, memory, array.ctypes.data - low, array.strides)
     found[...] = array
     return found
+
+
+def undisturbed(run: Callable[..., None], arrays: list[Any], scalars: list[Any]) -> None:
+    """Run a program to its end, and let Ctrl-C come after it: half of an update is worse than none."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or threading.current_thread() is not _MAIN:
+        run(arrays, scalars)
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        run(arrays, scalars)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+
+
+_MAIN = threading.main_thread()

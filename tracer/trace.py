@@ -170,8 +170,8 @@ class Backward:
     """A whole backward pass: what it does follows from what was checked before it."""
 
     __slots__ = (
-        "accumulate", "calls", "effects", "end", "firsts", "found", "given", "line", "mutated", "retain", "roots", "seeds",
-        "wanted",
+        "accumulate", "calls", "effects", "end", "firsts", "found", "given", "implicit", "line", "mutated", "retain", "roots",
+        "seeds", "wanted",
     )  # fmt: skip
 
     op = None
@@ -191,6 +191,7 @@ class Backward:
         self.found: tuple[int | None, ...] = ()  # for autograd.grad: what it returned
         self.mutated: tuple[int, ...] = ()
         self.given: tuple[int, ...] = ()  # the numbers of the seeds
+        self.implicit = False  # it begins with 1, which it makes itself
         self.end = (0, 0)  # how many values and slots there are after it
 
     def key(self) -> Any:
@@ -198,7 +199,7 @@ class Backward:
         firsts = tuple((leaf, v.form) for leaf, v in self.firsts)
         inner = tuple(c.key() for c in self.calls)
         seeds = tuple(w if isinstance(w, int) else w.key() for w in self.seeds)
-        return ("backward", self.roots, seeds, self.retain, self.wanted, self.accumulate, effects, firsts, inner)
+        return ("backward", self.roots, self.implicit, seeds, self.retain, self.wanted, self.accumulate, effects, firsts, inner)
 
     def __repr__(self) -> str:
         return f"backward({', '.join(f'v{r}' for r in self.roots)}): {len(self.calls)} ops"

@@ -18,6 +18,7 @@ from ..grad_mode import (
 from ..op import apply
 from ..ops.create import FULL
 from ..ops.shape import stack
+from ..tape import local
 from ..tensor import Tensor
 from . import functional, hooks
 from .anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
@@ -162,6 +163,11 @@ def _backward(
     inputs: Sequence[Tensor] | None = None,
 ) -> None:
     """Add this tensor's gradients to `.grad` of the leaves it depends on."""
+    tracer = local.state.tracer
+    plain = gradient is None and inputs is None and not create_graph
+    if tracer is not None and plain and self._requires_grad and self._array.size == 1:
+        tracer.backward((self,), None, bool(retain_graph), False, None, True)
+        return
     backward(self, gradient, retain_graph, create_graph, inputs)
 
 

@@ -143,7 +143,16 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
                 "first."
             )
     array = devices.to_numpy(self._array)
-    return lend(array, versions_of(self)) if array is self._array else array
+    if array is not self._array:
+        return array
+    settle_reads()
+    return lend(array, versions_of(self))
+
+
+def settle_reads() -> None:
+    """Memory is about to be shown to somebody who may write it: ops that a tracer has put off read it before."""
+    if local.state.tracer is not None:
+        local.state.tracer.catch_up("memory is shown to NumPy")
 
 
 def item(self: Tensor) -> Any:
@@ -185,8 +194,10 @@ def buffer(self: Tensor, flags: int) -> memoryview:
         raise BufferError(
             f"a buffer needs a CPU tensor that does not require grad, of a dtype Python knows; this is {self.type()}"
         )
+    array = resolved(self._array)
+    settle_reads()
     give_away(versions_of(self))
-    return memoryview(resolved(self._array))
+    return memoryview(array)
 
 
 # DLPack's number for bfloat16, which NumPy does not know: for its sake such tensors pass through it as 16-bit integers.
@@ -211,6 +222,8 @@ def dlpack(self: Tensor, **kwargs: Any) -> Any:
     """A DLPack capsule on this tensor's memory."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    self._array = resolved(self._array)
+    settle_reads()
     give_away(versions_of(self))
     if self.dtype is not dtypes.bfloat16 or self.is_cuda:
         return self._array.__dlpack__(**kwargs)
