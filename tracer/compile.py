@@ -98,13 +98,13 @@ class Compiled:
         trace = self.traces[0] if self.traces else None
         frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
         setting, handler = state.autocast, state.handler
-        below = None
-        state.tracer = frame
-        if setting is None:
-            state.handler = frame  # type: ignore[assignment]
-        else:  # below mixed precision
-            below, setting.below = setting.below, frame
+        below = None if setting is None else setting.below
         try:
+            state.tracer = frame
+            if setting is None:
+                state.handler = frame  # type: ignore[assignment]
+            else:  # below mixed precision
+                setting.below = frame
             result = self.function(*args, **kwargs)
             frame.finish()  # type: ignore[attr-defined]
         except BaseException:
@@ -128,8 +128,11 @@ class Compiled:
         """An exception leaves the function: what was done up to it is done, as it is in eager mode."""
         if type(frame) is Recorder:
             frame.reveal()
-        elif isinstance(frame, Replayer) and not frame.broken:
-            frame.interpret()
+        elif isinstance(frame, Replayer):
+            if frame.broken:
+                frame.wreck()
+            else:
+                frame.interpret()
         frame.close()
 
     def _recorded(self, trace: Trace, diverged: bool) -> None:
