@@ -509,7 +509,6 @@ def test_an_exception_in_the_middle(kind: type[BaseException]) -> None:
     both(script, replayed=5)
 
 
-@pytest.mark.xfail(strict=True, reason="gradients that a program was to make stay pending")
 def test_an_interrupt_while_a_program_runs() -> None:
     """Ctrl-C at each line of the generated program: tensors can be read afterwards, and the next call is right."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -3129,16 +3128,7 @@ def test_special_values() -> None:
 # ---- longer programs
 
 
-def known(name: str, reasons: dict[str, str]) -> Any:
-    """A parameter, expected to fail if there is a reason."""
-    marks = [pytest.mark.xfail(strict=True, reason=reasons[name])] if name in reasons else []
-    return pytest.param(name, marks=marks)
-
-
-KNOWN_SCRIPTS = {"loops_over_no_rows": "an op without results"}
-
-
-@pytest.mark.parametrize("name", [known(n, KNOWN_SCRIPTS) for n in SCRIPTS])
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts(name: str) -> None:
     script, replayed = SCRIPTS[name]
     both(script, replayed=replayed or None)
@@ -3168,12 +3158,9 @@ SELDOM = {
     "a_counter_in_the_gradient_changes": 0, "other_kinds_of_numbers": 1, "numbers_that_are_equal_but_not_the_same": 1,
     "a_leaf_refuses_a_write": 0,
 }  # fmt: skip
-KNOWN = {
-    "versions_are_looked_at": "versions of pending writes",
-}
 
 
-@pytest.mark.parametrize("name", [known(n, KNOWN) for n in SNIPPETS])
+@pytest.mark.parametrize("name", SNIPPETS)
 def test_snippets(name: str) -> None:
     both(snippet_script(name), replayed=SELDOM.get(name, 4))
 
@@ -3194,12 +3181,14 @@ def on_cpu(thing: Any) -> Any:
 ON_A_DEVICE = {name: SCRIPTS[name][0] for name in ["packed_sequences", *list(SCRIPTS)[::3]]}
 ON_A_DEVICE |= {name: snippet_script(name) for name in ["anomaly_detection_inside", *list(SNIPPETS)[3:40:4]]}
 KNOWN_THERE = {
-    **KNOWN,
-    **KNOWN_SCRIPTS,
-    "packed_sequences": "a node that is pending",
-    "written_with_a_history_after_it_was_read": "a node that is pending",
     "anomaly_detection_inside": "operators of pending arrays are NumPy's",
 }
+
+
+def known(name: str, reasons: dict[str, str]) -> Any:
+    """A parameter, expected to fail if there is a reason."""
+    marks = [pytest.mark.xfail(strict=True, reason=reasons[name])] if name in reasons else []
+    return pytest.param(name, marks=marks)
 
 
 @pytest.mark.parametrize("name", [known(n, KNOWN_THERE) for n in ON_A_DEVICE])
