@@ -21,6 +21,7 @@ test-peers: $(VENV)/peers.stamp
 bench: $(VENV)/peers.stamp
 	$(BIN)/python bench/eager.py
 	$(BIN)/python bench/library.py
+	$(BIN)/python bench/replay.py
 
 clean:
 	rm -rf $(VENV) build dist tapejit.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
