@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from types import MethodType
 from typing import Any
 
@@ -233,9 +234,10 @@ class Replayer(Frame):
     def reveal(self) -> None:
         """Tensors from outside show their own memory again."""
         for n in self.hidden:
-            array = self.arrays[self.trace.values[n].slot]
-            self.tensors[n]._array.become(array)
-            self.tensors[n]._array = self.held[n] = array
+            t, array = self.tensors[n], self.arrays[self.trace.values[n].slot]
+            if isinstance(t._array, Pending):  # it may have been interrupted before
+                t._array.become(array)
+                t._array = self.held[n] = array
         self.hidden.clear()
 
     # ---- what is not the next entry
@@ -404,9 +406,11 @@ class Replayer(Frame):
         key = (self.start, stop, tuple(alive), tuple(nodes))
         found = trace.programs.get(key)
         if found is None:
+            began = perf_counter()
             tops = [snapshot.nodes[n] for n in nodes]
             keep = frozenset(trace.values[n].slot for n in alive) | snapshot.slots(tops) | used_slots(trace, stop)
             found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, tops)
+            self.function.compiling(perf_counter() - began, "replay")
         trace.segments[self.start, stop] = found
         return found  # type: ignore[no-any-return]
 
