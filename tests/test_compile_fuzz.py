@@ -13,26 +13,24 @@ import warnings
 from collections import Counter
 from random import Random
 
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_programs import DifferenceError, Source, compare, reduce, write
+from random_programs import DifferenceError, compare, reduce, write
 
 
-def check(source: Source, tally: Counter[str]) -> None:
-    """Compare one program, and count what became of its calls."""
+def check(random: Random, tally: Counter[str]) -> None:
+    """Write a program, compare it, and count what became of its calls."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of NumPy about infinities, and of functions that keep diverging
-        function = compare(source)
+        source = write(random)
+        try:
+            function = compare(source)
+        except DifferenceError as difference:
+            raise DifferenceError(f"{difference}\n\n{reduce(source).runnable()}") from None
     tally["programs"] += 1
     tally["calls"] += function.calls
     tally["replayed"] += function.hits
     tally["replayed programs"] += function.hits > 0
-    tally["gave up"] += function.gave_up is not None
-
-
-def report(source: Source, difference: DifferenceError) -> str:
-    return f"{difference}\n\n{reduce(source).runnable()}"
 
 
 def test_random_programs() -> None:
@@ -42,11 +40,7 @@ def test_random_programs() -> None:
     @settings(max_examples=500, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))
     def run(random: Random) -> None:
-        source = write(random)
-        try:
-            check(source, tally)
-        except DifferenceError as difference:
-            pytest.fail(report(source, difference))
+        check(random, tally)
 
     run()
     assert tally["programs"] >= 500
@@ -58,12 +52,11 @@ def main(count: int, first: int) -> int:
     tally: Counter[str] = Counter()
     began = time.perf_counter()
     for seed in range(first, first + count):
-        source = write(Random(seed))
         try:
-            check(source, tally)
+            check(Random(seed), tally)
         except DifferenceError as difference:
             tally["different"] += 1
-            print(f"\r# ---- seed {seed}\n{report(source, difference)}", flush=True)
+            print(f"\r# ---- seed {seed}\n{difference}", flush=True)
         if seed % 20 == 0 or seed == first + count - 1:
             share = tally["replayed"] / max(1, tally["calls"])
             seconds = time.perf_counter() - began

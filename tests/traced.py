@@ -14,7 +14,7 @@ import tapejit as tj
 def seen(x: Any, names: dict[int, int] | None = None) -> Any:
     """What can be compared of a value: tensors as dtype, shape, flags and bytes; containers by their parts."""
     if isinstance(x, tj.Tensor):
-        array = x.detach().numpy()
+        array = x._array if type(x._array) is np.ndarray else x.detach().numpy()  # looking at it is to leave no trace
         grad = None if not x.is_leaf or x.grad is None else seen(x.grad)
         name = None if x.grad_fn is None else x.grad_fn.name()
         return ("tensor", str(x.dtype), array.shape, x.stride(), x.requires_grad, name, array.tobytes(), grad)
@@ -40,7 +40,7 @@ class Program:
         self,
         call: Callable[..., Any],
         watch: Callable[[], Any] = lambda: None,
-        between: Callable[[int, Any], None] = lambda i, result: None,
+        between: Callable[[int, Any], None] | None = None,
         args: Callable[[int], Any] | None = None,
     ) -> None:
         self.call = call
@@ -65,12 +65,14 @@ def history(make: Callable[[], Program], calls: list[Any], compiled: bool, **set
                 done = ("returned", seen(result))
             except Exception as error:
                 done = ("raised", type(error).__name__, str(error))
-            seen_first = seen(program.watch()), seen(list(args))
-            try:
-                program.between(i, result)
-            except Exception as error:
-                out.write(f"between calls: {type(error).__name__}: {error}")
-        found.append((done, out.getvalue(), *seen_first, seen(program.watch())))
+            looked = [seen(program.watch()), seen(list(args))]
+            if program.between is not None:
+                try:
+                    program.between(i, result)
+                except Exception as error:
+                    print(f"between calls: {type(error).__name__}: {error}")
+                looked.append(seen(program.watch()))
+        found.append((done, out.getvalue(), *looked))
     return found, function
 
 
