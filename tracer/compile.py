@@ -19,8 +19,8 @@ from time import perf_counter
 from typing import Any
 
 from ..eager.nn.module import Module
-from ..eager.tape import local
-from .explain import Explanation, explain, logged
+from ..eager.tape import State, local
+from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .record import Recorder
 from .replay import Replayer
@@ -28,6 +28,7 @@ from .steps import make_steps
 from .trace import Break, Trace
 
 BACKENDS = ("auto", "plain")
+STRICT = "With strict=True this is an error; without it the call goes on eagerly."
 _switch = threading.local()
 _all: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
@@ -55,6 +56,10 @@ def switched_off() -> bool:
     return getattr(_switch, "off", False)
 
 
+class CompileError(RuntimeError):
+    """A function compiled with `strict=True` cannot be replayed."""
+
+
 class Compiled:
     """A function that is recorded, and then replayed."""
 
@@ -71,7 +76,8 @@ class Compiled:
         self.divergences: Counter[tuple[str, str]] = Counter()
         self.gave_up: str | None = None
         self.off = os.environ.get("TAPEJIT") == "eager"
-        self.seconds = {"record": 0.0, "replay": 0.0, "eager": 0.0}
+        self.fell_back: Counter[str] = Counter()  # why calls were not traced, or their recordings not kept
+        self.seconds = {"record": 0.0, "compile": 0.0, "replay": 0.0}
         self._lock = threading.RLock()
         self._clock = 0
         _all.add(self)
@@ -93,6 +99,7 @@ class Compiled:
             return self.function(*args, **kwargs)  # part of the caller's recording
         self.calls += 1
         if self.off or self.gave_up is not None or state.anomaly is not None or state.inference or switched_off():
+            self.fell_back[self._why_eager(state)] += 1
             return self.function(*args, **kwargs)
         began = perf_counter()
         trace = self.traces[0] if self.traces else None
@@ -135,15 +142,35 @@ class Compiled:
                 frame.interpret()
         frame.close()
 
+    def _why_eager(self, state: State) -> str:
+        if self.gave_up is not None:
+            return "it keeps diverging from its recordings"
+        if self.off:
+            return "TAPEJIT=eager"
+        if state.anomaly is not None:
+            return "anomaly detection"
+        return "inference mode" if state.inference else "within `with eager():`"
+
+    def compiling(self, seconds: float, during: str) -> None:
+        """Time that recording or replaying took for making programs is not theirs."""
+        self.seconds["compile"] += seconds
+        self.seconds[during] -= seconds
+
     def _recorded(self, trace: Trace, diverged: bool) -> None:
         trace.complete()
+        began = perf_counter()
         trace.steps = make_steps(trace)
+        self.compiling(perf_counter() - began, "record")
         with self._lock:
             self.recordings += 1
             self.seen[trace.keys] += 1
             obstacle = trace.obstacle()
+            if obstacle is not None:
+                self.fell_back[obstacle] += 1
+                if self.strict and self.seen[trace.keys] >= self.warmup:
+                    raise CompileError(f"[compile] {self.name} cannot be replayed: {obstacle}")
             if self.recordings >= 4 * self.budget and not self.hits:
-                self._give_up(trace.entries[-1].line, obstacle or "its recordings never agree")
+                self._give_up(trace.entries[-1].line, obstacle or disagreement(self.seen))
             if not diverged and self.seen[trace.keys] < self.warmup:
                 return
             if any(t.keys == trace.keys for t in self.traces) or obstacle is not None:
@@ -152,6 +179,7 @@ class Compiled:
             if len(self.traces) > self.budget:
                 self.traces.pop()
                 self.evictions += 1
+            log_path(self.name, trace)
             logged(
                 "graph", f"{self.name}: a new path of {len(trace.entries)} entries", lambda: "\n".join(map(repr, trace.entries))
             )
@@ -189,14 +217,20 @@ class Compiled:
         with self._lock:
             self.divergences[line, reason] += 1
             total = sum(self.divergences.values())
-            logged("recompiles", f"{self.name} diverges at {line}: {reason}")
+            logged("recompiles", f"{self.name} diverges at {shown(line)}: {reason}")
+            if self.strict:
+                raise CompileError(f"[compile] {self.name} diverges from its recording at {shown(line)}: {reason}. {STRICT}")
             if total >= 4 * self.budget and total > self.hits:
                 self._give_up(line, reason)
 
     def _give_up(self, line: str, reason: str) -> None:
         if self.gave_up is not None:
             return
+        line = shown(line)
+        if self.strict:
+            raise CompileError(f"[compile] {self.name} finds no recording to replay, last at {line}: {reason}. {STRICT}")
         self.gave_up = f"{line}: {reason}"
+        logged("recompiles", f"{self.name} gives up at {line}: {reason}")
         self.traces.clear()
         self.seen.clear()
         warnings.warn(
@@ -218,6 +252,8 @@ class Compiled:
             self.traces.clear()
             self.seen.clear()
             self.divergences.clear()
+            self.fell_back.clear()
+            self.seconds = dict.fromkeys(self.seconds, 0.0)
             self.gave_up = None
             self.calls = self.hits = self.recordings = self.evictions = 0
 
@@ -235,6 +271,7 @@ def compile(
     """Record a function for `warmup` calls, then replay it; whatever differs from the recording runs eagerly.
 
     For functions, methods, `nn.Module` objects and classes (their `forward`). `budget` bounds the number of recordings kept.
+    `strict` raises a `CompileError` where a call would have to go on eagerly after the warm-up.
     """
     if backend not in BACKENDS:
         raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")

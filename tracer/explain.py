@@ -1,16 +1,30 @@
-"""What happened to a compiled function: as text, as a dict, and while it happens as log lines (`TAPEJIT_LOG=recompiles`)."""
+"""What happened to a compiled function: as text, as a dict, and while it happens as log lines (`TAPEJIT_LOG=recompiles`).
+
+Each path is told by what it expects (guards), what may differ from call to call (runtime scalars) and where it is cut (breaks);
+what fell back, by its line and the reason. Where there is something to do about it, the advice says what.
+"""
 
 from __future__ import annotations
 
+import linecache
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from .trace import Backward, Break, Call, End, Trace
+from .trace import Backward, Call, Constant, End, First, Number, Trace, Value
 
 if TYPE_CHECKING:
     from .compile import Compiled
+
+READS = ("a value is read", "memory is shown to NumPy")
+SHAPES = re.compile(r"^(\w+) is given a tensor of shape (\[.*?\]), and was given (\[.*?\])$")
+MANY_SHAPES = re.compile(r"(\w+) is given tensors of (\d+) shapes \((.*)\)$")
+NUMBERS = re.compile(r"^(\w+) is given the number (.+), and was given (.+)$")
+READING = re.compile(r"[\w.\[\]]+\.(?:item|tolist|numpy|cpu)\(\)")
+MOST = 6  # of a kind are listed in the text; the dict has them all
 
 
 class Explanation:
@@ -24,45 +38,232 @@ class Explanation:
 
     def __str__(self) -> str:
         f = self.facts
+        diverged = sum(d["times"] for d in f["divergences"])
         lines = [
-            f"{f['name']}: {f['calls']} calls, {f['replays']} replayed, {f['recordings']} recorded, "
-            f"{sum(d['times'] for d in f['divergences'])} diverged"
+            f"{f['name']}: {counted(f['calls'], 'call')}, "
+            f"{f['replays']} replayed, {f['recordings']} recorded, {diverged} diverged",
+            f"  {counted(f['traces'], 'path')} of {counted(f['segments'], 'segment')} in all",
         ]
+        if f["warming_up"]:
+            lines[1] += f", {f['warming_up']} more recorded but not often enough"
+        if f["evictions"]:
+            lines[1] += f", {f['evictions']} evicted"
+        if f["disagreement"]:
+            lines.append(f"  {f['disagreement']}")
         if f["gave_up"]:
             lines.append(f"  runs eagerly for good: {f['gave_up']}")
         for i, path in enumerate(f["paths"]):
-            lines.append(
-                f"  path {i}: {path['ops']} ops in {path['segments']} segment{'s' * (path['segments'] != 1)}, "
-                f"{path['numbers']} runtime scalars, {path['inputs']} tensors from outside, replayed {path['replays']} times"
-            )
-            lines += [f"    break at {b['line']}: {b['reason']}" for b in path["breaks"]]
-        lines += [f"  diverged {d['times']} times at {d['line']}: {d['reason']}" for d in f["divergences"]]
-        seconds = ", ".join(f"{name} {value * 1e3:.1f} ms" for name, value in f["seconds"].items() if value)
-        return "\n".join([*lines, f"  time: {seconds}"])
+            lines += path_in_words(i, path)
+        lines += [f"  diverged {often(d['times'])} at {d['line']}: {d['reason']}" for d in f["divergences"]]
+        lines += [f"  ran eagerly {often(d['times'])}: {d['reason']}" for d in f["fell_back"]]
+        lines.append("  time: " + ", ".join(f"{name} {value * 1e3:.1f} ms" for name, value in f["seconds"].items()))
+        return "\n".join([*lines, *[f"  advice: {a}" for a in f["advice"]]])
 
     __repr__ = __str__
 
 
-def explain(compiled: Compiled) -> Explanation:
-    divergences = [
-        {"line": line, "reason": reason, "times": times} for (line, reason), times in compiled.divergences.most_common()
+def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
+    lines = [
+        f"  path {i}: {counted(path['ops'], 'op')} in {counted(path['segments'], 'segment')}, replayed {often(path['replays'])}"
     ]
-    return Explanation(
-        {
-            "name": compiled.name, "calls": compiled.calls, "replays": compiled.hits, "recordings": compiled.recordings,
-            "gave_up": compiled.gave_up, "paths": [path_facts(t) for t in compiled.traces], "divergences": divergences,
-            "seconds": dict(compiled.seconds), "evictions": compiled.evictions,
-        }
-    )  # fmt: skip
+    if path["guards"]:
+        lines.append(f"    expects {several(grouped(g['words'] for g in path['guards']))}")
+    if path["constants"]:
+        lines.append(f"    expects {several(grouped(c['words'] for c in path['constants']))}")
+    if path["scalars"]:
+        where = grouped(f"in {s['op']} at {s['line']}" for s in path["scalars"])
+        lines.append(f"    {counted(path['numbers'], 'runtime scalar')}: {several(where)}")
+    for b in path["breaks"]:
+        lines.append(f"    break at {b['line']}: {b['reason']}")
+    return lines + [f"    up to {line} it runs eagerly: its tape cannot be planned" for line in path["eager_segments"]]
+
+
+def counted(n: int, noun: str) -> str:
+    return f"{n} {noun}{'s' * (n != 1)}"
+
+
+def often(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
+
+
+def grouped(words: Iterable[str]) -> list[str]:
+    """The same words once, with their number in front."""
+    return [w if n == 1 else f"{n} x {w}" for w, n in Counter(words).items()]
+
+
+def several(things: list[str]) -> str:
+    return "; ".join(things[:MOST]) + (f"; and {len(things) - MOST} more" if len(things) > MOST else "")
+
+
+# ---- facts
+
+
+def explain(compiled: Compiled) -> Explanation:
+    paths = [path_facts(t) for t in compiled.traces]
+    divergences = [
+        {"line": shown(line), "reason": reason, "times": times} for (line, reason), times in compiled.divergences.most_common()
+    ]
+    hot = {t.keys for t in compiled.traces}
+    names = {"record": "recording", "compile": "compiling", "replay": "running"}
+    facts = {
+        "name": compiled.name, "calls": compiled.calls, "replays": compiled.hits, "recordings": compiled.recordings,
+        "traces": len(paths), "segments": sum(p["segments"] for p in paths), "warming_up": len(compiled.seen.keys() - hot),
+        "disagreement": disagreement(compiled.seen) if len(compiled.seen) > 1 and not paths else None,
+        "evictions": compiled.evictions, "gave_up": compiled.gave_up, "paths": paths, "divergences": divergences,
+        "fell_back": [{"reason": reason, "times": times} for reason, times in compiled.fell_back.most_common()],
+        "seconds": {names[name]: max(value, 0.0) for name, value in compiled.seconds.items()},
+    }  # fmt: skip
+    facts["advice"] = [*about_reads(facts), *about_shapes(facts, compiled), *about_numbers(facts)]
+    return Explanation(facts)
 
 
 def path_facts(trace: Trace) -> dict[str, Any]:
     ops = sum(1 if isinstance(e, Call) else len(e.calls) if isinstance(e, Backward) else 0 for e in trace.entries)
-    breaks = [{"line": b.line, "reason": b.reason} for b in trace.entries if isinstance(b, Break) and not isinstance(b, End)]
+    breaks = [b for b in trace.breaks() if not isinstance(b, End)]
     return {
-        "ops": ops, "segments": len(breaks) + 1, "breaks": breaks, "numbers": trace.numbers, "inputs": len(trace.outside),
-        "replays": trace.replays,
+        "ops": ops, "segments": len(breaks) + 1, "breaks": [{"line": shown(b.line), "reason": b.reason} for b in breaks],
+        "guards": list(guards(trace)), "constants": list(constants(trace)), "scalars": list(scalars(trace)),
+        "numbers": trace.numbers, "inputs": len(trace.outside), "replays": trace.replays,
+        "eager_segments": [shown(b.line) for b in trace.breaks() if b.state is None],
     }  # fmt: skip
+
+
+def guards(trace: Trace) -> Iterator[dict[str, Any]]:
+    """The tensors from outside, and what a call has to find in their place."""
+    grads = {
+        e.leaf: e.before is not None for entry in trace.entries if isinstance(entry, Backward) for e in reversed(entry.effects)
+    }
+    for entry in trace.entries:
+        if isinstance(entry, Call):
+            found = [w.value for w in entry.wants if isinstance(w, First)]
+            op = entry.op.name
+        elif isinstance(entry, Backward):
+            found = [w.value for w in entry.seeds if isinstance(w, First)] + [v for _, v in entry.firsts]
+            op = "backward"
+        else:
+            continue
+        for value in found:
+            yield guard(value, op, shown(entry.line), grads.get(value.index))
+
+
+def guard(value: Value, op: str, line: str, grad: bool | None) -> dict[str, Any]:
+    form = value.form
+    words = f"{form.dtype.name} {list(form.shape)}"
+    if form.where.type != "cpu":
+        words += f" on {form.where}"
+    if not form.flags.c_contiguous:
+        words += f" with strides {[s // form.itemsize for s in form.strides]}"
+    if value.requires_grad:
+        words += " with a history" if value.tracked else " that requires grad"
+    if grad is not None:
+        words += ", with a gradient" if grad else ", with no gradient yet"
+    return {
+        "shape": list(form.shape), "dtype": form.dtype.name, "device": str(form.where), "strides": list(form.strides),
+        "requires_grad": value.requires_grad, "has_history": value.tracked, "has_grad": grad, "op": op, "line": line,
+        "words": words,
+    }  # fmt: skip
+
+
+def constants(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Python numbers that have to be what they were."""
+    for call in (e for e in trace.entries if isinstance(e, Call)):
+        for want in call.wants:
+            if isinstance(want, Constant) and want.value is not None:
+                line = shown(call.line)
+                words = f"the number {want.value!r} in {call.op.name} at {line}"
+                yield {"value": want.value, "op": call.op.name, "line": line, "words": words}
+
+
+def scalars(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Python numbers that may be others at each call."""
+    for call in (e for e in trace.entries if isinstance(e, Call)):
+        for want in call.wants:
+            if isinstance(want, Number):
+                yield {"place": want.place, "type": want.type.__name__, "op": call.op.name, "line": shown(call.line)}
+
+
+# ---- advice
+
+
+def about_reads(facts: dict[str, Any]) -> Iterator[str]:
+    """Values that are read inside: each read ends a segment."""
+    times: Counter[str] = Counter()
+    for path in facts["paths"]:
+        for line in {b["line"] for b in path["breaks"] if b["reason"] in READS}:
+            times[line] += path["replays"]
+    for line, n in times.items():
+        when = "each step" if n == facts["replays"] else f"in {n} of {facts['replays']} steps"
+        remedy = "read it every 50 steps, or return the tensor and read it outside"
+        yield f"{source(line)} at {line} ends the segment {when}: {remedy}"
+
+
+def source(line: str) -> str:
+    """What a line says: of one that reads a tensor, the part that does."""
+    file, _, number = line.rpartition(":")
+    text = linecache.getline(file, int(number)).strip()
+    found = READING.search(text)
+    return f"`{found.group() if found else text}`" if text else "what is read"
+
+
+def about_shapes(facts: dict[str, Any], compiled: Compiled) -> Iterator[str]:
+    """Shapes that keep changing, after the warm-up or in it."""
+    changes: dict[tuple[str, str], dict[str, None]] = {}
+    for d in facts["divergences"]:
+        match = SHAPES.match(d["reason"])
+        if match is not None:
+            op, now, then = match.groups()
+            changes.setdefault((op, f" at {d['line']}"), {}).update({then: None, now: None})
+    found = [(op + where, len(shapes), listed(shapes)) for (op, where), shapes in changes.items()]
+    match = MANY_SHAPES.search(facts["gave_up"] or facts["disagreement"] or "")
+    if match is not None and not found:
+        found = [(match[1], int(match[2]), match[3])]
+    for where, number, shapes in found:
+        if number > 2:
+            yield (
+                f"{where} is given tensors of {number} shapes ({shapes}), and each is recorded by itself: keep batches of one "
+                "size (`DataLoader(drop_last=True)`), pad to a few sizes, or allow for more recordings than "
+                f"budget={compiled.budget}"
+            )
+
+
+def about_numbers(facts: dict[str, Any]) -> Iterator[str]:
+    changes: dict[tuple[str, str], dict[str, None]] = {}
+    for d in facts["divergences"]:
+        match = NUMBERS.match(d["reason"])
+        if match is not None:
+            op, now, then = match.groups()
+            changes.setdefault((op, d["line"]), {}).update({then: None, now: None})
+    for (op, line), numbers in changes.items():
+        if len(numbers) > 2:
+            yield f"{op} at {line} is given other numbers each time ({listed(numbers)}): make it a tensor, `tensor(number)`"
+
+
+def listed(things: Iterable[str]) -> str:
+    things = list(things)
+    return ", ".join(things[:MOST]) + ", ..." * (len(things) > MOST)
+
+
+def disagreement(recordings: Iterable[Any]) -> str:
+    """Why no path was taken often enough: how recordings, told by the keys of their entries, differ first."""
+    never = "its recordings never agree"
+    for entries in zip(*recordings, strict=False):
+        if len(set(entries)) == 1:
+            continue
+        kind, op, wants = entries[0][:3] if len(entries[0]) > 2 else ("", "", ())
+        if kind != "call" or any(e[:2] != (kind, op) or len(e[2]) != len(wants) for e in entries):
+            return never
+        for found in zip(*[e[2] for e in entries], strict=True):
+            kinds = {w[0] if isinstance(w, tuple) else w for w in found}
+            if kinds == {"first"} and len(shapes := {str(list(w[1].shape)): None for w in found}) > 1:
+                return f"{never}: {op} is given tensors of {len(shapes)} shapes ({listed(shapes)})"
+            if kinds == {"constant"} and len(numbers := {w[2]: None for w in found}) > 1:
+                return f"{never}: {op} is given {len(numbers)} numbers ({listed(numbers)})"
+        settings = {e[3]: None for e in entries}
+        return f"{never}: {op} is given {listed(settings)}" if len(settings) > 1 else never
+    return never
+
+
+# ---- words
 
 
 def shown(line: str) -> str:
@@ -81,3 +282,10 @@ def logged(kind: str, line: str, details: Callable[[], str] | None = None) -> No
         print(f"[tapejit {kind}] {line}", file=sys.stderr)
         if details is not None:
             print(details(), file=sys.stderr)
+
+
+def log_path(name: str, trace: Trace) -> None:
+    """The breaks of a new path."""
+    for b in trace.breaks():
+        if not isinstance(b, End):
+            logged("breaks", f"{name} breaks at {shown(b.line)}: {b.reason}")
