@@ -22,6 +22,7 @@ from ..eager.nn.module import Module
 from ..eager.tape import State, local
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
+from .pure import NotPureError, Pure
 from .record import Recorder
 from .replay import Replayer
 from .steps import make_steps
@@ -74,6 +75,7 @@ class Compiled:
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
         self.calls = self.hits = self.recordings = self.evictions = 0
         self.divergences: Counter[tuple[str, str]] = Counter()
+        self.pures: list[Pure] = []  # of a function that is pure: recordings that do without Python
         self.gave_up: str | None = None
         self.off = os.environ.get("TAPEJIT") == "eager"
         self.fell_back: Counter[str] = Counter()  # why calls were not traced, or their recordings not kept
@@ -102,6 +104,12 @@ class Compiled:
             self.fell_back[self._why_eager(state)] += 1
             return self.function(*args, **kwargs)
         began = perf_counter()
+        for pure in self.pures:
+            held, result = pure.run(state, self, args, kwargs)
+            if held:
+                self._replayed(pure.trace)
+                self.seconds["replay"] += perf_counter() - began
+                return result
         trace = self.traces[0] if self.traces else None
         frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
         setting, handler = state.autocast, state.handler
@@ -124,12 +132,22 @@ class Compiled:
                 setting.below = below
         if type(frame) is Recorder:
             self._recorded(frame.trace, diverged=trace is not None)
+            if self.pure and frame.trace in self.traces:
+                self._purify(frame, args, kwargs, result)
             self.seconds["record"] += perf_counter() - began
         else:
             self._replayed(frame.trace)
             self.seconds["replay"] += perf_counter() - began
         frame.close()
         return result
+
+    def _purify(self, frame: Recorder, args: Any, kwargs: Any, result: Any) -> None:
+        """A recording of a pure function can do without Python, unless there is something in it for Python to do."""
+        try:
+            self.pures.insert(0, Pure(frame, self.function, args, kwargs, result))
+        except NotPureError as reason:
+            self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1
+        del self.pures[self.budget :]
 
     def _abandon(self, frame: Frame) -> None:
         """An exception leaves the function: what was done up to it is done, as it is in eager mode."""
@@ -232,6 +250,7 @@ class Compiled:
         self.gave_up = f"{line}: {reason}"
         logged("recompiles", f"{self.name} gives up at {line}: {reason}")
         self.traces.clear()
+        self.pures.clear()
         self.seen.clear()
         warnings.warn(
             f"{self.name} keeps diverging from its recordings and runs eagerly from now on. Last at {line}: {reason}. "
@@ -250,6 +269,7 @@ class Compiled:
         """Forget all recordings."""
         with self._lock:
             self.traces.clear()
+            self.pures.clear()
             self.seen.clear()
             self.divergences.clear()
             self.fell_back.clear()
