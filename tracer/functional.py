@@ -88,7 +88,7 @@ class Builder:
         return found
 
     def holds(self, root: int) -> str:
-        """The value that a memory holds now."""
+        """The value that a memory holds now; memory from before the segment is an input."""
         if root not in self.current:
             found = self.inputs[root] = Input(f"x{len(self.inputs)}", root)
             self.current[root] = found.name
@@ -110,9 +110,10 @@ class Builder:
     def write(self, slot: int, value: str, call: Call) -> None:
         """A slot shows another value from here on."""
         root = self.root(slot)
+        before = self.holds(root)
         if slot != root:
             attrs = {"chain": self.chain(slot)}
-            (value,) = self.node(VIEW_SCATTER, (self.holds(root), value), attrs, [self.form_of[root]], call)
+            (value,) = self.node(VIEW_SCATTER, (before, value), attrs, [self.form_of[root]], call)
         self.current[root] = value
         self.version[root] = self.version.get(root, 0) + 1
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..eager import dtypes
-from ..eager.devices import device
+from ..eager.devices import device, module_of
 from ..eager.op import PRIMITIVES, Op, execute
 from ..eager.tape import State
 from ..eager.tensor import wrap
@@ -89,7 +89,7 @@ def aliased(graph: Graph, arrays: Any) -> bool:
     """Whether an input that is written back shares memory with another one, which a graph knows nothing of."""
     written = [arrays[w.input.slot] for w in graph.write_backs]
     others = [arrays[x.slot] for x in graph.inputs]
-    return any(a is not b and np.may_share_memory(a, b) for a in written for b in others)
+    return any(a is not b and type(a) is type(b) and module_of(a).may_share_memory(a, b) for a in written for b in others)
 
 
 # ---- running the text

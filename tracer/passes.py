@@ -8,6 +8,7 @@ copies instead.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,10 @@ from ..eager import dtypes
 from ..eager.op import Op
 from ..eager.ops.create import EMPTY, FULL
 from ..eager.ops.movement import CLONE
-from .graph import Form, Graph, Node, Operand, verified
+from .functional import graph_of
+from .graph import Form, Graph, GraphError, Node, Operand, verified
 from .interpret import CONSTANT, results
-from .trace import Constant, Number, alike
+from .trace import Constant, Number, Trace, alike
 
 EVALUATED = 4096  # elements: what is larger stays an op, as arrays of it would have to be kept
 
@@ -32,6 +34,14 @@ def optimised(graph: Graph) -> Graph:
             graph = simplify(graph)
         if graph is before:
             return graph
+
+
+def printed(trace: Trace, start: int, stop: int, outputs: Iterable[int]) -> str:
+    """The graph of some entries as text, or why there is none."""
+    try:
+        return str(optimised(graph_of(trace, start, stop, outputs)))
+    except GraphError as reason:
+        return str(reason)
 
 
 def changed(graph: Graph, nodes: list[Node]) -> Graph:

@@ -25,7 +25,9 @@ from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
 from ..eager.tensor import Tensor, versions_of, wrap
 from .blueprint import Snapshot, build
 from .checks import CHECKS
+from .explain import logged, shown
 from .frame import Frame, expanded, refuses, run_parts
+from .passes import printed
 from .program import Segment, used_slots
 from .record import Recorder, backward_pass
 from .steps import general
@@ -411,6 +413,9 @@ class Replayer(Frame):
             keep = frozenset(trace.values[n].slot for n in alive) | snapshot.slots(tops) | used_slots(trace, stop)
             found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, tops)
             self.function.compiling(perf_counter() - began, "replay")
+            with self.eagerly():
+                lines = f"from {shown(self.entries[self.start].line)} to {shown(self.entries[stop].line)}"
+                logged("graph", f"{self.function.name} {lines}", lambda: printed(trace, self.start, stop, keep))
         trace.segments[self.start, stop] = found
         return found  # type: ignore[no-any-return]
 
