@@ -75,6 +75,10 @@ class Pending(NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if "out" in kwargs:
             kwargs["out"] = tuple(resolved(x) for x in kwargs["out"])
+        if not self.on_cpu:
+            from .devices import module_for
+
+            ufunc = getattr(module_for(self.where), ufunc.__name__)
         return getattr(ufunc, method)(*[resolved(x) for x in inputs], **kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

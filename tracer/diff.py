@@ -76,8 +76,9 @@ def diff(fn: Any = None, /, *args: Any, ulps: float = 4, rtol: float = 0.0, **kw
     `.eager`, `.compiled`, `.ulps`, `.index`. Results of floating point differ when they are more than `ulps` units in the last
     place and more than `rtol` of eager's value apart; others when they are not the same. `step` may be compiled or not.
 
-    Afterwards tensors, their gradients and flags, modules, optimizers, schedulers and the default random generator are as they
-    were. Other Python state that the step changes (counters, files, generators of its own) cannot be put back in general.
+    Afterwards all is as it was that the step can reach by name, through arguments, closures, globals and attributes: tensors,
+    their gradients and flags, modules, optimizers, schedulers, lists, dicts, and the default random generator. Python has state
+    that cannot be put back (files, what was printed, iterators, NumPy arrays): that the step did run once can be seen there.
 
     For a tensor this is PyTorch's `diff`: the differences of neighbouring elements.
     """

@@ -65,6 +65,7 @@ class Frame:
         self.outer_nodes: dict[int, Node] = {}  # of values from outside that have a history: their node
         self.made: dict[Any, Node] = {}  # nodes made from plans
         self.boxes: dict[int, list[int]] = {}  # version counters of slots
+        self.moved: dict[int, int] = {}  # values whose tensor shows another array now: the value that it is instead
         self.begin = next(_numbers)
         self.foreign: list[tuple[int, int]] = []  # numbers of nodes that were made during this call, but not by what is traced
 

@@ -2,9 +2,9 @@
 
 What a call needs beyond the recording follows from the call that was recorded: where each tensor from outside came from (a
 place in the arguments, or captured: then it is kept) and what was returned. Guards are on the arguments (tensors by form, all
-else by equality), on the versions of modules that the function refers to, on the captured tensors' form, on grad mode. A function
-that breaks, runs a backward pass or an optimizer, or changes histories in place is replayed as any other: there Python has
-something to do.
+else by equality), on the versions of modules that the function refers to, on the captured tensors' form, on grad mode. A
+function that breaks, runs a backward pass or an optimizer, or changes histories in place is replayed as any other: there Python
+has something to do.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ class Recorder(Frame):
 
     # ---- tensors and numbers
 
-    def value(self, t: Tensor, slot: int, array: Any) -> Value:
+    def value(self, t: Tensor, slot: int, array: Any, viewed: int | None = None) -> Value:
         view = None
-        if t._base is not None and id(t._base) in self.number:
-            view = (self.number[id(t._base)], t._chain, t._made_without_grad)
+        if t._base is not None and viewed is not None:
+            view = (viewed, t._chain[-1], t._made_without_grad)
         found = Value(len(self.trace.values), slot, t, form_of(array, device_of(array)), view)
         self.trace.values.append(found)
         self.tensors.append(t)
@@ -73,6 +73,7 @@ class Recorder(Frame):
             if slot == self.trace.values[known].slot:
                 return known, known
             self.tensors[known] = None  # it shows another array now: `x.data = y`, `x.t_()`
+            self.moved[known] = -1
         if slot is not None:
             value = self.value(t, slot, self.arrays[slot])
             return Alias(value), value.index
@@ -163,7 +164,7 @@ class Recorder(Frame):
         n = self.number.get(id(out))
         if n is None or out._base is not None or self.trace.values[n].slot in self.trace.outside:
             return True
-        return any(v.view is not None and v.view[0] == n for v in self.trace.values)
+        return any(v.view is not None and self.trace.base(v) == n for v in self.trace.values)
 
     def see_all(self, op: Op, inputs: tuple[Any, ...]) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
         """Of each input: what to expect in its place, its number, whether it wants a gradient, and what to hand to the op."""
@@ -205,7 +206,7 @@ class Recorder(Frame):
         """A result gets a number, and hides its array."""
         array = t._array
         root = None if viewed is None else self.trace.roots[self.trace.values[viewed].slot]
-        value = self.value(t, self.new_slot(array, root), array)
+        value = self.value(t, self.new_slot(array, root), array, viewed)
         t._array = value.form(self, value.slot, array)
         return value
 
@@ -218,13 +219,15 @@ class Recorder(Frame):
     def visible(self, n: int) -> bool:
         """Whether a value is one that Python can see, not one that a backward pass has made for itself."""
         if self.tensors[n] is None:
-            return False
+            return n in self.moved
         return self.region is None or n < self.inner or any(v.index == n for _, v in self.region.firsts)
 
     def hide(self, mutated: tuple[int, ...]) -> bool:
         """Let tensors whose memory will be written later, when this is replayed, hide it; False if others can see it."""
         for n in mutated:
             t, value = self.tensors[n], self.trace.values[n]
+            if t is None:
+                return False  # some tensor shows this memory in another way now
             if isinstance(t._array, Pending):
                 continue
             if not self.sole(value.slot):

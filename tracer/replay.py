@@ -52,7 +52,7 @@ class Replayer(Frame):
         self.scalars = [None] * trace.numbers
         self.number = {}
         self.slots: dict[int, int] = {}  # id of an array that is there -> its slot
-        self.moved: dict[int, int] = {}  # values whose tensor shows another array now: the value that it is instead
+        self.moved = {}
         self.earlier: dict[int, tuple[Any, bool]] = {}  # tensors that were promised a new history: the one they had
         self.copies: dict[int, Any] = {}  # of values whose memory others can write: what they held when they appeared
         self.hidden: list[int] = []  # values from outside whose memory this segment writes
@@ -102,9 +102,13 @@ class Replayer(Frame):
 
     def link(self, t: Tensor, value: Value) -> None:
         """Tell a view what it is a view of."""
-        base = self.tensors[self.base(value)]
         assert value.view is not None
-        t._base, t._chain, t._made_without_grad = base, value.view[1], value.view[2]
+        n, step, without_grad = value.view
+        while self.tensors[n] is None:
+            n = self.moved[n]
+        x = self.tensors[n]
+        base = x if x._base is None else x._base
+        t._base, t._chain, t._made_without_grad = base, (*x._chain, step), without_grad or x._made_without_grad
         t._rebased = base._rebased
         t._versions = versions_of(base)
 
@@ -210,17 +214,18 @@ class Replayer(Frame):
     def versions(self, slot: int) -> list[int]:
         root = self.trace.roots[slot]
         owner = self.trace.owners.get(root)
-        return versions_of(self.tensors[owner]) if owner is not None else super().versions(slot)
+        t = None if owner is None else self.tensors[owner]
+        return versions_of(t) if t is not None else super().versions(slot)
 
     def write(self, entry: Any) -> None:
         """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
         for n in entry.mutated:
             t, value = self.tensors[n], self.trace.values[n]
-            if t is None or isinstance(t._array, Pending):
+            if t is not None and isinstance(t._array, Pending):
                 continue
             self.held[n] = None
-            if not self.sole(value.slot):
-                self.held[n] = t._array
+            if t is None or not self.sole(value.slot):
+                self.held[n] = None if t is None else t._array
                 if type(self.entries[self.cursor]) is Break:
                     self.segment()
                 else:
@@ -459,11 +464,8 @@ class Replayer(Frame):
 
     def base(self, value: Value) -> int:
         """What a value is a view of."""
-        assert value.view is not None
-        n = value.view[0]
-        while self.tensors[n] is None:
-            n = self.moved[n]
-        return n
+        n = self.trace.base(value)
+        return self.moved.get(n, n)
 
     def hand_out(self, known: Segment, snapshot: Snapshot) -> None:
         tensors, values, arrays, held = self.tensors, self.trace.values, self.arrays, self.held

@@ -1,30 +1,27 @@
 """The state that a step can change, noted before it changes, and put back: `diff` runs a step as if it had never run.
 
 The contents of arrays are copied when an op first comes across them, so that what no op touches costs nothing. Everything else
-that the step can reach (a tensor's gradient, what an optimizer remembers) is noted before it begins.
+that the step can reach by name (a tensor's gradient, what an optimizer remembers, a counter) is noted before it begins.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
-from ..eager.amp.grad_scaler import GradScaler
 from ..eager.nn.module import Module
-from ..eager.optim.lr_base import LRScheduler
-from ..eager.optim.optimizer import Optimizer
 from ..eager.pending import Pending, resolved
 from ..eager.random import default_generator
 from ..eager.tape import Node, edge_of
 from ..eager.tensor import Tensor
 from .compile import Compiled
 
-KEEPERS = (Module, Optimizer, LRScheduler, GradScaler)  # whose Python state is put back too
 PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType, np.ndarray)
 
 LIBRARY = __name__.rpartition(".tracer")[0] + "."
@@ -86,26 +83,32 @@ class Before:
         self.arrays: dict[int, Any] = {}
         self.memory = Memory()
         self.contents: dict[int, Copy] = {}
-        self.holders: dict[int, tuple[Any, Any]] = {}  # dicts and lists, and what was in them
+        self.holders: dict[int, tuple[Any, Any]] = {}  # dicts, lists and sets, and what was in them
+        self.cells: list[tuple[Any, Any]] = []  # of closures
+        self.names: list[tuple[dict[str, Any], str, Any]] = []  # globals
         self.nodes: dict[int, tuple[Node, Any]] = {}  # of the tape from before: a backward pass may use it up
         self.frame: Any = None  # what runs the step
         self.random = default_generator.get_state()
         for x in reachable((args, kwargs, function)):
-            if isinstance(x, Tensor):
-                self.see(x)
-            elif isinstance(x, KEEPERS):
-                self._hold(x.__dict__)
+            self._note(x)
         for t in [x for x in reachable((args, kwargs)) if isinstance(x, Tensor)]:
             self.touch(t)
 
+    def _note(self, x: Any) -> None:
+        """Note what may become of an object that the step can reach."""
+        if isinstance(x, Tensor):
+            self.see(x)
+        elif isinstance(x, types.FunctionType):
+            self.cells += [(c, c.cell_contents) for c in bound(x)]
+            self.names += [(x.__globals__, n, x.__globals__[n]) for n in names_of(x.__code__) if n in x.__globals__]
+        elif isinstance(x, (dict, list, set)):
+            self._hold(x)
+        elif not isinstance(x, Compiled) and is_users(type(x)):
+            self._hold(getattr(x, "__dict__", None))
+
     def _hold(self, x: Any) -> None:
-        """Note what a dict or list holds, and what dicts and lists in it do."""
-        if isinstance(x, (dict, list)):
-            if id(x) in self.holders:
-                return
-            self.holders[id(x)] = x, x.copy()
-            for v in x.values() if isinstance(x, dict) else x:
-                self._hold(v)
+        if x is not None:
+            self.holders.setdefault(id(x), (x, x.copy()))
 
     def see(self, t: Tensor) -> None:
         """Note what is known of a tensor, apart from its content."""
@@ -116,6 +119,8 @@ class Before:
         box = t._versions
         rest = {name: value for name, value in t.__dict__.items() if name != "_array"}
         self.tensors[id(t)] = (t, rest, id(array), None if box is None else box[:1])
+        self._hold(t._hooks)
+        self._hold(t._after_accumulate)
         for other in (t._grad, t._base):
             if other is not None:
                 self.see(other)
@@ -154,12 +159,46 @@ class Before:
         for node, saved in self.nodes.values():
             node.saved = saved
         for held, content in self.holders.values():
-            if isinstance(held, dict):
-                held.clear()
-                held.update(content)
-            else:
-                held[:] = content
+            put_back(held, content)
+        for cell, value in self.cells:
+            cell.cell_contents = value
+        for names, name, value in self.names:
+            names[name] = value
         default_generator.set_state(self.random)
+
+
+def put_back(held: Any, content: Any) -> None:
+    """Fill a container as it was, if it is not."""
+    if isinstance(held, list):
+        held[:] = content
+    elif same(held, content) and (isinstance(held, set) or same(held.values(), content.values())):
+        return
+    else:
+        held.clear()
+        held.update(content)
+
+
+def same(some: Iterable[Any], others: Iterable[Any]) -> bool:
+    """Whether they are the same objects, in the same order."""
+    return [id(x) for x in some] == [id(x) for x in others]
+
+
+def is_users(cls: type) -> bool:
+    """Whether objects of a class are a program's own, rather than Python's, which other threads may be using."""
+    return cls.__module__.partition(".")[0] not in sys.stdlib_module_names or cls.__name__.endswith("Namespace")
+
+
+def bound(function: types.FunctionType) -> list[Any]:
+    """The cells of a closure that hold something."""
+    return [c for c in function.__closure__ or () if filled(c)]
+
+
+def filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
 
 
 def reachable(start: Any) -> Iterator[Any]:
@@ -169,12 +208,17 @@ def reachable(start: Any) -> Iterator[Any]:
     kept = []  # so that no id is used twice
     while stack:
         x = stack.pop()
-        if isinstance(x, PLAIN) or id(x) in seen:
+        if isinstance(x, PLAIN) or id(x) in seen or (isinstance(x, types.FunctionType) and of_library(x)):
             continue
         seen.add(id(x))
         kept.append(x)
         yield x
         stack.extend(parts(x))
+
+
+def of_library(function: types.FunctionType) -> bool:
+    name = function.__module__ or ""
+    return name.startswith(LIBRARY) or name.partition(".")[0] in sys.stdlib_module_names
 
 
 def parts(x: Any) -> Iterable[Any]:
@@ -185,7 +229,7 @@ def parts(x: Any) -> Iterable[Any]:
     if isinstance(x, Tensor):
         return ()
     if isinstance(x, types.FunctionType):
-        return () if x.__module__.startswith(LIBRARY) else surroundings(x)
+        return surroundings(x)
     if isinstance(x, Compiled):
         return (x.function,)
     if isinstance(x, types.MethodType):
@@ -197,13 +241,9 @@ def parts(x: Any) -> Iterable[Any]:
 
 def surroundings(function: types.FunctionType) -> list[Any]:
     """What a function can reach by name."""
-    found: list[Any] = [function.__defaults__, function.__kwdefaults__]
-    for cell in function.__closure__ or ():
-        try:
-            found.append(cell.cell_contents)
-        except ValueError:  # not bound yet
-            continue
-    return found + [function.__globals__[name] for name in names_of(function.__code__) if name in function.__globals__]
+    cells = [c.cell_contents for c in bound(function)]
+    names = [function.__globals__[name] for name in names_of(function.__code__) if name in function.__globals__]
+    return [function.__defaults__, function.__kwdefaults__, *cells, *names]
 
 
 def names_of(code: types.CodeType) -> set[str]:

@@ -38,7 +38,7 @@ class Value:
         self.index = index
         self.slot = slot
         self.form = form
-        self.view = view  # of a view: the value it shows, the ops that lead to it, whether it was made without grad
+        self.view = view  # of a view: the value it was made of, by which op, whether without grad
         self.requires_grad = t._requires_grad
         self.tracked = t._node is not None  # has a place on the tape; a leaf that wants a gradient has none
 
@@ -288,6 +288,12 @@ class Trace:
         for value in self.values:
             if value.slot in self.outside:
                 self.owners.setdefault(value.slot, value.index)
+
+    def base(self, value: Value) -> int:
+        """The value that a view goes back to."""
+        while value.view is not None:
+            value = self.values[value.view[0]]
+        return value.index
 
     def promises(self, start: int, stop: int) -> tuple[list[int], bool]:
         """The values that some entries make and Python can see, and whether there are views among them."""
