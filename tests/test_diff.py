@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -101,6 +102,7 @@ def test_a_diff_in_the_middle_of_training_changes_nothing() -> None:
 
 def test_a_wrong_kernel_after_a_break(monkeypatch) -> None:
     t = Training()
+    t.step(t.x, t.y)
     wrong(monkeypatch, "mul", lambda run, *arrays: np.nextafter(run(*arrays), np.float32(np.inf)))
     assert tj.diff(t.step, t.x, t.y).agrees  # one ulp is within the tolerance
     found = tj.diff(t.step, t.x, t.y, ulps=0)
@@ -140,8 +142,9 @@ def test_a_wrong_kernel_in_a_backward_pass(monkeypatch) -> None:
 
     wrong(monkeypatch, "tanh_backward", lambda run, *arrays: run(*arrays) + np.float32([0, 0, 1]))
     found = tj.diff(step, tj.tensor([1.0, 2.0, 3.0]))
+    assert w.grad is None and not lines
+    step(tj.ones(3))
     assert found.op == "tanh_backward" and found.line.endswith(lines[0]) and found.index == (2,)
-    assert w.grad is None
 
 
 def test_only_the_wrong_one_of_two_lines_is_named(monkeypatch) -> None:
@@ -209,6 +212,33 @@ def test_state_that_only_attributes_show() -> None:
     assert tj.diff(step).agrees
     assert not x.requires_grad and x.grad is None
     assert y.grad is grad and grad.tolist() == [5, 5] and y.tolist() == [1, 1]
+
+
+COUNT = 0
+
+
+def test_python_state_that_the_step_reaches() -> None:
+    generator = tj.Generator().manual_seed(1)
+    losses, names, ema, state = [], {"a"}, {"w": tj.zeros(2)}, SimpleNamespace(last=None, cache=tj.ones(1))
+    steps = 0
+
+    def step(x):
+        global COUNT
+        nonlocal steps
+        COUNT += 1
+        steps += 1
+        losses.append(x.sum())
+        names.add("b")
+        ema["w"] = ema["w"] * 0.9 + x
+        state.last = x
+        return x + tj.randn(2, generator=generator)
+
+    before, stream = ema["w"], generator.get_state().tolist()
+    assert tj.diff(step, tj.ones(2)).agrees
+    assert COUNT == 0 and steps == 0 and losses == [] and names == {"a"} and ema == {"w": before} and state.last is None
+    assert generator.get_state().tolist() == stream
+    step(tj.ones(2))
+    assert COUNT == 1 and steps == 1 and len(losses) == 1
 
 
 def test_a_tape_from_before_is_not_used_up() -> None:
