@@ -96,10 +96,9 @@ def common_subexpressions(graph: Graph) -> Graph:
             alternatives.append(node)
             continue
         for mine, other in zip(node.results, same.results, strict=True):
+            names[mine] = other
             if mine in owned:
                 nodes.append(Node(CLONE, (other,), {}, (mine,), False, node.line))
-            else:
-                names[mine] = other
     return changed(graph, nodes)
 
 
@@ -173,12 +172,12 @@ def algebra(graph: Graph) -> Graph:
     for original in graph.nodes:
         node = renamed(original, names)
         same = unchanged(node, makers, graph.forms)
-        mine = node.results[0] if node.results else ""
-        if same is not None and mine not in owned:
-            names[mine] = same
-            continue
-        if same is not None and node.op is not CLONE:
-            node = Node(CLONE, (same,), {}, node.results, False, node.line)
+        if same is not None:
+            names[node.results[0]] = same
+            if node.results[0] not in owned:
+                continue
+            if node.op is not CLONE:
+                node = Node(CLONE, (same,), {}, node.results, False, node.line)
         makers.update(dict.fromkeys(node.results, node))
         nodes.append(node)
     return changed(graph, nodes)
