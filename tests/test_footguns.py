@@ -3180,18 +3180,9 @@ def on_cpu(thing: Any) -> Any:
 
 ON_A_DEVICE = {name: SCRIPTS[name][0] for name in ["packed_sequences", *list(SCRIPTS)[::3]]}
 ON_A_DEVICE |= {name: snippet_script(name) for name in ["anomaly_detection_inside", *list(SNIPPETS)[3:40:4]]}
-KNOWN_THERE = {
-    "anomaly_detection_inside": "operators of pending arrays are NumPy's",
-}
 
 
-def known(name: str, reasons: dict[str, str]) -> Any:
-    """A parameter, expected to fail if there is a reason."""
-    marks = [pytest.mark.xfail(strict=True, reason=reasons[name])] if name in reasons else []
-    return pytest.param(name, marks=marks)
-
-
-@pytest.mark.parametrize("name", [known(n, KNOWN_THERE) for n in ON_A_DEVICE])
+@pytest.mark.parametrize("name", list(ON_A_DEVICE))
 def test_on_a_device(name: str, gpu: None) -> None:
     tj.set_default_device("cuda")
 

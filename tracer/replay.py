@@ -188,7 +188,8 @@ class Replayer(Frame):
             return False  # it should have been named by its number
         if want.__class__ is Alias:
             slot = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
-            if slot != value.slot:
+            owner = self.trace.owners.get(value.slot)
+            if slot != value.slot or (owner in self.copies and not self.unchanged(owner)):
                 return False
         else:
             if isinstance(array, Pending) or self.slots.get(id(array), value.slot) != value.slot:
@@ -617,7 +618,15 @@ class Replayer(Frame):
         roots = [tensors[n] for n in entry.roots]
         seeds = [tensors[n] for n in entry.given]
         wanted = None if entry.wanted is None else [tensors[n] for n in entry.wanted]
-        found = backward_pass(roots, None if entry.implicit else seeds, entry.retain, False, wanted, entry.accumulate)
+        leaves = [tensors[effect.leaf] for effect in entry.effects]
+        hooks = [(leaf, leaf._hooks, leaf._after_accumulate) for leaf in leaves]
+        for leaf in leaves:  # there were none: they came after the pass
+            leaf._hooks = leaf._after_accumulate = None
+        try:
+            found = backward_pass(roots, None if entry.implicit else seeds, entry.retain, False, wanted, entry.accumulate)
+        finally:
+            for leaf, before, after in hooks:
+                leaf._hooks, leaf._after_accumulate = before, after
         for effect in entry.effects:
             leaf = tensors[effect.leaf]
             if effect.before != effect.after:
