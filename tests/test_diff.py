@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from types import SimpleNamespace
 
+import fake_cupy
 import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
+from tapejit.eager import devices
 from tapejit.eager.tape import local
 from tapejit.tracer import program
 from tapejit.tracer.diff import Observer, distance
@@ -296,6 +298,31 @@ def test_under_autocast() -> None:
         found = tj.diff(lambda x: x @ x, tj.ones(3, 3))
         assert found.agrees and found.ops > 0
         assert (tj.ones(2, 2) @ tj.ones(2, 2)).dtype is tj.bfloat16
+
+
+def test_on_a_device(monkeypatch) -> None:
+    before = devices.use_cuda_module(fake_cupy)
+    try:
+        model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.BatchNorm1d(8), nn.Linear(8, 1)).to("cuda")
+        optimizer = tj.optim.Adam(model.parameters())
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        x = tj.ones(5, 4, device="cuda")
+        step(x)
+        state = [[p.tolist(), p.grad.tolist()] for p in model.parameters()]
+        found = tj.diff(step, x)
+        assert found.agrees and found.ops > 10
+        wrong(monkeypatch, "gelu", lambda run, a: run(a) * 2)
+        assert tj.diff(step, x).op == "gelu"
+        assert [[p.tolist(), p.grad.tolist()] for p in model.parameters()] == state
+    finally:
+        devices.use_cuda_module(before)
 
 
 def test_modules_and_keywords() -> None:

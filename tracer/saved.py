@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..eager import devices
 from ..eager.nn.module import Module
 from ..eager.pending import Pending, resolved
 from ..eager.random import default_generator
@@ -38,7 +39,7 @@ class Copy:
             self.address = array.ctypes.data
             self.low, self.high = np.lib.array_utils.byte_bounds(array)
         else:  # nothing, or on another device, where arrays from outside are taken for separate
-            self.array_itself = array.copy()
+            self.array_itself = devices.copy(array)
 
     def array(self) -> Any:
         """The copy, as an array; arrays that overlapped do so here."""
@@ -149,8 +150,9 @@ class Before:
     def restore(self) -> None:
         for key, copy in self.contents.items():
             array, was = self.arrays[key], copy.array()
-            if array.tobytes() != was.tobytes():
-                array[...] = was
+            if devices.to_numpy(array).tobytes() != devices.to_numpy(was).tobytes():
+                with devices.on(devices.device_of(array)):
+                    array[...] = was
         for t, rest, key, version in self.tensors.values():
             t.__dict__.clear()
             t.__dict__.update(rest, _array=self.arrays[key])
