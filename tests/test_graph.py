@@ -558,6 +558,15 @@ def test_algebra_of_integers(operands: Any) -> None:
     check_algebra(one_op(*map(constant, operands), dtype=np.int64), np.arange(-4, 4), True)
 
 
+def test_integers_have_no_negative_zero() -> None:
+    graph = one_op("add", "x0", "v2", dtype=np.float64)
+    attrs = {"shape": (8,), "dtype": tj.int64, "device": tj.device("cpu")}
+    zero = Node(PRIMITIVES["full"], (Constant(-0.0),), attrs, ("v2",), False, "demo.py:1")
+    forms = {**graph.forms, "v2": contiguous((8,), np.dtype(np.int64), tj.device("cpu"))}
+    graph = replace(graph, nodes=(zero, *graph.nodes), forms=forms)
+    assert len(algebra(graph).nodes) == 3
+
+
 def constant(x: Any) -> Any:
     return x if isinstance(x, str) else Constant(x)
 

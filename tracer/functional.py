@@ -16,7 +16,7 @@ from ..eager import dtypes
 from ..eager.devices import device
 from ..eager.infer import infer
 from ..eager.op import STORE, Op
-from ..eager.ops.movement import CLONE, EXPAND, VIEW_SCATTER
+from ..eager.ops.movement import CLONE, VIEW_SCATTER
 from ..eager.ops.pointwise import CAST
 from ..eager.pending import form
 from .graph import Chain, Form, Graph, GraphError, Input, Node, Operand, Output, WriteBack, as_spec, verified
@@ -154,26 +154,20 @@ class Builder:
             self.current.update({v.slot: name for v, name in zip(call.results, names, strict=True)})
 
     def add_in_place(self, call: Call, operands: tuple[Operand, ...], slot: int) -> None:
-        """An op that writes into a slot: its value, converted and spread if need be, is what the slot shows then."""
+        """An op that writes into a slot: its value, converted if need be, is what the slot shows then."""
         target, whole = self.form_of[slot], self.is_root(slot)
         if call.op is STORE:
-            value, found, fresh = operands[0], target, False
+            value, found, fresh = operands[0], self.forms[operands[0]], False
         else:
             found = self.inferred(call, operands, target)
-            plain = (found.shape, found.dtype) == (target.shape, target.dtype)
-            found = target if plain and whole else found
-            (value,), fresh = self.node(call.op, operands, call.attrs, [found], call), True
+            fitting = found.dtype == target.dtype and whole
+            (value,), fresh = self.node(call.op, operands, call.attrs, [target if fitting else found], call), True
+        if found.shape != target.shape:
+            raise GraphError(f"[compile] {call.op.name} at {call.line} writes into a tensor of another shape")
         if found.dtype != target.dtype:
             attrs = {"dtype": dtypes.from_numpy(target.dtype), "source": dtypes.from_numpy(found.dtype)}
-            found = target if whole and found.shape == target.shape else contiguous(found.shape, target.dtype, target.where)
-            (value,), fresh = self.node(CAST, (value,), attrs, [found], call), True
-        if found.shape != target.shape:
-            spread = (0,) * (target.ndim - found.ndim) + tuple(
-                0 if n == 1 and m != 1 else s
-                for n, m, s in zip(found.shape, target.shape[target.ndim - found.ndim :], found.strides, strict=True)
-            )
-            kind = form(target.shape, target.dtype, spread, target.where)
-            (value,), fresh = self.node(EXPAND, (value,), {"shape": target.shape}, [kind], call), False
+            kind = target if whole else contiguous(target.shape, target.dtype, target.where)
+            (value,), fresh = self.node(CAST, (value,), attrs, [kind], call), True
         if whole and not fresh:
             (value,) = self.node(CLONE, (value,), {}, [target], call)
         self.write(slot, value, call)

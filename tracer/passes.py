@@ -233,9 +233,11 @@ def number(x: Operand, makers: dict[str, Node]) -> Any:
     node = makers.get(x) if isinstance(x, str) else None
     if node is None:
         return None
-    if node.op.view:
-        return number(node.operands[0], makers)
-    return number(node.operands[0], makers) if node.op is FULL else None
+    if not node.op.view and node.op is not FULL:
+        return None
+    found = number(node.operands[0], makers)
+    whole = node.op is FULL and not node.attrs["dtype"].is_floating_point
+    return 0 if whole and found == 0 else found  # integers have no -0.0
 
 
 # ---- copies
