@@ -258,9 +258,27 @@ def expanded(x: Any, y: Any) -> Any:
     return wide, wide.sum(), wide * y
 
 
+def expanded_across_segments(x: Any, y: Any) -> Any:
+    wide = (x * y).expand(2, 2, 3)
+    if wide.sum().item() < 1e9:
+        wide[0].mul_(2.0)
+    return wide, wide.sum()
+
+
 @pytest.mark.parametrize(
     "function",
-    [both_ways, parts, conversions, into_inputs, across_segments, scattered, transposed, halves, expanded],
+    [
+        both_ways,
+        parts,
+        conversions,
+        into_inputs,
+        across_segments,
+        scattered,
+        transposed,
+        halves,
+        expanded,
+        expanded_across_segments,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_views_and_writes(graphs: Any, function: Any) -> None:

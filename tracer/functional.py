@@ -19,7 +19,7 @@ from ..eager.op import STORE, Op
 from ..eager.ops.movement import CLONE, VIEW_SCATTER
 from ..eager.ops.pointwise import CAST
 from ..eager.pending import form
-from .graph import Chain, Form, Graph, GraphError, Input, Node, Operand, Output, WriteBack, as_spec, verified
+from .graph import Chain, Form, Graph, GraphError, Input, Node, Operand, Output, WriteBack, as_spec, described, verified
 from .program import calls, values_of, writes
 from .trace import Call, Number, Trace
 
@@ -54,15 +54,17 @@ class Builder:
         self.roots = self.roots_from_before(ops, writes(trace, start, stop).keys())
 
     def roots_from_before(self, ops: list[Call], written: Iterable[int]) -> set[int]:
-        """The slots from before the segment to begin from: those used, but for memory that is written and used through
-        several of them the one that all of them show."""
+        """The slots from before the segment to begin from: those used, but for memory that is written the one that all of
+        them show, if there are several of them or elements of one share memory."""
         used: dict[int, set[int]] = {}
         for call in ops:
             for slot in [self.trace.values[n].slot for n in values_of(call)]:
                 if slot not in self.made:
                     used.setdefault(self.trace.roots[slot], set()).add(slot)
-        changed = set(written)
-        return {s for root, slots in used.items() for s in ({root} if root in changed and len(slots) > 1 else slots)}
+        for root in used.keys() & set(written):
+            if len(used[root]) > 1 or any(overlaps(self.form_of[s]) for s in used[root]):
+                used[root] = {root}
+        return {s for slots in used.values() for s in slots}
 
     # ---- memory
 
@@ -198,9 +200,24 @@ class Builder:
             root = self.root(slot)
             value = self.holds(root)
             found.append(Output(slot, self.inputs[root].name if root in self.inputs else value, self.chain(slot)))
+        for x in self.inputs.values():
+            if self.version.get(x.slot) and overlaps(self.form_of[x.slot]):
+                raise GraphError(
+                    f"[compile] {x.name}, {described(self.forms[x.name])}, is written, and its elements share memory"
+                )
         back = tuple(WriteBack(x, self.current[x.slot]) for x in self.inputs.values() if self.version.get(x.slot))
         numbers = tuple(n for _, n in sorted(self.numbers.items()))
         return Graph(tuple(self.inputs.values()), numbers, tuple(self.nodes), tuple(found), back, self.forms)
+
+
+def overlaps(form: Form) -> bool:
+    """Whether elements of an array may share memory, as those of an expanded one do."""
+    reach = form.itemsize  # of the dims with smaller strides
+    for step, n in sorted((abs(s), n) for s, n in zip(form.strides, form.shape, strict=True) if n > 1):
+        if step < reach:
+            return form.size > 0
+        reach += step * (n - 1)
+    return False
 
 
 def contiguous(shape: tuple[int, ...], dtype: np.dtype[Any], where: device) -> Form:
