@@ -140,7 +140,8 @@ def form(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...],
         expected *= n
     known = {
         "shape": shape, "dtype": dtype, "strides": strides, "where": where, "ndim": len(shape), "size": size,
-        "on_cpu": where.type == "cpu", "itemsize": dtype.itemsize, "nbytes": size * dtype.itemsize, "flags": Flags(ordered or size == 0),
+        "on_cpu": where.type == "cpu",
+        "itemsize": dtype.itemsize, "nbytes": size * dtype.itemsize, "flags": Flags(ordered or size == 0),
     }  # fmt: skip
     return type("Pending", (Pending,), {"__slots__": (), **known})
 

@@ -39,7 +39,7 @@ def parse(description: str | None, steps: int, arguments: Sequence[str] | None) 
 
 def train(run: Run, options: argparse.Namespace) -> float:
     """Train, with a bar, and give the mean loss of the last tenth of the steps."""
-    step = compiled(run.step) if options.compile else run.step
+    step = tj.compile(run.step) if options.compile else run.step
     seen = tj.utils.watch(run.model, every=max(1, options.steps // 100)) if options.watch else None
     losses = []
     bar = tj.utils.progress(range(options.steps))
@@ -52,11 +52,3 @@ def train(run: Run, options: argparse.Namespace) -> float:
         seen.remove()
         print(f"the page is in {options.watch}")
     return tj.stack(losses[-max(1, options.steps // 10) :]).mean().item()
-
-
-def compiled(step: Callable[..., Any]) -> Callable[..., Any]:
-    """The step compiled, where that is built."""
-    if not hasattr(tj, "compile"):
-        print("Compiling is not built yet: the steps run eagerly.")
-        return step
-    return tj.compile(step)

@@ -171,11 +171,12 @@ class Blueprint:
             return SavedNumber(self.frame.number_ids[id(value)])
         return value
 
-    def snapshot(self) -> Snapshot | None:
-        """The tape as it is now, or None if it cannot be planned."""
+    def snapshot(self, values: Iterable[int]) -> Snapshot | None:
+        """The tape of some values as it is now, or None if it cannot be planned."""
         nodes: dict[int, Plan] = {}
         try:
-            for index, t in enumerate(self.frame.tensors):
+            for index in values:
+                t = self.frame.tensors[index]
                 if t is None or not t._requires_grad:
                     continue
                 if t._base is not None and (t._rebased or t._base._rebased):

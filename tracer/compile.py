@@ -11,19 +11,19 @@ import functools
 import os
 import threading
 import types
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any
 
+from ..eager.errors import warn
 from ..eager.nn.module import Module
 from ..eager.tape import State, local
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .pure import NotPureError, Pure
-from .record import Recorder
+from .record import MAX_BREAKS, Recorder
 from .replay import Replayer
 from .steps import make_steps
 from .trace import Break, Trace
@@ -131,7 +131,10 @@ class Compiled:
             if setting is not None:
                 setting.below = below
         if type(frame) is Recorder:
-            self._recorded(frame.trace, diverged=trace is not None)
+            if frame.breaks >= MAX_BREAKS:
+                self._give_up(frame.trace.breaks()[0].line, f"it reads values {MAX_BREAKS} times or more in one call")
+            else:
+                self._recorded(frame.trace, diverged=trace is not None)
             if self.pure and frame.trace in self.traces:
                 self._purify(frame, args, kwargs, result)
             self.seconds["record"] += perf_counter() - began
@@ -176,9 +179,6 @@ class Compiled:
 
     def _recorded(self, trace: Trace, diverged: bool) -> None:
         trace.complete()
-        began = perf_counter()
-        trace.steps = make_steps(trace)
-        self.compiling(perf_counter() - began, "record")
         with self._lock:
             self.recordings += 1
             self.seen[trace.keys] += 1
@@ -193,6 +193,9 @@ class Compiled:
                 return
             if any(t.keys == trace.keys for t in self.traces) or obstacle is not None:
                 return
+            began = perf_counter()
+            trace.steps = make_steps(trace)
+            self.compiling(perf_counter() - began, "record")
             self._use(trace)
             if len(self.traces) > self.budget:
                 self.traces.pop()
@@ -252,11 +255,11 @@ class Compiled:
         self.traces.clear()
         self.pures.clear()
         self.seen.clear()
-        warnings.warn(
-            f"{self.name} keeps diverging from its recordings and runs eagerly from now on. Last at {line}: {reason}. "
-            f"`{self.name}.explain()` lists all of them; keep shapes and Python numbers of a compiled function the same, or "
-            "compile a smaller part of it.",
-            stacklevel=2,
+        what = "breaks too often" if "in one call" in reason else "keeps diverging from its recordings"
+        warn(
+            f"{self.name} {what} and runs eagerly from now on. Last at {line}: {reason}. `{self.name}.explain()` lists all of "
+            "it; keep shapes and Python numbers of a compiled function the same, read values outside of it, or compile a smaller "
+            "part of it."
         )
 
     # ---- what users ask

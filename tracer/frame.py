@@ -4,6 +4,7 @@ go on from there, and one can turn into the other in the middle of a call."""
 from __future__ import annotations
 
 import sys
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -72,7 +73,10 @@ class Frame:
     def is_outer(self, node: Node) -> bool:
         """Whether a node is not of what is traced."""
         n = node.number
-        return n < self.begin or any(first < n < last for first, last in self.foreign)
+        if n < self.begin:
+            return True
+        place = bisect(self.foreign, (n, 0))
+        return place > 0 and n < self.foreign[place - 1][1]
 
     def outer_node(self, node: Node) -> int | None:
         """The value from outside whose node this is; None if it is of this call."""

@@ -14,10 +14,12 @@ from ..eager.pending import Pending, form_of, resolved
 from ..eager.rules import INPUT, INPUTS
 from ..eager.tape import FREED, Node, Pick, edge_of, run_backward
 from ..eager.tensor import Tensor
-from .blueprint import Blueprint
+from .blueprint import Blueprint, Snapshot
 from .checks import CHECKS
 from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
+
+MAX_BREAKS = 200  # in one call: what reads values so often gains nothing from being compiled
 
 
 class NotARegionError(Exception):
@@ -30,6 +32,10 @@ class Recorder(Frame):
     region: Backward | None = None  # the backward pass being recorded
     failed: str | None = None  # why it cannot be
     inner: int = 0  # the first of the values that it makes
+    first: int = 0  # the first of the values since the last break
+    breaks: int = 0
+    concealed: list[Tensor]  # tensors that hide their arrays
+    rewritten: list[int]  # values that in-place ops have written since the last break
     handed_out: int = 0  # slots from before the last break: anybody may have their arrays
     blueprint: Blueprint
     slot_of: dict[int, int]  # id of an array -> its slot
@@ -41,6 +47,7 @@ class Recorder(Frame):
         self.slot_of = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
         self.number_ids = {id(x): place for place, x in enumerate(self.scalars) if type(x) is float}
         self.unseen = {}
+        self.concealed, self.rewritten, self.breaks = [], [], len(self.trace.breaks())
         self.blueprint = Blueprint(self)
         return self
 
@@ -76,6 +83,8 @@ class Recorder(Frame):
             self.moved[known] = -1
         if slot is not None:
             value = self.value(t, slot, self.arrays[slot])
+            if isinstance(array, Pending):
+                self.concealed.append(t)
             return Alias(value), value.index
         value = self.outside_value(t, array)
         if self.region is not None:
@@ -136,6 +145,7 @@ class Recorder(Frame):
         target = None
         if out is not None:
             want, target = self.see(out)
+            self.rewritten.append(target)
             wants.append(want)
             flags.append(out._requires_grad)
         result = self.run(op, tuple(given), attrs, out)
@@ -208,6 +218,7 @@ class Recorder(Frame):
         root = None if viewed is None else self.trace.roots[self.trace.values[viewed].slot]
         value = self.value(t, self.new_slot(array, root), array, viewed)
         t._array = value.form(self, value.slot, array)
+        self.concealed.append(t)
         return value
 
     def outside_written(self, written: list[Any]) -> tuple[int, ...]:
@@ -233,6 +244,7 @@ class Recorder(Frame):
             if not self.sole(value.slot):
                 return False
             t._array = value.form(self, value.slot, self.arrays[value.slot])
+            self.concealed.append(t)
         return True
 
     def hidden_views(self, array: Any) -> int:
@@ -257,15 +269,34 @@ class Recorder(Frame):
     def stop(self, reason: str, kind: type[Break] = Break) -> None:
         """Python goes on with values: everything is there from here on."""
         if kind is End or not self.trace.entries or not isinstance(self.trace.entries[-1], Break):
-            self.trace.entries.append(kind(reason, users_line(), self.blueprint.snapshot()))
+            self.trace.entries.append(kind(reason, users_line(), self.snapshot()))
+            self.breaks += 1
         self.handed_out = len(self.trace.roots)
+        self.first = len(self.trace.values)
+        self.rewritten.clear()
         self.reveal()
+        if self.breaks >= MAX_BREAKS:
+            self.look_away()
+
+    def look_away(self) -> None:
+        """There is no point in going on: the rest of the call runs eagerly, unseen."""
+        state = self.state
+        state.tracer = None
+        if state.autocast is None:
+            state.handler = None
+        else:
+            state.autocast.below = None
+
+    def snapshot(self) -> Snapshot | None:
+        """The tape of what was made or written since the last break: what was there before has its nodes."""
+        return self.blueprint.snapshot((*self.rewritten, *range(self.first, len(self.trace.values))))
 
     def reveal(self) -> None:
-        for t in self.tensors:
-            if t is not None and isinstance(t._array, Pending):
+        for t in self.concealed:
+            if isinstance(t._array, Pending):
                 t._array.frame = None
                 t._array = t._array.real
+        self.concealed.clear()
 
     def conceal(self, first: int) -> None:
         """Hide the arrays of values again that nobody has read: from the first of a segment on."""
@@ -273,6 +304,7 @@ class Recorder(Frame):
             t, value = self.tensors[n], self.trace.values[n]
             if t is not None and value.slot not in self.trace.outside and self.trace.roots[value.slot] >= self.handed_out:
                 t._array = value.form(self, value.slot, t._array)
+                self.concealed.append(t)
 
     def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
         """Run something that is not recorded, on tensors that are all there."""
@@ -302,7 +334,7 @@ class Recorder(Frame):
         region.implicit = seeds is None
         before = {id(leaf): leaf._grad for leaf in leaves}
         self.unseen = {id(g): self.number[i] for i, g in before.items() if g is not None and id(g) not in self.number}
-        snapshot = self.blueprint.snapshot()
+        snapshot = self.snapshot()
         mark = len(self.trace.values), len(self.trace.roots)
         self.region, self.failed, self.inner = region, None, mark[0]
         state = self.state

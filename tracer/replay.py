@@ -528,7 +528,7 @@ class Replayer(Frame):
         self.__class__ = Recorder  # type: ignore[assignment]
         self.prepare()  # type: ignore[attr-defined]
         start = trace.counts[self.start]
-        self.handed_out = start[1]
+        self.first, self.handed_out = start[0], start[1]
         self.conceal(start[0])  # type: ignore[attr-defined]
 
     def interpret(self) -> None:

@@ -23,8 +23,11 @@ def make_steps(trace: Trace) -> list[Step]:
     """A step for each entry."""
     steps: list[Step] = []
     for k, entry in enumerate(trace.entries):
-        plain = isinstance(entry, Call) and entry.out is None and entry.check is None
-        steps.append(_compiled(k, entry, steps) if plain else general)
+        if isinstance(entry, Call) and entry.out is None and entry.check is None:
+            entry.step = entry.step or _compiled(k, entry)  # paths that begin alike share entries
+            steps.append(entry.step)
+        else:
+            steps.append(general)
     return steps
 
 
@@ -32,9 +35,9 @@ def general(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any],
     return frame(op, inputs, attrs, out)
 
 
-def _compiled(k: int, entry: Call, steps: list[Step]) -> Step:
+def _compiled(k: int, entry: Call) -> Step:
     space: dict[str, Any] = {
-        "OP": entry.op, "ATTRS": entry.attrs, "steps": steps, "Method": MethodType, "new": object.__new__, "Tensor": Tensor,
+        "OP": entry.op, "ATTRS": entry.attrs, "Method": MethodType, "new": object.__new__, "Tensor": Tensor,
         "PENDING": PENDING, "alike": alike,
     }  # fmt: skip
     names = [f"x{i}" for i in range(len(entry.wants))]
@@ -79,7 +82,7 @@ def _compiled(k: int, entry: Call, steps: list[Step]) -> Step:
             space[f"V{j}"] = value
             body.append(f"f.link(t{j}, V{j})")
     body.append(f"f.cursor = {k + 1}")
-    body.append(f"state.handler = Method(steps[{k + 1}], f) if state.autocast is None else state.handler")
+    body.append(f"state.handler = Method(f.trace.steps[{k + 1}], f) if state.autocast is None else state.handler")
     if entry.mutated:
         space["ENTRY"] = entry
         body.append("f.write(ENTRY)")

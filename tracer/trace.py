@@ -123,7 +123,8 @@ class Call:
     """An op."""
 
     __slots__ = (
-        "attrs", "check", "flags", "grad", "inputs", "line", "mutated", "op", "out", "results", "several", "turned", "wants",
+        "attrs", "check", "flags", "grad", "inputs", "line", "mutated", "op", "out", "results", "several", "step", "turned",
+        "wants",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +153,7 @@ class Call:
         self.mutated = mutated  # numbers of values from outside whose memory is written
         self.line = line
         self.turned = False  # what is written into requires a gradient by that
+        self.step: Any = None  # the comparison with it: see steps.py
         self.check: Any = None  # looks at the values of indices, as the op would
 
     def key(self) -> Any:
