@@ -509,6 +509,8 @@ def accumulate_into(leaf: Tensor, g: Tensor, create_graph: bool, fresh: bool) ->
     and later ones are added to it in place."""
     with _accumulating:
         before = leaf._grad
+        if before is not None and before._array.shape != g._array.shape:
+            raise RuntimeError(f"a gradient of shape {list(g.shape)} cannot be added to a .grad of shape {list(before.shape)}")
         if before is not None and not create_graph:
             add_into(before, g)
         elif g._array.shape != leaf._array.shape or g._array.dtype != leaf._array.dtype:

@@ -258,8 +258,8 @@ class Compiled:
         what = "breaks too often" if "in one call" in reason else "keeps diverging from its recordings"
         warn(
             f"{self.name} {what} and runs eagerly from now on. Last at {line}: {reason}. `{self.name}.explain()` lists all of "
-            "it; keep shapes and Python numbers of a compiled function the same, read values outside of it, or compile a smaller "
-            "part of it."
+            "it; keep shapes and Python numbers of a compiled function the same, read values outside of it, or compile a "
+            "smaller part of it."
         )
 
     # ---- what users ask
