@@ -216,3 +216,65 @@ def test_an_exception_leaves_what_was_done() -> None:
         return Program(call, lambda: [total])
 
     agree(make, batches(12, (3,)))
+
+
+def language_model(shift: int = 0):
+    def make() -> Program:
+        model = nn.ModuleDict({"token": nn.Embedding(7, 4), "place": nn.Embedding(5, 4), "head": nn.Linear(4, 7)})
+        optimizer = tj.optim.AdamW(model.parameters(), lr=0.01)
+
+        def step(batch):
+            x, y = batch[:, :-1], batch[:, 1:]
+            places = tj.arange(x.shape[1])
+            if shift:
+                places.add_(shift)
+            logits = model["head"](model["token"](x) + model["place"](places))
+            loss = F.cross_entropy(logits.reshape(-1, 7), y.reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Program(step, lambda: list(model.parameters()))
+
+    return make
+
+
+def tokens(seed: int, worst: int = 6):
+    def make() -> list[tj.Tensor]:
+        values = (tj.arange(12) * (seed + 3)) % 7
+        values[5] = worst
+        return [values.reshape(3, 4)]
+
+    return make
+
+
+def test_indices_that_can_be_checked_before_are_no_break() -> None:
+    f = agree(language_model(), [tokens(i) for i in range(6)])
+    assert f.hits >= 3 and f.explain().to_dict()["paths"][0]["segments"] == 1
+
+
+def test_indices_out_of_range_are_errors_at_their_line() -> None:
+    calls = [tokens(i, worst=7 if i in (1, 5) else 6) for i in range(8)]
+    agree(language_model(), calls)  # an IndexError of the embedding, and parameters as they were
+    agree(language_model(shift=2), [tokens(i) for i in range(6)])
+    agree(language_model(shift=3), [tokens(i) for i in range(6)])  # the last place does not exist
+
+
+def test_nodes_made_at_a_break_are_used_up_by_the_pass() -> None:
+    def make() -> Program:
+        model = nn.Linear(4, 3)
+        optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            loss = model(x).square().mean()
+            print(loss.item())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        return Program(step, lambda: list(model.parameters()))
+
+    f = agree(make, batches(7, (5, 4)))
+    assert f.hits >= 4 and f.explain().to_dict()["paths"][0]["segments"] == 2

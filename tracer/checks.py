@@ -1,5 +1,6 @@
 """Ops that refuse some indices, checked when Python comes to them rather than when the program runs, so that an IndexError is
-raised at its own line. Indices that are pending are computed first."""
+raised at its own line. Indices that are pending are computed first, unless they are views of a tensor that is there, all of
+whose elements are good, or constants of the recording."""
 
 from __future__ import annotations
 
@@ -21,12 +22,22 @@ class Check:
         self.first = first
         self.last = last
 
-    def pending(self, inputs: tuple[Any, ...]) -> bool:
-        return any(isinstance(x._array, Pending) for x in inputs[self.first : self.last] if hasattr(x, "_array"))
-
-    def __call__(self, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> None:
-        xp = module_of(inputs[self.first]._array)
-        self.look(xp, [getattr(x, "_array", x) for x in inputs], attrs)
+    def settled(self, frame: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> bool:
+        """Whether the indices are good; an error if they are not. False if that cannot be told before they are computed."""
+        arrays = [getattr(x, "_array", x) for x in inputs]
+        exact = True
+        for i in range(self.first, len(inputs) if self.last is None else self.last):
+            if isinstance(arrays[i], Pending):
+                arrays[i], exact = frame.seen_through(arrays[i]), False
+                if arrays[i] is None:
+                    return False
+        try:
+            self.look(module_of(arrays[self.first]), arrays, attrs)
+        except IndexError:
+            if exact:
+                raise
+            return False  # a wrong one may be among those that are not picked
+        return True
 
 
 def _embedding(xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> None:

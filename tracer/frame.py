@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..eager.op import Op, write
+from ..eager.pending import Pending
 from ..eager.tape import Node, State, _numbers
 from ..eager.tensor import Tensor
 from .blueprint import UnplannableError
@@ -106,6 +107,21 @@ class Frame:
         if base is None:
             return True
         return type(base) is np.ndarray and base.base is None and sys.getrefcount(base) <= 3  # the view, `base`, the argument
+
+    def owner(self, slot: int) -> int | None:
+        """The value that brought an array from outside."""
+        raise NotImplementedError
+
+    def seen_through(self, pending: Pending) -> Any:
+        """An array that is there and holds all the elements that a pending one will have; None if there is none."""
+        root = self.trace.roots[pending.slot]
+        while root in self.trace.sources:
+            root = self.trace.roots[self.trace.sources[root]]
+        if root in self.trace.constants:
+            return self.trace.constants[root]
+        n = self.owner(root) if root in self.trace.outside else None
+        t = None if n is None else self.tensors[n]
+        return None if t is None or isinstance(t._array, Pending) else self.arrays[root]
 
     def hidden_views(self, array: Any) -> int:
         """How many arrays that refer to an array are hidden themselves."""

@@ -16,7 +16,7 @@ from typing import Any
 from ..eager.nn.module import Module
 from ..eager.random import default_generator
 from ..eager.tape import State
-from ..eager.tensor import Tensor
+from ..eager.tensor import Tensor, wrap
 from .record import Recorder
 from .replay import Replayer
 from .trace import Alias, Call, End, First, Number, Trace, alike
@@ -77,6 +77,8 @@ class Pure:
         for entry in trace.entries:
             if not isinstance(entry, (Call, End)):
                 raise NotPureError(f"it has {entry!r}")
+            if isinstance(entry, Call) and entry.check is not None and not self._outside(entry, trace):
+                raise NotPureError(f"the indices of {entry.op.name} are computed inside")
             if isinstance(entry, Call) and (entry.turned or any(isinstance(w, Alias) for w in entry.wants)):
                 raise NotPureError(f"{entry.op.name} changes a history, or takes a detached tensor")
         if trace.entries[-1].state is None:
@@ -100,6 +102,11 @@ class Pure:
             raise NotPureError("it switches gradients on or off")
         self.result = like(result, iter([None] * sum(1 for _ in leaves(result))))
         self.returned = [self._returned(x, frame, places) for x in leaves(result)]
+
+    def _outside(self, entry: Call, trace: Trace) -> bool:
+        """Whether an op's indices come from outside as they are."""
+        check = entry.check
+        return all(trace.values[n].slot in trace.outside for n in entry.inputs[check.first : check.last] if isinstance(n, int))
 
     def _places(self, entry: Call) -> tuple[int, int]:
         names = entry.op.input_names or ()
@@ -137,13 +144,22 @@ class Pure:
                 frame.scalars[seed], frame.scalars[call] = default_generator.take_call()
             for entry in self.trace.entries:
                 if isinstance(entry, Call) and entry.check is not None:
-                    entry.check(tuple(frame.tensors[n] if isinstance(n, int) else n for n in entry.inputs), entry.attrs)
+                    inputs = tuple(self._looked_at(frame, n) if isinstance(n, int) else n for n in entry.inputs)
+                    entry.check.settled(frame, inputs, entry.attrs)
             found = [self._promise(frame, kind, what, parts) for kind, what in self.returned]
             frame.cursor = len(self.trace.entries) - 1
             frame.segment()
             return True, like(self.result, iter(found))
         finally:
             frame.close()
+
+    def _looked_at(self, frame: Replayer, n: int) -> Tensor:
+        """A tensor that is looked at before the program runs: indices are from outside, others only have a form."""
+        t = frame.tensors[n]
+        if t is None:
+            value = self.trace.values[n]
+            t = wrap(value.form(frame, value.slot))
+        return t  # type: ignore[no-any-return]
 
     def _promise(self, frame: Replayer, kind: str, what: Any, parts: list[Any]) -> Any:
         if kind != "value":

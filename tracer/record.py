@@ -10,6 +10,8 @@ from ..eager.autograd import _seeds as first_gradients
 from ..eager.devices import device_of
 from ..eager.exposure import exposed
 from ..eager.op import Op, execute
+from ..eager.ops.create import ARANGE
+from ..eager.ops.movement import CLONE
 from ..eager.pending import Pending, form_of, resolved
 from ..eager.rules import INPUT, INPUTS
 from ..eager.tape import FREED, Node, Pick, edge_of, run_backward
@@ -32,6 +34,7 @@ class Recorder(Frame):
     region: Backward | None = None  # the backward pass being recorded
     failed: str | None = None  # why it cannot be
     inner: int = 0  # the first of the values that it makes
+    owners: dict[int, int]  # of each slot from outside the value that brought it
     first: int = 0  # the first of the values since the last break
     breaks: int = 0
     concealed: list[Tensor]  # tensors that hide their arrays
@@ -47,6 +50,7 @@ class Recorder(Frame):
         self.slot_of = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
         self.number_ids = {id(x): place for place, x in enumerate(self.scalars) if type(x) is float}
         self.unseen = {}
+        self.owners = {v.slot: v.index for v in reversed(self.trace.values) if v.slot in self.trace.outside}
         self.concealed, self.rewritten, self.breaks = [], [], len(self.trace.breaks())
         self.blueprint = Blueprint(self)
         return self
@@ -101,6 +105,7 @@ class Recorder(Frame):
         if t._versions is None:
             t._versions = [0]
         self.boxes[slot] = t._versions
+        self.owners[slot] = len(self.trace.values)
         if exposed(t._versions):
             self.trace.shared.add(slot)
         value = self.value(t, slot, array)
@@ -138,9 +143,9 @@ class Recorder(Frame):
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
                 return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, state)
-            if check.pending(inputs):
+            if not check.settled(self, inputs, attrs):
                 self.stop(f"{op.name} looks at its indices")
-            check(inputs, attrs)
+                check.settled(self, inputs, attrs)
         wants, refs, flags, given = self.see_all(op, inputs)
         target = None
         if out is not None:
@@ -153,6 +158,10 @@ class Recorder(Frame):
         made = () if op.mutates or out is not None else result if several else (result,)
         written = [refs[i] for i in op.mutates if isinstance(inputs[i], Tensor)] if op.mutates else [target] * (out is not None)
         values = tuple(self.made_value(t, refs[0] if op.view else None) for t in made)
+        if op is CLONE and values:
+            self.trace.sources[values[0].slot] = self.trace.values[refs[0]].slot
+        if op is ARANGE and values and all(isinstance(r, Constant) for r in refs):
+            self.trace.constants[values[0].slot] = self.arrays[values[0].slot]
         mutated = self.outside_written(written)
         call = Call(
             op, tuple(wants), tuple(refs), tuple(flags), attrs, target, values, several, state.grad, mutated, users_line()
@@ -224,6 +233,9 @@ class Recorder(Frame):
     def outside_written(self, written: list[Any]) -> tuple[int, ...]:
         """Of the values written into, those from outside whose memory that is."""
         roots = {self.trace.roots[self.trace.values[n].slot] for n in written}
+        for root in roots:
+            self.trace.constants.pop(root, None)
+            self.trace.sources.pop(root, None)
         roots = {r for r in roots if r in self.trace.outside or r < self.handed_out}
         return tuple(v.index for v in self.trace.values if v.slot in roots and self.visible(v.index)) if roots else ()
 
@@ -246,6 +258,9 @@ class Recorder(Frame):
             t._array = value.form(self, value.slot, self.arrays[value.slot])
             self.concealed.append(t)
         return True
+
+    def owner(self, slot: int) -> int | None:
+        return self.owners.get(slot)
 
     def hidden_views(self, array: Any) -> int:
         return sum(a is not None and a.base is array for a in self.arrays[self.handed_out :])
@@ -351,6 +366,7 @@ class Recorder(Frame):
             self.reveal()
             return found
         region.end = len(self.trace.values), len(self.trace.roots)
+        region.freed = tuple(plan for node, plan in self.blueprint.kept if node.saved is FREED)
         self.let_go(region, mark)
         self.trace.entries.append(region)
         if region.mutated and not self.hide(region.mutated):

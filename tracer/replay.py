@@ -128,11 +128,7 @@ class Replayer(Frame):
         for x, want, flag in zip(given, entry.wants, entry.flags, strict=True):
             if not self.fits(want, x, flag):
                 return False
-        if entry.check is not None:
-            if entry.check.pending(inputs):
-                return False
-            entry.check(inputs, attrs)
-        return True
+        return entry.check is None or entry.check.settled(self, inputs, attrs)
 
     def fits(self, want: Any, x: Any, flag: Any) -> bool:
         kind = want.__class__
@@ -218,6 +214,9 @@ class Replayer(Frame):
         t = None if owner is None else self.tensors[owner]
         return versions_of(t) if t is not None else super().versions(slot)
 
+    def owner(self, slot: int) -> int | None:
+        return self.trace.owners.get(slot)
+
     def write(self, entry: Any) -> None:
         """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
         for n in entry.mutated:
@@ -262,7 +261,7 @@ class Replayer(Frame):
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
                 return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, self.state)
-            if check.pending(inputs):
+            if not check.settled(self, inputs, attrs):
                 if type(entry) is Break:
                     self.segment()
                 else:
@@ -514,6 +513,9 @@ class Replayer(Frame):
         self.trace.entries = trace.entries[: self.cursor]
         self.trace.values, self.trace.roots, self.trace.numbers = trace.values[:values], trace.roots[:slots], numbers
         self.trace.outside = {s for s in trace.outside if s < slots}
+        self.trace.shared = {s for s in trace.shared if s < slots}
+        self.trace.sources = {s: source for s, source in trace.sources.items() if s < slots}
+        self.trace.constants = {s: a for s, a in trace.constants.items() if s < slots}
         del self.tensors[values:], self.arrays[slots:], self.scalars[numbers:]
         for n, t in enumerate(self.tensors):
             if t is not None and isinstance(t._array, Pending):
@@ -658,6 +660,10 @@ class Replayer(Frame):
             self.number[id(g)] = value.index
             self.arrays[value.slot] = self.held[value.index] = g._array
             self.slots[id(g._array)] = value.slot
+        if self.made:
+            for plan in entry.freed:
+                if plan in self.made:
+                    self.made[plan].saved = FREED
         for effect in entry.effects:
             if effect.before is None:
                 tensors[effect.leaf]._grad = self.promised(values[effect.after])

@@ -172,8 +172,8 @@ class Backward:
     """A whole backward pass: what it does follows from what was checked before it."""
 
     __slots__ = (
-        "accumulate", "calls", "effects", "end", "firsts", "found", "given", "implicit", "line", "mutated", "retain", "roots",
-        "seeds", "wanted",
+        "accumulate", "calls", "effects", "end", "firsts", "found", "freed", "given", "implicit", "line", "mutated", "retain",
+        "roots", "seeds", "wanted",
     )  # fmt: skip
 
     op = None
@@ -192,6 +192,7 @@ class Backward:
         self.firsts: list[tuple[int, Value]] = []  # gradients from before: (leaf, value)
         self.found: tuple[int | None, ...] = ()  # for autograd.grad: what it returned
         self.mutated: tuple[int, ...] = ()
+        self.freed: tuple[Any, ...] = ()  # plans of nodes from before the last break that it uses up
         self.given: tuple[int, ...] = ()  # the numbers of the seeds
         self.implicit = False  # it begins with 1, which it makes itself
         self.end = (0, 0)  # how many values and slots there are after it
@@ -271,6 +272,8 @@ class Trace:
         self.owners: dict[int, int] = {}  # of each slot from outside: the value that brought it
         self.made: dict[tuple[int, int], tuple[list[int], bool]] = {}  # see `promises`
         self.written: set[int] = set()  # slots from outside whose memory is written
+        self.sources: dict[int, int] = {}  # of copies: what they are copies of
+        self.constants: dict[int, Any] = {}  # arrays that are made of constants alone, which indices may be
         self.shared: set[int] = set()  # slots from outside that others than tensors may write
 
     def complete(self) -> None:
