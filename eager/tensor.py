@@ -287,6 +287,7 @@ class Tensor:
 
     @property
     def output_nr(self) -> int:
+        look_at(self)
         return self._node.output_nr if self._node is not None else 0
 
     @property

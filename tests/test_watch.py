@@ -487,3 +487,27 @@ def test_with_matplotlib(seen: Any, tmp_path: Path) -> None:
         path = tmp_path / "x.png"
         seen.plot(path, dark=dark)
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_compiled_training_is_watched_alike() -> None:
+    def observed(compiled: bool) -> str:
+        tj.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+        optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
+        seen = tj.utils.watch(model)
+
+        def step(x: tj.Tensor) -> tj.Tensor:
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        function = tj.compile(step) if compiled else step
+        for i in range(8):
+            function(tj.full((3, 4), i * 0.1))
+        assert not compiled or function.hits >= 4
+        seen.remove()
+        return str(seen)
+
+    assert observed(True) == observed(False)

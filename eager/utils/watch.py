@@ -454,7 +454,8 @@ def _flat_part(module: Any) -> Flat | None:
 
 def _flat_by_op(output: Tensor) -> Flat | None:
     """The same by the op that made the output, for modules that end in `torch.tanh(...)`."""
-    return None if output._node is None else FLAT.get(output._node.op.name)
+    made_by = output.grad_fn
+    return None if made_by is None or made_by.op is None else FLAT.get(made_by.op.name)
 
 
 def _whole_batch(inside: Tensor) -> Tensor:
