@@ -278,3 +278,37 @@ def test_nodes_made_at_a_break_are_used_up_by_the_pass() -> None:
 
     f = agree(make, batches(7, (5, 4)))
     assert f.hits >= 4 and f.explain().to_dict()["paths"][0]["segments"] == 2
+
+
+def test_a_divergence_after_a_pass_over_nodes_from_before_a_break() -> None:
+    def make() -> Program:
+        w = tj.ones(3, requires_grad=True)
+        count = [0]
+
+        def step(x):
+            loss = (w * x).exp().sum()
+            print(loss.item())
+            loss.backward()
+            count[0] += 1
+            return x + 1 if count[0] % 4 else (x - 1, loss)
+
+        return Program(step, lambda: [w])
+
+    f = agree(make, batches(12, (3,)))
+    assert f.hits >= 5
+
+
+def test_a_pass_that_cannot_be_a_region_after_an_in_place_op() -> None:
+    def make() -> Program:
+        w = tj.ones(3, requires_grad=True)
+
+        def step(x):
+            y = w * x
+            y.div_(y + 3)  # keeps a copy of what it writes over
+            loss = y.square().mean()
+            loss.backward()
+            return loss
+
+        return Program(step, lambda: [w])
+
+    agree(make, batches(7, (3,)))

@@ -150,7 +150,8 @@ class Recorder(Frame):
         target = None
         if out is not None:
             want, target = self.see(out)
-            self.rewritten.append(target)
+            if self.region is None:
+                self.rewritten.append(target)
             wants.append(want)
             flags.append(out._requires_grad)
         result = self.run(op, tuple(given), attrs, out)

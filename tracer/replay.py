@@ -21,7 +21,7 @@ from ..eager.devices import device_of
 from ..eager.exposure import exposed
 from ..eager.op import Op, execute
 from ..eager.pending import Pending, resolved
-from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
+from ..eager.tape import FREED, PENDING, Node, State, _numbers, edge_of
 from ..eager.tensor import Tensor, versions_of, wrap
 from .blueprint import Snapshot, build
 from .checks import CHECKS
@@ -55,6 +55,7 @@ class Replayer(Frame):
         self.moved = {}
         self.earlier: dict[int, tuple[Any, bool]] = {}  # tensors that were promised a new history: the one they had
         self.copies: dict[int, Any] = {}  # of values whose memory others can write: what they held when they appeared
+        self.used: list[Node] = []  # nodes that passes in this segment will use up: only they refer to what they keep
         self.hidden: list[int] = []  # values from outside whose memory this segment writes
         self.outer_nodes = {}
         self.made = {}
@@ -216,6 +217,10 @@ class Replayer(Frame):
 
     def owner(self, slot: int) -> int | None:
         return self.trace.owners.get(slot)
+
+    def hidden_views(self, array: Any) -> int:
+        kept = [v for node in self.used for v in node.saved.values() if type(v) is tuple and v]
+        return sum(part[0] is array for v in kept for part in (v if type(v[0]) is tuple else (v,)) if type(part) is tuple)
 
     def write(self, entry: Any) -> None:
         """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
@@ -482,6 +487,7 @@ class Replayer(Frame):
                 t._versions = self.versions(value.slot)
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
+        self.used.clear()
         if known.tops:
             build(known.order, snapshot, self)
             for n in known.nodes:
@@ -567,6 +573,7 @@ class Replayer(Frame):
         for t, grad in now:
             if t._grad is not grad:
                 t._grad = grad
+        self.used.clear()
         for n, t in enumerate(self.tensors):
             if t is not None and not isinstance(t._array, Pending):
                 slot = self.trace.values[n].slot
@@ -661,9 +668,7 @@ class Replayer(Frame):
             self.arrays[value.slot] = self.held[value.index] = g._array
             self.slots[id(g._array)] = value.slot
         if self.made:
-            for plan in entry.freed:
-                if plan in self.made:
-                    self.made[plan].saved = FREED
+            self.used += [self.made[plan] for plan in entry.freed if plan in self.made]
         for effect in entry.effects:
             if effect.before is None:
                 tensors[effect.leaf]._grad = self.promised(values[effect.after])
