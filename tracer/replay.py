@@ -21,12 +21,13 @@ from ..eager.devices import device_of
 from ..eager.exposure import exposed
 from ..eager.op import Op, execute
 from ..eager.pending import Pending, resolved
-from ..eager.tape import FREED, PENDING, Node, State, _numbers, edge_of
+from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
 from ..eager.tensor import Tensor, versions_of, wrap
 from .blueprint import Snapshot, build
 from .checks import CHECKS
 from .explain import logged, shown
-from .frame import Frame, expanded, refuses, run_parts
+from .fallback import Fallback
+from .frame import expanded, refuses, run_parts
 from .passes import printed
 from .program import Segment, used_slots
 from .record import Recorder, backward_pass
@@ -34,7 +35,7 @@ from .steps import general
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
 
 
-class Replayer(Frame):
+class Replayer(Fallback):
     """A handler of `apply` that compares and promises."""
 
     broken = False  # a program failed in the middle
@@ -44,19 +45,18 @@ class Replayer(Frame):
         self.trace = trace
         self.function = function  # the compiled function: its other paths, and whom to tell about divergences
         self.entries = trace.entries
-        self.cursor = 0
-        self.start = 0  # where the segment begins
+        self.cursor = self.start = 0
         self.tensors = [None] * len(trace.values)
-        self.held: list[Any] = [None] * len(trace.values)  # of each value the array it shows, pending or there
+        self.held = [None] * len(trace.values)
         self.arrays = [None] * len(trace.roots)
         self.scalars = [None] * trace.numbers
         self.number = {}
-        self.slots: dict[int, int] = {}  # id of an array that is there -> its slot
+        self.slots = {}
         self.moved = {}
-        self.earlier: dict[int, tuple[Any, bool]] = {}  # tensors that were promised a new history: the one they had
-        self.copies: dict[int, Any] = {}  # of values whose memory others can write: what they held when they appeared
-        self.used: list[Node] = []  # nodes that passes in this segment will use up: only they refer to what they keep
-        self.hidden: list[int] = []  # values from outside whose memory this segment writes
+        self.earlier = {}
+        self.copies = {}
+        self.used = []
+        self.hidden = []
         self.outer_nodes = {}
         self.made = {}
         self.boxes = {}
@@ -143,11 +143,6 @@ class Replayer(Frame):
                 return True
             return False
         return want.is_(x) if kind is Constant else self.bind(want, x)  # type: ignore[no-any-return]
-
-    def unchanged(self, n: int) -> bool:
-        """Whether memory that others can write still holds what was copied from it."""
-        t = self.tensors[n]
-        return self.slots.get(id(t._array)) == self.trace.values[n].slot and t._array.tobytes() == self.copies[n].tobytes()
 
     def bind(self, want: Any, x: Any) -> bool:
         """Give a tensor that appears for the first time its number, if it is of the recorded form."""
@@ -242,15 +237,6 @@ class Replayer(Frame):
         following = self.entries[self.cursor]
         if type(following) is Break and following.reason is WRITTEN:  # others could see it then
             self.segment()
-
-    def reveal(self) -> None:
-        """Tensors from outside show their own memory again."""
-        for n in self.hidden:
-            t, array = self.tensors[n], self.arrays[self.trace.values[n].slot]
-            if isinstance(t._array, Pending):  # it may have been interrupted before
-                t._array.become(array)
-                t._array = self.held[n] = array
-        self.hidden.clear()
 
     # ---- what is not the next entry
 
@@ -495,21 +481,6 @@ class Replayer(Frame):
 
     # ---- divergence
 
-    def wreck(self) -> None:
-        """A program failed in the middle, after it may have written: what it has made is there, gradients are as they were."""
-        for entry in self.entries[self.start : self.cursor]:
-            for effect in entry.effects if isinstance(entry, Backward) else ():
-                leaf = self.tensors[effect.leaf]
-                if leaf._grad is self.tensors[effect.after] and isinstance(leaf._grad._array, Pending):
-                    leaf._grad = None
-        for n, t in enumerate(self.tensors):
-            if t is not None and isinstance(t._array, Pending) and t._array.frame is self:
-                array = self.arrays[self.trace.values[n].slot]
-                if array is not None:
-                    t._array.become(array)
-                    t._array = array
-                t._node = None if t._node is PENDING else t._node
-
     def diverge(self, reason: str) -> None:
         """Run what has matched eagerly, and go on recording."""
         self.function.diverged(self, reason, users_line())
@@ -538,112 +509,6 @@ class Replayer(Frame):
         start = trace.counts[self.start]
         self.first, self.handed_out = start[0], start[1]
         self.conceal(start[0])  # type: ignore[attr-defined]
-
-    def interpret(self) -> None:
-        """Run the entries since the last segment eagerly. The tensors that were promised become the real results."""
-        now = [(t, t._grad) for t in self.tensors if t is not None]
-        flags = [(t, t._requires_grad, t._node) for t in self.tensors if t is not None and isinstance(t._array, Pending)]
-        self.reveal()
-        for n, (node, wanted) in self.earlier.items():
-            if self.tensors[n] is not None:
-                self.tensors[n]._node, self.tensors[n]._requires_grad = node, wanted
-        self.earlier.clear()
-        changed = [(self.tensors[n], self.tensors[n]._array, a) for n, a in self.copies.items() if not self.unchanged(n)]
-        for t, _, copy in changed:  # the ops saw what was there then
-            t._array = copy
-        state = self.state
-        was = state.grad
-        try:
-            with self.eagerly():
-                for entry in self.entries[self.start : self.cursor]:
-                    if isinstance(entry, Call):
-                        state.grad = entry.grad
-                        self.interpret_call(entry)
-                    elif isinstance(entry, Backward):
-                        self.interpret_backward(entry)
-        finally:
-            state.grad = was
-            for t, array, _ in changed:
-                t._array = array
-        for t, wanted, node in flags:  # what the user changed himself since
-            if node is None and t._node is not None and not wanted:
-                t._node, t._requires_grad = None, False
-            elif wanted and not t._requires_grad:
-                t._requires_grad = True
-        for t, grad in now:
-            if t._grad is not grad:
-                t._grad = grad
-        self.used.clear()
-        for n, t in enumerate(self.tensors):
-            if t is not None and not isinstance(t._array, Pending):
-                slot = self.trace.values[n].slot
-                self.held[n] = self.arrays[slot] = t._array
-                self.copies.pop(n, None)
-                self.slots[id(t._array)] = slot
-                self.number[id(t)] = n
-
-    def interpret_call(self, entry: Call) -> None:
-        given: list[Any] = []
-        for x, flag in zip(entry.inputs, entry.flags, strict=False):
-            if isinstance(x, int):
-                given.append(self.as_it_was(x, flag))
-            else:
-                given.append(self.scalars[x.place] if isinstance(x, Number) else x.value)
-        out = None if entry.out is None else self.as_it_was(entry.out, entry.flags[-1])
-        result = execute(entry.op, tuple(given), entry.attrs, out, self.state)
-        made = result if entry.several else (result,)
-        for value, real in zip(entry.results, made, strict=False):
-            self.become(value, real)
-
-    def as_it_was(self, n: int, flag: bool) -> Tensor:
-        """A tensor as an op saw it: the user may have changed since whether it wants a gradient."""
-        t = self.tensors[n]
-        if isinstance(t._array, Pending):  # an alias
-            t._array = self.arrays[self.trace.values[n].slot]
-        if t._requires_grad is flag:
-            return t  # type: ignore[no-any-return]
-        if flag:
-            t._requires_grad = True
-            return t  # type: ignore[no-any-return]
-        plain = wrap(t._array)
-        plain._versions = versions_of(t)
-        return plain
-
-    def become(self, value: Value, real: Tensor) -> None:
-        """A promised tensor is a real one from now on."""
-        self.arrays[value.slot] = real._array
-        t = self.tensors[value.index]
-        if t is None:
-            return
-        if isinstance(t._array, Pending):
-            t._array.become(real._array)
-        t._requires_grad, t._node = False, None
-        t.__dict__.update(real.__dict__)
-
-    def interpret_backward(self, entry: Backward) -> None:
-        tensors, values = self.tensors, self.trace.values
-        for effect in entry.effects:
-            tensors[effect.leaf]._grad = None if effect.before is None else tensors[effect.before]
-        roots = [tensors[n] for n in entry.roots]
-        seeds = [tensors[n] for n in entry.given]
-        wanted = None if entry.wanted is None else [tensors[n] for n in entry.wanted]
-        leaves = [tensors[effect.leaf] for effect in entry.effects]
-        hooks = [(leaf, leaf._hooks, leaf._after_accumulate) for leaf in leaves]
-        for leaf in leaves:  # there were none: they came after the pass
-            leaf._hooks = leaf._after_accumulate = None
-        try:
-            found = backward_pass(roots, None if entry.implicit else seeds, entry.retain, False, wanted, entry.accumulate)
-        finally:
-            for leaf, before, after in hooks:
-                leaf._hooks, leaf._after_accumulate = before, after
-        for effect in entry.effects:
-            leaf = tensors[effect.leaf]
-            if effect.before != effect.after:
-                self.become(values[effect.after], leaf._grad)
-                leaf._grad = tensors[effect.after]
-        for n, t in zip(entry.found, found, strict=True):
-            if n is not None and t is not None:
-                self.become(values[n], t)
 
     # ---- backward
 
