@@ -4,19 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
+# --rootdir=tests: pytest would import the root as a package by the name of the clone's folder, which may be no Python name.
+
 .PHONY: test demo test-peers bench clean
 
 test: $(VENV)/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -n 2 --ignore=tests/peers
+	$(BIN)/python -m pytest -q -n 2 --rootdir=tests --ignore=tests/peers tests
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/python examples/moons.py
 
 test-peers: $(VENV)/peers.stamp
-	$(BIN)/python -m pytest -q -n 2 tests/peers
+	$(BIN)/python -m pytest -q -n 2 --rootdir=tests tests/peers
 
 bench: $(VENV)/peers.stamp
 	$(BIN)/python bench/eager.py
