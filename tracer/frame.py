@@ -3,7 +3,6 @@ go on from there, and one can turn into the other in the middle of a call."""
 
 from __future__ import annotations
 
-import sys
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from ..eager.pending import Pending
 from ..eager.tape import Node, State, _numbers
 from ..eager.tensor import Tensor
 from .blueprint import UnplannableError
+from .references import LONE_ARRAY, LONE_BASE, array_count, base_count
 from .trace import Trace
 
 # ops whose gradient hands a number on as it is, so that the number may change from call to call
@@ -98,15 +98,17 @@ class Frame:
     def sole(self, slot: int) -> bool:
         """Whether nothing but one tensor and this frame refers to an array from outside, so that nobody can see when it is
         written. What else has it, a view, a NumPy array or a detached tensor, counts as a reference."""
-        array = self.arrays[slot]
-        if type(array) is not np.ndarray:
+        if type(self.arrays[slot]) is not np.ndarray:
             return False
-        if sys.getrefcount(array) > 4 + self.hidden_views(array):  # the tensor, the list, `array`, the argument
+        if array_count(self.arrays, slot) > LONE_ARRAY + self.hidden_views(self.arrays[slot]):
             return False
-        base = array.base
+        base = self.arrays[slot].base
         if base is None:
             return True
-        return type(base) is np.ndarray and base.base is None and sys.getrefcount(base) <= 3  # the view, `base`, the argument
+        if type(base) is not np.ndarray or base.base is not None:
+            return False
+        del base
+        return base_count(self.arrays, slot) <= LONE_BASE
 
     def owner(self, slot: int) -> int | None:
         """The value that brought an array from outside."""

@@ -8,7 +8,6 @@ the last segment is run eagerly, from arrays that nobody has written to, and the
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from time import perf_counter
@@ -31,6 +30,7 @@ from .frame import expanded, refuses, run_parts
 from .passes import printed
 from .program import Segment, used_slots
 from .record import Recorder, backward_pass
+from .references import LONE, LONE_COUNTS, counts, referred
 from .steps import general
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
 
@@ -417,30 +417,25 @@ class Replayer(Fallback):
 
     def alive(self, stop: int) -> list[int]:
         """Values that are pending and that somebody can still see, and what they are views of."""
-        tensors, held, references = self.tensors, self.held, sys.getrefcount
         results, views = self.trace.promises(self.start, stop)
-        # A tensor is referred to by the list, `t` and the argument; an array by the tensor, the list and the argument.
-        if not views:
-            found = [n for n in results if (t := tensors[n]) is not None and (references(t) > 3 or references(held[n]) > 3)]
-        else:
-            found = self.alive_with_views(results)
+        found = self.alive_with_views(results) if views else referred(results, self.tensors, self.held, *LONE)
         return [n for n in found if n not in self.hidden] if self.hidden else found
 
     def alive_with_views(self, results: list[int]) -> list[int]:
         """The same where views refer to their bases, and keep them alive."""
-        tensors, held, values, references = self.tensors, self.held, self.trace.values, sys.getrefcount
+        tensors, held, values = self.tensors, self.held, self.trace.values
         found: list[int] = []
         wanted: set[int] = set()  # bases of views that are wanted
         views: dict[int, int] = {}  # of each base: how many views refer to it
         for n in reversed(results):  # views before what they are views of
-            t = tensors[n]
-            if t is None:
+            if tensors[n] is None:
                 continue
             view = values[n].view
             if view is not None:
                 base = self.base(values[n])
                 views[base] = views.get(base, 0) + 1
-            if n in wanted or references(t) > 3 + views.get(n, 0) or references(held[n]) > 3:
+            tensor, array = counts(tensors, held, n)
+            if n in wanted or tensor > LONE_COUNTS[0] + views.get(n, 0) or array > LONE_COUNTS[1]:
                 found.append(n)
                 if view is not None:
                     wanted.add(base)
