@@ -312,3 +312,29 @@ def test_a_pass_that_cannot_be_a_region_after_an_in_place_op() -> None:
         return Program(step, lambda: [w])
 
     agree(make, batches(7, (3,)))
+
+
+def test_an_error_beside_memory_that_numpy_shows() -> None:
+    def make() -> Program:
+        t = tj.ones(2, 3)
+        array = t.numpy()
+        w = tj.ones(3, requires_grad=True)
+
+        def step(x):
+            y = t * x
+            (w * t).sum().backward()
+            return y + array[0, 0].item()
+
+        return Program(step, lambda: [w, t])
+
+    agree(make, [tensors((0 if i in (3, 4) else 2, 3), seed=i) for i in range(8)])
+
+
+def test_a_view_from_before_a_shape_was_changed_in_place() -> None:
+    def step(x, y):
+        v = y.t()
+        y.unsqueeze_(0)
+        v += v
+        return x * y
+
+    agree(lambda: Program(step), batches(6, (2, 3), (2, 3)))

@@ -56,7 +56,8 @@ class Fallback(Frame):
             if self.tensors[n] is not None:
                 self.tensors[n]._node, self.tensors[n]._requires_grad = node, wanted
         self.earlier.clear()
-        changed = [(self.tensors[n], self.tensors[n]._array, a) for n, a in self.copies.items() if not self.unchanged(n)]
+        seen = [(n, self.tensors[n], a) for n, a in self.copies.items() if self.tensors[n] is not None]
+        changed = [(t, t._array, a) for n, t, a in seen if not self.unchanged(n)]
         for t, _, copy in changed:  # the ops saw what was there then
             t._array = copy
         state = self.state

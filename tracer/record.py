@@ -12,6 +12,7 @@ from ..eager.exposure import exposed
 from ..eager.op import Op, execute
 from ..eager.ops.create import ARANGE
 from ..eager.ops.movement import CLONE
+from ..eager.ops.shape import RESHAPED
 from ..eager.pending import Pending, form_of, resolved
 from ..eager.rules import INPUT, INPUTS
 from ..eager.tape import FREED, Node, Pick, edge_of, run_backward
@@ -325,6 +326,8 @@ class Recorder(Frame):
     def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
         """Run something that is not recorded, on tensors that are all there."""
         self.stop(reason)
+        if reason is RESHAPED:
+            self.trace.reshaped = True
         return self.untraced(function, *args, **kwargs)
 
     def finish(self) -> None:

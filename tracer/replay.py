@@ -310,6 +310,7 @@ class Replayer(Fallback):
         self.held[values:] = [None] * (len(trace.values) - values)
         self.arrays[slots:] = [None] * (len(trace.roots) - slots)
         self.scalars[numbers:] = [None] * (trace.numbers - numbers)
+        self.copies = {n: a for n, a in self.copies.items() if n < values}
         self.trace, self.entries = trace, trace.entries
 
     # ---- segments

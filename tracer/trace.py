@@ -274,6 +274,7 @@ class Trace:
         self.written: set[int] = set()  # slots from outside whose memory is written
         self.sources: dict[int, int] = {}  # of copies: what they are copies of
         self.constants: dict[int, Any] = {}  # arrays that are made of constants alone, which indices may be
+        self.reshaped = False  # a tensor got another shape in place, which its views do not follow
         self.shared: set[int] = set()  # slots from outside that others than tensors may write
 
     def complete(self) -> None:
@@ -318,6 +319,8 @@ class Trace:
 
     def obstacle(self) -> str | None:
         """Why this cannot be replayed: memory that NumPy shows is read from a copy, so it must not be written or viewed."""
+        if self.reshaped:
+            return "a tensor's shape is changed in place; use the function without the underscore"
         if self.written & self.shared:
             return "memory that a NumPy array shows is written; clone() the tensor first"
         for entry in self.entries:

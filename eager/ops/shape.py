@@ -516,6 +516,9 @@ def numel(input: Tensor) -> int:
 # ---- on the tensor itself
 
 
+RESHAPED = "a shape is changed in place"  # what a tracer is told: views of before go on from the first shape
+
+
 def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
     """Give a tensor another shape in place: it becomes the view that `function` makes of it, memory and history included.
 
@@ -523,7 +526,7 @@ def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
     """
     state = local.state
     if state.tracer is not None:
-        return state.tracer.outside(_take_shape_of, f"{name} changes a shape in place", self, name, function)  # type: ignore[no-any-return]
+        return state.tracer.outside(_take_shape_of, RESHAPED, self, name, function)  # type: ignore[no-any-return]
     if state.grad and self._requires_grad and self._node is None:
         raise RuntimeError(f"{name}: a leaf Variable that requires grad is being used in an in-place operation. {REMEDY}")
     base = self._base
