@@ -201,9 +201,6 @@ class Compiled:
                 self.traces.pop()
                 self.evictions += 1
             log_path(self.name, trace)
-            logged(
-                "graph", f"{self.name}: a new path of {len(trace.entries)} entries", lambda: "\n".join(map(repr, trace.entries))
-            )
 
     def _replayed(self, trace: Trace) -> None:
         self.hits += 1
