@@ -123,9 +123,16 @@ class Function:
     """The text of one function. Its parameters are values: `f.params`, in order."""
 
     def __init__(
-        self, name: str, params: Sequence[tuple[str, Type]], returns: str = "void", internal: bool = False, attributes: str = ""
+        self,
+        name: str,
+        params: Sequence[tuple[str, Type]],
+        returns: str = "void",
+        internal: bool = False,
+        attributes: str = "",
+        features: str = "",
     ) -> None:
         self.name = name
+        self.features = frozenset(features.split(","))
         self.params = [Value(f"%{n}", t) for n, t in params]
         self.returns = returns
         self.internal = internal
@@ -136,6 +143,10 @@ class Function:
         self.declared: dict[str, str] = {}  # functions that it calls, with their declarations
         self.hoisted: dict[Any, Value] = {}  # made in the entry block, once: see `once`
         self.entry: list[str] = []
+
+    def has(self, feature: str) -> bool:
+        """Whether the CPU that it is for has a feature, by LLVM's name: "avx512f"."""
+        return f"+{feature}" in self.features
 
     # ---- text
 
@@ -280,6 +291,11 @@ class Function:
     def lane(self, a: Value, i: int) -> Value:
         return self.value(f"extractelement {a}, i32 {i}", Type(a.type.scalar))
 
+    def shuffle(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
+        """Lanes of two vectors one after the other, by index."""
+        which = ", ".join(f"i32 {i}" for i in indices)
+        return self.value(f"shufflevector {a}, {b}, <{len(indices)} x i32> <{which}>", Type(a.type.scalar, len(indices)))
+
     def steps(self, lanes: int, scalar: str = "i64") -> Value:
         """0, 1, 2, ... in the lanes."""
         return Value(f"<{', '.join(f'{scalar} {i}' for i in range(lanes))}>", Type(scalar, lanes))
@@ -399,9 +415,10 @@ class Function:
 
 
 class Module:
-    """Functions that are compiled together."""
+    """Functions that are compiled together. `features` are the CPU's, as in `Target.features`: with none, any CPU's code."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: str = "") -> None:
+        self.features = features
         self.functions: dict[str, Function] = {}
         self.globals: dict[str, str] = {}  # by name: the whole definition
 
@@ -409,7 +426,7 @@ class Module:
         self, name: str, params: Sequence[tuple[str, Type]], returns: str = "void", internal: bool = False, attributes: str = ""
     ) -> Function:
         assert name not in self.functions, f"{name} is defined twice"
-        found = self.functions[name] = Function(name, params, returns, internal, attributes)
+        found = self.functions[name] = Function(name, params, returns, internal, attributes, self.features)
         return found
 
     def __str__(self) -> str:
