@@ -6,6 +6,7 @@ The libraries they steer in PyTorch are not here, so nearly all of them change n
 from __future__ import annotations
 
 import os
+from array import array
 from types import SimpleNamespace
 
 
@@ -31,8 +32,15 @@ mkldnn = _Built(available=False, enabled=False)
 openmp = _Built(available=False)
 
 
+def _cores() -> int:
+    """That this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+thread_count = array("q", [_cores()])  # compiled code reads it where it is in memory, so it is never replaced
+
+
 class _Settings:
-    threads = os.cpu_count() or 1
     interop_threads = 1
     deterministic = False
     precision = "highest"
@@ -43,12 +51,12 @@ _settings = _Settings()
 
 def set_num_threads(num: int) -> None:
     """How many threads compiled code may use. NumPy's own threads are set by its BLAS (OPENBLAS_NUM_THREADS)."""
-    _settings.threads = positive(num, "set_num_threads")
+    thread_count[0] = positive(num, "set_num_threads")
 
 
 def get_num_threads() -> int:
     """How many threads compiled code may use."""
-    return _settings.threads
+    return thread_count[0]
 
 
 def set_num_interop_threads(num: int) -> None:

@@ -1,0 +1,209 @@
+"""From LLVM's text to machine code in memory: compile to objects, link them, hand out addresses.
+
+Code generation only: what emitters write is not optimised again. Several texts compile at the same time, each in a thread with
+an LLVM context and a target machine of its own; llvmlite's global lock is passed by for those calls, as nothing is shared.
+Objects are bytes that can be kept on disk. The small code model is used, so that constants are operands of instructions: all
+parts of an object are placed together, and what is further away is called through a table.
+
+A fork waits until nothing compiles, so that a child never inherits a lock of LLVM's that nobody will release.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import byref, c_char_p, string_at
+from functools import cache
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+from llvmlite.binding import ffi
+
+from ...eager.backends import get_num_threads
+from .. import cache as disk
+from . import perf
+from .target import Target, host
+
+_at_work = threading.RLock()  # held by who compiles or links
+_of_thread = threading.local()
+_numbers = itertools.count()
+
+
+class CompileFailed(RuntimeError):  # noqa: N818 (what happened, not an error of the user's)
+    """LLVM refused the text, or could not link: a sentence that says why."""
+
+
+class Library:
+    """Linked code. It stays in memory as long as this object lives; `library[name]` is an address."""
+
+    def __init__(self, linked: Any, exports: Sequence[str]) -> None:
+        self._linked = linked
+        self.addresses: dict[str, int] = {name: linked[name] for name in exports}
+
+    def __getitem__(self, name: str) -> int:
+        return self.addresses[name]
+
+    def __repr__(self) -> str:
+        return f"Library({', '.join(f'{name} at {address:#x}' for name, address in self.addresses.items())})"
+
+
+# ---- texts to objects
+
+
+def compile_text(text: str, target: Target | None = None, opt: int = 3) -> bytes:
+    """One module as an object. The text is verified; `opt` is how hard the code generator tries, 0 to 3."""
+    with _at_work:
+        return _emit(text, target or host(), opt, as_object=True)
+
+
+def compile_all(texts: Sequence[str], target: Target | None = None, opt: int = 3) -> list[bytes]:
+    """Several modules at the same time, in as many threads as compiled code may use."""
+    target = target or host()
+    threads = min(len(texts), get_num_threads())
+    with _at_work:
+        if threads <= 1:
+            return [_emit(text, target, opt, as_object=True) for text in texts]
+        longest_first = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+        with ThreadPoolExecutor(threads, "tapejit-compile") as pool:
+            found = dict(
+                zip(longest_first, pool.map(lambda i: _emit(texts[i], target, opt, as_object=True), longest_first), strict=True)
+            )
+    return [found[i] for i in range(len(texts))]
+
+
+def objects(texts: Sequence[str], target: Target | None = None, opt: int = 3) -> list[bytes]:
+    """As `compile_all`, but what the disk cache has is not compiled again."""
+    target = target or host()
+    keys = [disk.key(text, str(opt), target.triple, target.cpu, target.features, *versions()) for text in texts]
+    found = [disk.get(key) for key in keys]
+    missing = [i for i, data in enumerate(found) if data is None]
+    for i, data in zip(missing, compile_all([texts[i] for i in missing], target, opt), strict=True):
+        found[i] = data
+        disk.put(keys[i], data)
+    return [data for data in found if data is not None]
+
+
+@cache
+def versions() -> tuple[str, ...]:
+    """What generated code depends on, beside its text and the CPU."""
+    from ... import __version__
+
+    return f"tapejit {__version__}", f"llvmlite {llvmlite.__version__}", "LLVM " + ".".join(map(str, llvm.llvm_version_info))
+
+
+def assembly(text: str, target: Target | None = None, opt: int = 3) -> str:
+    """What a module becomes, as the CPU's assembly, for people."""
+    with _at_work:
+        return _emit(text, target or host(), opt, as_object=False).decode()
+
+
+def _emit(text: str, target: Target, opt: int, as_object: bool) -> bytes:
+    machine = _machine(target, opt)
+    module = _parse(text)
+    try:
+        module.triple = target.triple
+        module.data_layout = _layout(target)
+        with ffi.OutputString() as said:
+            if _unlocked("LLVMPY_VerifyModule")(module, said):
+                raise CompileFailed(f"[compile] LLVM finds the generated code wrong: {_first_line(str(said))}")
+        with ffi.OutputString() as said:
+            buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, int(as_object), said)
+            if not buffer:
+                raise CompileFailed(f"[compile] LLVM made no code for {target.cpu}: {_first_line(str(said))}")
+        try:
+            return string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
+        finally:
+            ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
+    finally:
+        module.close()
+
+
+def _parse(text: str) -> Any:
+    context = _own("context", llvm.create_context)
+    said = c_char_p(None)
+    pointer = _unlocked("LLVMPY_ParseAssembly")(context, c_char_p(text.encode()), byref(said))
+    if said.value is None:
+        return llvm.ModuleRef(pointer, context)
+    message = said.value.decode(errors="replace")
+    ffi.lib.LLVMPY_DisposeString(said)
+    raise CompileFailed(f"[compile] LLVM cannot read the generated code: {_first_line(message)}")
+
+
+def _unlocked(name: str) -> Callable[..., Any]:
+    """A function of llvmlite without its lock, where it can be had: for calls on what only this thread has."""
+    function = getattr(ffi.lib, name)
+    return getattr(function, "_cfn", function)
+
+
+def _own(name: Any, make: Callable[[], Any]) -> Any:
+    """Something that each thread has for itself."""
+    kept: dict[Any, Any] = _of_thread.__dict__.setdefault("kept", {})
+    if name not in kept:
+        kept[name] = make()
+    return kept[name]
+
+
+def _machine(target: Target, opt: int) -> Any:
+    return _own((target, opt), lambda: _new_machine(target, opt))
+
+
+def _new_machine(target: Target, opt: int) -> Any:
+    model = "jitdefault" if os.name == "nt" else "small"
+    try:
+        found = llvm.Target.from_triple(target.triple)
+        return found.create_target_machine(
+            cpu=target.cpu, features=target.features, opt=opt, reloc="pic", codemodel=model, jit=True
+        )
+    except RuntimeError as error:
+        raise CompileFailed(f"[compile] LLVM has no code generator for {target}: {error}") from None
+
+
+@cache
+def _layout(target: Target) -> str:
+    return str(_new_machine(target, 0).target_data)
+
+
+def _first_line(message: str) -> str:
+    return " ".join(message.strip().splitlines()[:1]) or "it does not say why"
+
+
+# ---- objects to addresses
+
+
+def link(objects: Sequence[bytes], imports: Mapping[str, int], exports: Sequence[str]) -> Library:
+    """Puts objects that may call each other into memory. What they call beside that is in `imports`, by address, or in libc."""
+    builder = llvm.JITLibraryBuilder().add_current_process()
+    for data in objects:
+        builder.add_object_img(data)
+    for name, address in imports.items():
+        builder.import_symbol(name, address)
+    names = list(dict.fromkeys([*exports, *perf.functions(objects)] if perf.wanted() else exports))
+    for name in names:
+        builder.export_symbol(name)
+    with _at_work:
+        try:
+            linked = builder.link(_linker(), f"tapejit{next(_numbers)}")
+        except RuntimeError as error:
+            raise CompileFailed(f"[compile] the generated code cannot be linked: {_first_line(str(error))}") from None
+    library = Library(linked, names)
+    if perf.wanted():
+        perf.write(objects, library.addresses)
+    return library
+
+
+@cache
+def _linker() -> Any:
+    """One for the whole process, and never disposed of: threads may be in its code until the very end."""
+    linker = llvm.create_lljit_compiler(_new_machine(host(), 3), use_jit_link=os.name != "nt", suppress_errors=True)
+    _never_freed.append(linker)
+    return linker
+
+
+_never_freed: list[Any] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_at_work.acquire, after_in_parent=_at_work.release, after_in_child=_at_work.release)

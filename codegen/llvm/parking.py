@@ -1,0 +1,167 @@
+"""Waiting for a word to change, natively: spin for a while, then park in the kernel. As LLVM text, for `pool.py`.
+
+Parking without losing a wake-up: who waits counts itself as a sleeper, and then looks at the word again; who wakes changes the
+word, and then looks for sleepers. Both sequentially consistent, so one of them sees the other.
+
+On Linux the kernel's futex is the parking place; elsewhere one mutex and one condition variable for the whole pool. Spinning is
+timed by a counter of the CPU's that is cheap to read, and never goes on without end.
+"""
+
+from __future__ import annotations
+
+FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}  # of the system call
+FUTEX_WAIT, FUTEX_WAKE = 128, 129  # private to the process
+
+PARKING_BY_FUTEX = """
+declare i64 @syscall(i64, ...)
+
+define internal void @park(ptr %pool, ptr %word, i32 %old) nounwind {
+entry:
+  %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 $wait, i32 %old, ptr null, ptr null, i32 0)
+  ret void
+}
+
+define internal void @wake(ptr %pool, ptr %word) nounwind {
+entry:
+  %r = call i64 (i64, ...) @syscall(i64 $futex, ptr %word, i32 $wake, i32 2147483647, ptr null, ptr null, i32 0)
+  ret void
+}
+
+define internal void @make_parking(ptr %pool) nounwind {
+entry:
+  ret void
+}
+"""
+
+PARKING_BY_CONDITION = """
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+
+define internal void @park(ptr %pool, ptr %word, i32 %old) nounwind {
+entry:
+  %mutex = getelementptr i8, ptr %pool, i64 $mutex
+  %condition = getelementptr i8, ptr %pool, i64 $condition
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  br label %look
+look:
+  %now = load atomic i32, ptr %word seq_cst, align 4
+  %same = icmp eq i32 %now, %old
+  br i1 %same, label %sleep, label %leave
+sleep:
+  %w = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
+  br label %look
+leave:
+  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  ret void
+}
+
+define internal void @wake(ptr %pool, ptr %word) nounwind {
+entry:
+  %mutex = getelementptr i8, ptr %pool, i64 $mutex
+  %condition = getelementptr i8, ptr %pool, i64 $condition
+  %l = call i32 @pthread_mutex_lock(ptr %mutex)
+  %u = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %b = call i32 @pthread_cond_broadcast(ptr %condition)
+  ret void
+}
+
+define internal void @make_parking(ptr %pool) nounwind {
+entry:
+  %mutex = getelementptr i8, ptr %pool, i64 $mutex
+  %condition = getelementptr i8, ptr %pool, i64 $condition
+  %m = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
+  %c = call i32 @pthread_cond_init(ptr %condition, ptr null)
+  ret void
+}
+"""
+
+CLOCK = {
+    "x86_64": """
+declare i64 @llvm.readcyclecounter()
+declare void @llvm.x86.sse2.pause()
+
+define i64 @tj_ticks() nounwind {
+  %t = call i64 @llvm.readcyclecounter()
+  ret i64 %t
+}
+
+define internal void @relax() nounwind {
+  call void @llvm.x86.sse2.pause()
+  ret void
+}
+""",
+    "aarch64": """
+declare i64 @llvm.readsteadycounter()
+declare void @llvm.aarch64.isb(i32)
+
+define i64 @tj_ticks() nounwind {
+  %t = call i64 @llvm.readsteadycounter()
+  ret i64 %t
+}
+
+define internal void @relax() nounwind {
+  call void @llvm.aarch64.isb(i32 15)
+  ret void
+}
+""",
+}
+
+# Waits until a word is another than `old`; whether it had to park.
+WAIT = """
+define internal i1 @wait(ptr %pool, ptr %word, i32 %old, ptr %sleepers, i64 %budget) nounwind {
+entry:
+  %begin = call i64 @tj_ticks()
+  br label %spin
+spin:
+  %seen = load atomic i32, ptr %word acquire, align 4
+  %same = icmp eq i32 %seen, %old
+  br i1 %same, label %again, label %at_once
+again:
+  call void @relax()
+  %now = call i64 @tj_ticks()
+  %spent = sub i64 %now, %begin
+  %patient = icmp ult i64 %spent, %budget
+  br i1 %patient, label %spin, label %tired
+at_once:
+  ret i1 false
+tired:
+  %a = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  br label %look
+look:
+  %found = load atomic i32, ptr %word seq_cst, align 4
+  %still = icmp eq i32 %found, %old
+  br i1 %still, label %sleep, label %awake
+sleep:
+  call void @park(ptr %pool, ptr %word, i32 %old)
+  br label %look
+awake:
+  %s = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  ret i1 true
+}
+
+define internal void @open(ptr %pool, ptr %word, ptr %sleepers) nounwind {
+entry:
+  %a = atomicrmw add ptr %word, i32 1 seq_cst
+  %n = load atomic i32, ptr %sleepers seq_cst, align 4
+  %some = icmp ne i32 %n, 0
+  br i1 %some, label %rouse, label %leave
+rouse:
+  call void @wake(ptr %pool, ptr %word)
+  ret void
+leave:
+  ret void
+}
+"""
+
+
+def text(architecture: str, futex: bool) -> str:
+    """Functions that wait and wake; `$names` in it are places in the pool."""
+    return CLOCK[architecture] + (PARKING_BY_FUTEX if futex else PARKING_BY_CONDITION) + WAIT
+
+
+def values(architecture: str) -> dict[str, object]:
+    return {"futex": FUTEX_NUMBER[architecture], "wait": FUTEX_WAIT, "wake": FUTEX_WAKE}
