@@ -1,0 +1,520 @@
+"""Matrix products: batched, with operands of any strides, and an epilogue that says what becomes of the results.
+
+The work falls into pieces, which are blocks of rows and columns of one matrix of the batch. A piece goes over its register
+tiles (`micro.py`). Operands that a tile could not read quickly are packed (`packing.py`): in a phase before, if several pieces
+use the same, or else by the piece itself. How large blocks and tiles are is decided in `blocking.py`.
+
+Results go to the epilogue straight from the registers. If that would be a lot of code, or if the depth is so large that it is
+done in blocks, they go through a buffer in the thread's scratch memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from .blocking import Plan, Shape, choose
+from .builder import BYTES, I64, PTR, Function, Module, Type, Value, constant
+from .kernel import Kernel, Phase
+from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .packing import Operand, by_depth, pack_columns, pack_rows, source
+from .target import Target
+
+# epilogue(f, batch indices, m, n of the first lane, the results as a vector along n, a mask or None) stores what it wants.
+Epilogue = Callable[[Function, list[Value], Value, Value, Value, Value | None], None]
+LINES = 600  # of epilogues in one kernel: if there were more, results go through a buffer
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """result[batch..., m, n] = sum over k of a[batch..., m, k] * b[batch..., k, n]"""
+
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a: Operand
+    b: Operand
+    scalar: str  # of the sums: float or double
+
+
+def emit(
+    module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, target: Target, plan: Plan | None = None
+) -> Kernel:
+    """The kernel of a product, whose functions take `pointers` pointers. The plan is chosen if it is not given."""
+    if 0 in (*gemm.batch, gemm.m, gemm.n):
+        return Kernel(())
+    plan = plan or choose(shape_of(gemm, target))
+    work = _Product(gemm, plan, pointers, epilogue, fused(target))
+    phases = [work.pack(module, f"{name}_pack")] if work.shared_size else []
+    phases.append(work.compute(module, name))
+    return Kernel(tuple(phases), work.shared_size, work.scratch_size)
+
+
+def store_to(
+    pointer: int, batch: tuple[int, ...], row: int, column: int, scalar: str = "float", accumulate: bool = False
+) -> Epilogue:
+    """An epilogue that stores the results as they are, or adds them to what is there."""
+
+    def epilogue(f: Function, indices: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
+        place = scaled(f, m, row)
+        for index, stride in zip(indices, batch, strict=True):
+            if stride:
+                place = f.add(place, scaled(f, index, stride))
+        where = f.pointer(f.params[pointer], f.add(place, scaled(f, n, column)), scalar)
+        lanes = value.type.lanes
+        steps = None if column == 1 or lanes == 1 else f.mul(f.steps(lanes), constant(column, Type("i64", lanes)))
+        if accumulate:
+            kind = value.type.of(scalar)
+            before = f.load(where, kind, mask) if steps is None else f.gather(where, steps, scalar, mask)
+            value = f.add(value, before if scalar == value.type.scalar else f.convert("fpext", before, value.type.scalar))
+        if scalar != value.type.scalar:
+            value = f.convert("fptrunc", value, scalar)
+        if steps is None:
+            f.store(value, where, mask)
+        else:
+            f.scatter(value, where, steps, mask)
+
+    return epilogue
+
+
+def shape_of(gemm: Gemm, target: Target) -> Shape:
+    b = gemm.b
+    return Shape(
+        batch=math.prod(gemm.batch),
+        m=gemm.m,
+        n=gemm.n,
+        k=max(gemm.k, 1),
+        lanes=target.lanes(gemm.scalar),
+        registers=registers(target),
+        size=BYTES[gemm.scalar],
+        pack_a=not gemm.a.plain,
+        pack_b=not b.plain or (b.column != 1 and gemm.n > 1),
+    )
+
+
+def registers(target: Target) -> int:
+    """Vector registers there are."""
+    return 32 if target.has("avx512f") or target.triple.startswith(("aarch64", "arm64")) else 16
+
+
+def fused(target: Target) -> bool:
+    """Whether multiply-and-add is one instruction."""
+    return target.has("fma") or target.triple.startswith(("aarch64", "arm64"))
+
+
+def parameters(pointers: int) -> list[tuple[str, Type]]:
+    """Of a function that does pieces of a phase."""
+    named = [(f"p{i}", PTR) for i in range(pointers)]
+    return [*named, ("shared", PTR), ("scratch", PTR), ("begin", I64), ("end", I64)]
+
+
+def aligned(size: int) -> int:
+    return (size + 63) // 64 * 64
+
+
+def unravel(f: Function, index: Value, sizes: tuple[int, ...]) -> list[Value]:
+    """The indices along dims of these sizes, the last of them the fastest."""
+    found: list[Value] = []
+    for axis in range(len(sizes) - 1, -1, -1):
+        size = constant(sizes[axis], I64)
+        if sizes[axis] == 1:
+            found.append(constant(0, I64))
+        elif math.prod(sizes[:axis]) == 1:
+            found.append(index)
+        else:
+            found.append(f.rem(index, size))
+            index = f.div(index, size)
+    return found[::-1]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a dim that is gone through in units; the last unit of the dim may be smaller."""
+
+    start: Value
+    stop: Value
+    whole: bool  # it is the whole dim
+    total: int  # size of the dim
+
+    def each(self, f: Function, unit: int, body: Callable[[Value, int], None]) -> None:
+        """`body(index, size)` for each unit."""
+        rest = self.total % unit
+        full = constant(self.total - rest, I64)
+        if self.whole and self.total - rest == unit:
+            body(constant(0, I64), unit)
+        elif self.total > rest:
+            stop = full if self.whole else f.intrinsic("smin", self.stop, full) if rest else self.stop
+            with f.loop(self.start, stop, unit) as loop:
+                body(loop.index, unit)
+        if rest and self.whole:
+            body(full, rest)
+        elif rest:
+            with f.when(f.compare("eq", self.stop, constant(self.total, I64))):
+                body(full, rest)
+
+
+def block(f: Function, index: Value, size: int, total: int) -> Span:
+    """The block with an index, of blocks of a size."""
+    if size >= total:
+        return Span(constant(0, I64), constant(total, I64), True, total)
+    start = scaled(f, index, size)
+    stop = f.add(start, constant(size, I64))
+    return Span(start, f.intrinsic("smin", stop, constant(total, I64)) if total % size else stop, False, total)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tile finds an operand: where it is, or where it is packed, in shared or in scratch memory."""
+
+    base: Value
+    origin: Value  # row (of the left) or column (of the right operand) that is packed first
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A product that is being written."""
+
+    gemm: Gemm
+    plan: Plan
+    pointers: int
+    epilogue: Epilogue
+    fused: bool
+
+    # ---- sizes
+
+    @property
+    def kind(self) -> Type:
+        return Type(self.gemm.scalar, self.plan.lanes)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Of columns and of rows."""
+        return math.ceil(self.gemm.n / self.plan.column_block), math.ceil(self.gemm.m / self.plan.row_block)
+
+    @property
+    def vectors(self) -> int:
+        """In a row of the result."""
+        return math.ceil(self.gemm.n / self.plan.lanes)
+
+    @property
+    def private_a(self) -> bool:
+        """Pieces pack their own rows, as no other piece needs them."""
+        return self.blocks[0] == 1 and _all_differ(self.gemm, self.gemm.a)
+
+    @property
+    def private_b(self) -> bool:
+        return self.blocks[1] == 1 and _all_differ(self.gemm, self.gemm.b)
+
+    @property
+    def size_a(self) -> int:
+        """Bytes of a packed left operand: of one matrix, or of a piece's rows."""
+        rows = min(self.plan.row_block, self.gemm.m) if self.private_a else self.gemm.m
+        return rows * self.gemm.k * BYTES[self.gemm.scalar]
+
+    @property
+    def size_b(self) -> int:
+        block = min(self.plan.column_block, self.vectors * self.plan.lanes)
+        columns = block if self.private_b else self.vectors * self.plan.lanes
+        return columns * self.gemm.k * BYTES[self.gemm.scalar]
+
+    @property
+    def shared_a(self) -> int:
+        """Bytes in shared memory."""
+        return aligned(self.size_a * _matrices(self.gemm, self.gemm.a)) if self.plan.pack_a and not self.private_a else 0
+
+    @property
+    def shared_size(self) -> int:
+        b = aligned(self.size_b * _matrices(self.gemm, self.gemm.b)) if self.plan.pack_b and not self.private_b else 0
+        return self.shared_a + b
+
+    @property
+    def scratch_a(self) -> int:
+        return aligned(self.size_a) if self.plan.pack_a and self.private_a else 0
+
+    @property
+    def scratch_b(self) -> int:
+        return aligned(self.size_b) if self.plan.pack_b and self.private_b else 0
+
+    @property
+    def buffer_width(self) -> int:
+        return min(self.plan.column_block, self.vectors * self.plan.lanes)
+
+    @property
+    def scratch_size(self) -> int:
+        rows = min(self.plan.row_block, self.gemm.m)
+        buffer = aligned(rows * self.buffer_width * BYTES[self.gemm.scalar]) if self.buffered else 0
+        return self.scratch_a + self.scratch_b + buffer
+
+    @cached_property
+    def buffered(self) -> bool:
+        """Whether results go through a buffer."""
+        if self.plan.depth < self.gemm.k:
+            return True
+        trial = Function("trial", parameters(self.pointers))
+        zero = constant(0, I64)
+        self.epilogue(trial, [zero] * len(self.gemm.batch), zero, zero, constant(0, self.kind), None)
+        lines = len(trial.lines) + len(trial.entry)
+        rows = min(self.plan.rows, self.gemm.m) + self.gemm.m % self.plan.rows
+        vectors = min(self.plan.vectors, self.vectors) + self.vectors % self.plan.vectors
+        return lines > 12 and lines * rows * vectors > LINES
+
+    # ---- packing
+
+    def pack(self, module: Module, name: str) -> Phase:
+        """The phase that packs what several pieces use: vectors of columns of the right, panels of rows of the left operand."""
+        f = module.function(name, parameters(self.pointers))
+        begin, end = f.params[-2:]
+        first = self.vectors * _matrices(self.gemm, self.gemm.b) if self.plan.pack_b and not self.private_b else 0
+        panels = math.ceil(self.gemm.m / self.plan.rows)
+        second = panels * _matrices(self.gemm, self.gemm.a) if self.shared_a else 0
+        if first:
+            with f.loop(begin, f.intrinsic("smin", end, constant(first, I64)) if second else end) as loop:
+                *batch, vector = unravel(f, loop.index, (*_distinct(self.gemm, self.gemm.b), self.vectors))
+                after = f.add(vector, constant(1, I64))
+                self.pack_b(f, batch, Span(vector, after, False, self.vectors), self.place_b(f, batch))
+        if second:
+            start = f.intrinsic("smax", begin, constant(first, I64)) if first else begin
+            with f.loop(start, end) as loop:
+                index = f.sub(loop.index, constant(first, I64)) if first else loop.index
+                *batch, panel = unravel(f, index, (*_distinct(self.gemm, self.gemm.a), panels))
+                span = block(f, panel, self.plan.rows, self.gemm.m)
+                self.pack_a(f, batch, span, self.place_a(f, batch))
+        f.back()
+        return Phase(name, first + second)
+
+    def pack_b(self, f: Function, batch: list[Value], vectors: Span, to: Place) -> None:
+        """Vectors of columns into panels."""
+        plan, gemm = self.plan, self.gemm
+        matrix = source(f, gemm.b, batch, gemm.scalar)
+        whole, edge = divmod(self.vectors, plan.vectors)
+        rest = gemm.n % plan.lanes
+
+        def one(vector: Value, count: int) -> None:
+            panel, inside = unravel(f, vector, (whole + 1, plan.vectors))
+            width = constant(plan.width, I64)
+            if edge:
+                narrow = constant(edge * plan.lanes, I64)
+                width = f.select(f.compare("lt", panel, constant(whole, I64)), width, narrow)
+            column = scaled(f, vector, plan.lanes)
+            start = f.sub(scaled(f, panel, plan.width), to.origin)
+            there = f.add(scaled(f, start, gemm.k), scaled(f, inside, plan.lanes))
+            pack_columns(f, matrix, f.pointer(to.base, there, gemm.scalar), width, column, count, plan.lanes, gemm.k)
+
+        full = self.vectors - bool(rest)
+        if full:
+            stop = f.intrinsic("smin", vectors.stop, constant(full, I64)) if rest else vectors.stop
+            with f.loop(vectors.start, stop) as loop:
+                one(loop.index, plan.lanes)
+        if rest:
+            with f.when(f.compare("gt", vectors.stop, constant(full, I64))):
+                one(constant(full, I64), rest)
+
+    def pack_a(self, f: Function, batch: list[Value], rows: Span, to: Place) -> None:
+        matrix = source(f, self.gemm.a, batch, self.gemm.scalar)
+
+        def panel(m: Value, count: int) -> None:
+            there = f.pointer(to.base, scaled(f, f.sub(m, to.origin), self.gemm.k), self.gemm.scalar)
+            pack_rows(f, matrix, there, m, count, self.plan.lanes, self.gemm.k)
+
+        rows.each(f, self.plan.rows, panel)
+
+    def place_a(self, f: Function, batch: list[Value]) -> Place:
+        """Of a matrix's rows in shared memory."""
+        return Place(self.matrix_in(f, 0, self.size_a, self.gemm.a, batch), constant(0, I64))
+
+    def place_b(self, f: Function, batch: list[Value]) -> Place:
+        return Place(self.matrix_in(f, self.shared_a, self.size_b, self.gemm.b, batch), constant(0, I64))
+
+    def matrix_in(self, f: Function, offset: int, size: int, operand: Operand, batch: list[Value]) -> Value:
+        base = f.pointer(f.params[self.pointers], offset, "i8")
+        stride = size
+        for index, count in zip(batch[::-1], _distinct(self.gemm, operand)[::-1], strict=True):
+            if count > 1:
+                base = f.pointer(base, scaled(f, index, stride), "i8")
+                stride *= count
+        return base
+
+    # ---- computing
+
+    def compute(self, module: Module, name: str) -> Phase:
+        f = module.function(name, parameters(self.pointers))
+        begin, end = f.params[-2:]
+        sizes = (*self.gemm.batch, *self.blocks)
+        with f.loop(begin, end) as loop:
+            *batch, across, down = unravel(f, loop.index, sizes)
+            rows = block(f, down, self.plan.row_block, self.gemm.m)
+            columns = block(f, across, self.plan.column_block, self.gemm.n)
+            _Piece(self, f, batch, rows, columns).write()
+        f.back()
+        return Phase(name, math.prod(sizes))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A piece of a product that is being written."""
+
+    work: _Product
+    f: Function
+    batch: list[Value]
+    rows: Span
+    columns: Span
+
+    def write(self) -> None:
+        plan, f = self.work.plan, self.f
+        _ = self.a, self.b, self.buffer  # written here, before the loops that use them
+        if plan.pack_a and self.work.private_a:
+            self.work.pack_a(f, self.batch, self.rows, self.a)
+        if plan.pack_b and self.work.private_b:
+            lanes = constant(plan.lanes, I64)
+            up = f.add(self.columns.stop, constant(plan.lanes - 1, I64))
+            vectors = Span(f.div(self.columns.start, lanes), f.div(up, lanes), False, self.work.vectors)
+            self.work.pack_b(f, self.batch, vectors, self.b)
+        if plan.depth < self.work.gemm.k:
+            self.by_depth()
+        else:
+            self.tiles(None, None)
+
+    @cached_property
+    def a(self) -> Place:
+        """Of the left operand."""
+        if not self.work.plan.pack_a:
+            return Place(source(self.f, self.work.gemm.a, self.batch, self.work.gemm.scalar).base, constant(0, I64))
+        if self.work.private_a:
+            return Place(self.f.params[self.work.pointers + 1], self.rows.start)
+        return self.work.place_a(self.f, self.batch)
+
+    @cached_property
+    def b(self) -> Place:
+        if not self.work.plan.pack_b:
+            return Place(source(self.f, self.work.gemm.b, self.batch, self.work.gemm.scalar).base, constant(0, I64))
+        if self.work.private_b:
+            scratch = self.f.params[self.work.pointers + 1]
+            return Place(self.f.pointer(scratch, self.work.scratch_a, "i8"), self.columns.start)
+        return self.work.place_b(self.f, self.batch)
+
+    @cached_property
+    def buffer(self) -> Value:
+        offset = self.work.scratch_a + self.work.scratch_b
+        return self.f.pointer(self.f.params[self.work.pointers + 1], offset, "i8")
+
+    def by_depth(self) -> None:
+        """One block of the depth after the other, with the sums in the buffer."""
+        f, k, depth = self.f, self.work.gemm.k, self.work.plan.depth
+        zero = constant(0, self.work.kind)
+        size = min(self.work.plan.row_block, self.work.gemm.m) * self.work.buffer_width
+        with f.loop(0, size, self.work.plan.lanes) as loop:
+            f.store(zero, f.pointer(self.buffer, loop.index, self.work.gemm.scalar))
+        with f.loop(0, k, depth) as loop:
+            left = f.sub(constant(k, I64), loop.index)
+            self.tiles(loop.index, f.intrinsic("smin", left, constant(depth, I64)))
+        self.finish(self.rows, self.columns)
+
+    def tiles(self, start: Value | None, steps: Value | None) -> None:
+        """All tiles, over the whole depth, or over some steps of it."""
+        f, plan = self.f, self.work.plan
+        whole = start is None
+
+        def row(m: Value, height: int) -> None:
+            self.columns.each(f, plan.width, lambda n, width: self.tile(m, height, n, width, start, steps))
+            if whole and self.work.buffered:
+                stop = f.add(m, constant(height, I64))
+                self.finish(Span(m, stop, False, self.work.gemm.m), self.columns)
+
+        def column(n: Value, width: int) -> None:
+            self.rows.each(f, plan.rows, lambda m, height: self.tile(m, height, n, width, start, steps))
+
+        if plan.rows_outside:
+            self.rows.each(f, plan.rows, row)
+        else:
+            self.columns.each(f, plan.width, column)
+            if whole and self.work.buffered:
+                self.finish(self.rows, self.columns)
+
+    def tile(self, m: Value, height: int, n: Value, width: int, start: Value | None, steps: Value | None) -> None:
+        f, work, lanes = self.f, self.work, self.work.plan.lanes
+        vectors = math.ceil(width / lanes)
+        masks = [first_lanes(width - j * lanes, lanes) for j in range(vectors)]
+        left, along_a = self.left(m, height)
+        right, along_b = self.right(n, masks)
+        if start is not None:
+            left, right = left.at(f, start, along_a), right.at(f, start, along_b)
+        sums = zeros(height * vectors, work.kind) if start is None else self.read(m, height, n, vectors)
+        unroll = work.plan.unroll
+        rounds = f.div(steps, constant(unroll, I64)) if steps is not None else work.gemm.k // unroll
+        axes = [Axis(rounds, along_a * unroll, along_b * unroll)]
+        taps = [(u * along_a, u * along_b) for u in range(unroll)]
+        sums = multiply(f, left, right, axes, taps, sums, work.fused)
+        if work.buffered:
+            self.put(m, n, vectors, sums)
+            return
+        for i in range(height):
+            for j in range(vectors):
+                row, column = f.add(m, constant(i, I64)), f.add(n, constant(j * lanes, I64))
+                work.epilogue(f, self.batch, row, column, sums[i * vectors + j], masks[j])
+
+    def left(self, m: Value, height: int) -> tuple[Side, int]:
+        """A tile's rows, and how far it is from one step along the depth to the next."""
+        f, gemm = self.f, self.work.gemm
+        if not self.work.plan.pack_a:
+            there = f.pointer(self.a.base, scaled(f, m, gemm.a.row), gemm.a.scalar)
+            return Side(there, gemm.a.scalar, tuple(i * gemm.a.row for i in range(height)), spread=True), gemm.a.column
+        there = f.pointer(self.a.base, scaled(f, f.sub(m, self.a.origin), gemm.k), gemm.scalar)
+        row, along = (1, height) if by_depth(gemm.a) else (gemm.k, 1)
+        return Side(there, gemm.scalar, tuple(i * row for i in range(height)), spread=True), along
+
+    def right(self, n: Value, masks: list[Value | None]) -> tuple[Side, int]:
+        f, gemm, lanes = self.f, self.work.gemm, self.work.plan.lanes
+        places = tuple(j * lanes for j in range(len(masks)))
+        if not self.work.plan.pack_b:
+            there = f.pointer(self.b.base, scaled(f, n, gemm.b.column), gemm.b.scalar)
+            return Side(there, gemm.b.scalar, places, masks=tuple(masks)), gemm.b.row
+        there = f.pointer(self.b.base, scaled(f, f.sub(n, self.b.origin), gemm.k), gemm.scalar)
+        return Side(there, gemm.scalar, places), len(masks) * lanes
+
+    # ---- the buffer of results
+
+    def slot(self, m: Value, n: Value) -> Value:
+        """Where a result is in the buffer."""
+        f = self.f
+        row = scaled(f, f.sub(m, self.rows.start), self.work.buffer_width)
+        return f.pointer(self.buffer, f.add(row, f.sub(n, self.columns.start)), self.work.gemm.scalar)
+
+    def read(self, m: Value, height: int, n: Value, vectors: int) -> list[Value]:
+        f, width, lanes = self.f, self.work.buffer_width, self.work.plan.lanes
+        slot = self.slot(m, n)
+        places = [i * width + j * lanes for i in range(height) for j in range(vectors)]
+        return [f.load(f.pointer(slot, place, self.work.gemm.scalar), self.work.kind) for place in places]
+
+    def put(self, m: Value, n: Value, vectors: int, sums: list[Value]) -> None:
+        f, width, lanes = self.f, self.work.buffer_width, self.work.plan.lanes
+        slot = self.slot(m, n)
+        for i, value in enumerate(sums):
+            place = i // vectors * width + i % vectors * lanes
+            f.store(value, f.pointer(slot, place, self.work.gemm.scalar))
+
+    def finish(self, rows: Span, columns: Span) -> None:
+        """What is in the buffer goes to the epilogue."""
+        f, work = self.f, self.work
+        with f.loop(rows.start, rows.stop) as row:
+
+            def one(n: Value, count: int) -> None:
+                value = f.load(self.slot(row.index, n), work.kind)
+                work.epilogue(f, self.batch, row.index, n, value, first_lanes(count, work.plan.lanes))
+
+            columns.each(f, work.plan.lanes, one)
+
+
+def _distinct(gemm: Gemm, operand: Operand) -> tuple[int, ...]:
+    """Sizes of the batch dims along which an operand's matrices differ; 1 for the others."""
+    return tuple(size if stride else 1 for size, stride in zip(gemm.batch, operand.batch, strict=True))
+
+
+def _matrices(gemm: Gemm, operand: Operand) -> int:
+    return math.prod(_distinct(gemm, operand))
+
+
+def _all_differ(gemm: Gemm, operand: Operand) -> bool:
+    return _matrices(gemm, operand) == math.prod(gemm.batch)

@@ -1,0 +1,101 @@
+"""The register tile: a few rows times a few vectors, held in registers over the whole depth of a contraction.
+
+A contraction is many of these. A tile multiplies each part of its left side with each part of its right side and adds the
+products up, step by step along the depth. A part is a vector of neighbours or one element in all lanes: `spread` on the left
+and vectors on the right is the usual matrix product, vectors on both sides are dot products whose lanes are added at the end.
+Where the parts are is given in elements from a pointer, so a convolution's windows are just other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .builder import I64, Function, Type, Value, constant
+
+
+@dataclass(frozen=True)
+class Side:
+    """One factor of a tile."""
+
+    pointer: Value
+    scalar: str  # in memory
+    places: tuple[int, ...]  # of its parts, in elements from the pointer
+    spread: bool = False  # a part is one element, in all lanes
+    masks: tuple[Value | None, ...] = ()  # of the parts; none at all if empty
+
+    def at(self, f: Function, index: Value, step: int) -> Side:
+        """The same parts, further along the depth."""
+        if step == 0:
+            return self
+        moved = f.pointer(self.pointer, scaled(f, index, step), self.scalar)
+        return Side(moved, self.scalar, self.places, self.spread, self.masks)
+
+    def part(self, f: Function, i: int, offset: int, kind: Type) -> Value:
+        where = f.pointer(self.pointer, self.places[i] + offset, self.scalar)
+        if self.spread:
+            return f.splat(widened(f, f.load(where, Type(self.scalar)), kind.scalar), kind.lanes)
+        mask = self.masks[i] if self.masks else None
+        return widened(f, f.load(where, kind.of(self.scalar), mask), kind.scalar)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop along the depth, and how far each round moves the two sides, in elements."""
+
+    rounds: int | Value
+    left: int
+    right: int
+
+
+def multiply(
+    f: Function, left: Side, right: Side, axes: Sequence[Axis], taps: Sequence[tuple[int, int]], sums: list[Value], fused: bool
+) -> list[Value]:
+    """`sums`, one for each left and right part (the right ones together), with the products of the whole depth added.
+
+    `axes` are loops from the outermost on. Inside, the `taps`, which are offsets to both sides, are written out.
+    """
+    if not axes:
+        for tap in taps:
+            sums = _step(f, left, right, tap, sums, fused)
+        return sums
+    axis, rest = axes[0], axes[1:]
+    if axis.rounds == 1:
+        return multiply(f, left, right, rest, taps, sums, fused)
+    with f.loop(0, axis.rounds, carried=sums) as loop:
+        here, there = left.at(f, loop.index, axis.left), right.at(f, loop.index, axis.right)
+        loop.next(*multiply(f, here, there, rest, taps, loop.carried, fused))
+    return loop.results
+
+
+def _step(f: Function, left: Side, right: Side, tap: tuple[int, int], sums: list[Value], fused: bool) -> list[Value]:
+    kind, width = sums[0].type, len(right.places)
+    columns = [right.part(f, j, tap[1], kind) for j in range(width)]
+    found = []
+    for i in range(len(left.places)):
+        factor = left.part(f, i, tap[0], kind)
+        for j, column in enumerate(columns):
+            before = sums[i * width + j]
+            found.append(f.fma(factor, column, before) if fused else f.add(f.mul(factor, column), before))
+    return found
+
+
+def zeros(count: int, kind: Type) -> list[Value]:
+    return [constant(0, kind)] * count
+
+
+def widened(f: Function, value: Value, scalar: str) -> Value:
+    """A value as it is computed with: half floats are stored only."""
+    return value if value.type.scalar == scalar else f.convert("fpext", value, scalar)
+
+
+def scaled(f: Function, index: Value, step: int) -> Value:
+    return index if step == 1 else f.mul(index, constant(step, I64))
+
+
+def first_lanes(count: int, lanes: int) -> Value | None:
+    """A mask of so many lanes; none if that is all of them."""
+    if count >= lanes:
+        return None
+    bits = ", ".join(f"i1 {'true' if i < count else 'false'}" for i in range(lanes))
+    return Value(f"<{bits}>", Type("i1", lanes))

@@ -1,0 +1,210 @@
+"""Operands of contractions, read and laid out for the register tile.
+
+`fetch` reads a vector of an operand wherever it is: next to each other, strided, as half floats, or computed by a prologue.
+`pack_columns` and `pack_rows` copy an operand into panels, so that a tile finds what it needs side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .builder import BYTES, I64, Function, Type, Value, constant
+from .micro import first_lanes, scaled, widened
+
+Load = Callable[[Function, list[Value], Value, Value, int, str, Value | None], Value]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix, or a batch of them. Element (batch..., row, column) is at the sum of index * stride, in elements."""
+
+    pointer: int  # which parameter of the kernel
+    batch: tuple[int, ...]  # strides; 0 where it is broadcast
+    row: int
+    column: int
+    scalar: str = "float"  # in memory
+    load: Load | None = None  # computes it instead: load(f, batch, row, column, lanes, "row" or "column", mask)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a tile may read it as it is."""
+        return self.load is None and self.scalar in ("float", "double")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operand of one matrix of the batch."""
+
+    operand: Operand
+    batch: list[Value]
+    base: Value  # where the matrix begins
+    scalar: str  # that it is computed with
+
+    def address(self, f: Function, row: Value, column: Value) -> Value:
+        place = f.add(scaled(f, row, self.operand.row), scaled(f, column, self.operand.column))
+        return f.pointer(self.base, place, self.operand.scalar)
+
+    def fetch(self, f: Function, row: Value, column: Value, lanes: int, along: str, mask: Value | None) -> Value:
+        """The vector that begins at an element and goes along its row's neighbours below ("row") or beside it ("column")."""
+        operand = self.operand
+        if operand.load is not None:
+            return operand.load(f, self.batch, row, column, lanes, along, mask)
+        stride = operand.row if along == "row" else operand.column
+        where = self.address(f, row, column)
+        if stride == 1 or lanes == 1:
+            return widened(f, f.load(where, Type(operand.scalar, lanes), mask), self.scalar)
+        index = f.mul(f.steps(lanes), constant(stride, Type("i64", lanes)))
+        return widened(f, f.gather(where, index, operand.scalar, mask), self.scalar)
+
+
+def source(f: Function, operand: Operand, batch: list[Value], scalar: str) -> Source:
+    """An operand of the matrix with these batch indices."""
+    base = f.params[operand.pointer]
+    for index, stride in zip(batch, operand.batch, strict=True):
+        if stride:
+            base = f.pointer(base, scaled(f, index, stride), operand.scalar)
+    return Source(operand, batch, base, scalar)
+
+
+def pack_columns(f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int) -> None:
+    """`count` columns from `first` on, at most a vector of them, to `to`: row by row, `step` elements from row to row."""
+    quad = 16 // BYTES[matrix.scalar]
+    if matrix.operand.row == 1 and matrix.operand.column != 1 and lanes % quad == 0 and k >= quad:
+        _pack_turned(f, matrix, to, step, first, count, lanes, k, quad)
+    else:
+        _pack_straight(f, matrix, to, step, first, count, lanes, 0, k)
+
+
+def _pack_straight(
+    f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, start: int, stop: int
+) -> None:
+    mask = first_lanes(count, lanes)
+    with f.loop(start, stop) as loop:
+        vector = matrix.fetch(f, loop.index, first, lanes, "column", mask)
+        f.store(vector, f.pointer(to, f.mul(loop.index, step), matrix.scalar))
+
+
+def _pack_turned(
+    f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int, quad: int
+) -> None:
+    """Columns that lie along memory are read a few elements at a time and turned in registers."""
+    if matrix.operand.load is not None:
+        _pack_computed(f, matrix, to, step, first, count, lanes, k, quad)
+        return
+    stride = matrix.operand.column
+    with f.loop(0, k // quad * quad, quad) as loop:
+        corner = matrix.address(f, loop.index, first)
+        parts = [
+            f.load(f.pointer(corner, j * stride, matrix.operand.scalar), Type(matrix.operand.scalar, quad))
+            if j < count
+            else constant(0, Type(matrix.operand.scalar, quad))
+            for j in range(lanes)
+        ]
+        _store_turned(f, [widened(f, v, matrix.scalar) for v in _joined(f, parts, quad)], to, loop.index, step)
+    if k % quad:
+        _pack_straight(f, matrix, to, step, first, count, lanes, k // quad * quad, k)
+
+
+def _pack_computed(
+    f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int, quad: int
+) -> None:
+    """As many columns as there are lanes are computed a vector at a time into a square on the stack, and turned from there."""
+    square = f.stack(Type(matrix.scalar), lanes * lanes)
+    full = k // lanes * lanes
+
+    def columns(row: Value, mask: Value | None) -> None:
+        with f.loop(0, count) as column:
+            vector = matrix.fetch(f, row, f.add(first, column.index), lanes, "row", mask)
+            f.store(vector, f.pointer(square, scaled(f, column.index, lanes), matrix.scalar))
+
+    def turn(row: Value, depth: int) -> None:
+        for q in range(0, depth, quad):
+            parts = [f.load(f.pointer(square, j * lanes + q, matrix.scalar), Type(matrix.scalar, quad)) for j in range(lanes)]
+            _store_turned(f, _joined(f, parts, quad), to, f.add(row, constant(q, I64)), step, min(quad, depth - q))
+
+    for j in range(count, lanes):
+        f.store(constant(0, Type(matrix.scalar, lanes)), f.pointer(square, j * lanes, matrix.scalar))
+    if full:
+        with f.loop(0, full, lanes) as loop:
+            columns(loop.index, None)
+            turn(loop.index, lanes)
+    if k % lanes:
+        columns(constant(full, I64), first_lanes(k % lanes, lanes))
+        turn(constant(full, I64), k % lanes)
+
+
+def _joined(f: Function, parts: list[Value], quad: int) -> list[Value]:
+    """Vectors r = 0, 1, ... of the parts r, r + quad, r + 2 quad, ..., one after the other."""
+    found = []
+    for r in range(quad):
+        level = parts[r::quad]
+        while len(level) > 1:
+            both = 2 * level[0].type.lanes
+            level = [f.shuffle(a, b, range(both)) for a, b in zip(level[::2], level[1::2], strict=True)]
+        found.append(level[0])
+    return found
+
+
+def _store_turned(f: Function, vectors: list[Value], to: Value, row: Value, step: Value, rows: int = 4) -> None:
+    for r, vector in enumerate(_turned(f, vectors)[:rows]):
+        place = f.mul(f.add(row, constant(r, I64)) if r else row, step)
+        f.store(vector, f.pointer(to, place, vector.type.scalar))
+
+
+def _turned(f: Function, vectors: list[Value]) -> list[Value]:
+    """Squares of 16 bytes' width turned, next to each other: 4 x 4 of floats, 2 x 2 of doubles."""
+    if len(vectors) == 2:
+        return [_zip(f, *vectors, half) for half in (0, 1)]
+    a, b, c, d = vectors
+    pairs = [(_zip(f, a, c, half), _zip(f, b, d, half)) for half in (0, 1)]
+    return [_zip(f, x, y, half) for x, y in pairs for half in (0, 1)]
+
+
+def _zip(f: Function, a: Value, b: Value, half: int) -> Value:
+    """The elements of the lower or upper halves of each 16 bytes of two vectors, by turns."""
+    lanes, quad = a.type.lanes, 16 // BYTES[a.type.scalar]
+    found = []
+    for group in range(0, lanes, quad):
+        for i in range(quad // 2):
+            place = group + half * (quad // 2) + i
+            found += [place, lanes + place]
+    return f.shuffle(a, b, found)
+
+
+def pack_rows(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
+    """`count` rows from `first` on to `to`, where they take `count` * k elements."""
+    if by_depth(matrix.operand):
+        _pack_rows_by_depth(f, matrix, to, first, count, lanes, k)
+    else:
+        _pack_rows_straight(f, matrix, to, first, count, lanes, k)
+
+
+def by_depth(operand: Operand) -> bool:
+    """Whether a panel of packed rows has them side by side for each step along the depth, rather than one after the other."""
+    return operand.row == 1 and operand.column != 1
+
+
+def _pack_rows_by_depth(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
+    with f.loop(0, k) as loop:
+        there = f.pointer(to, scaled(f, loop.index, count), matrix.scalar)
+        for i in range(0, count, lanes):
+            many = min(lanes, 1 << (count - i - 1).bit_length())
+            mask = first_lanes(count - i, many)
+            row = f.add(first, constant(i, I64))
+            f.store(matrix.fetch(f, row, loop.index, many, "row", mask), f.pointer(there, i, matrix.scalar), mask)
+
+
+def _pack_rows_straight(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
+    full = k // lanes * lanes
+    with f.loop(0, count) as row:
+        there, here = f.pointer(to, scaled(f, row.index, k), matrix.scalar), f.add(first, row.index)
+
+        def some(column: Value, mask: Value | None, here: Value = here, there: Value = there) -> None:
+            f.store(matrix.fetch(f, here, column, lanes, "column", mask), f.pointer(there, column, matrix.scalar), mask)
+
+        if full:
+            with f.loop(0, full, lanes) as loop:
+                some(loop.index, None)
+        if k % lanes:
+            some(constant(full, I64), first_lanes(k % lanes, lanes))
