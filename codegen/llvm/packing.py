@@ -155,7 +155,7 @@ def _store_turned(f: Function, vectors: list[Value], to: Value, row: Value, step
 def _turned(f: Function, vectors: list[Value]) -> list[Value]:
     """Squares of 16 bytes' width turned, next to each other: 4 x 4 of floats, 2 x 2 of doubles."""
     if len(vectors) == 2:
-        return [_zip(f, *vectors, half) for half in (0, 1)]
+        return [_zip(f, vectors[0], vectors[1], half) for half in (0, 1)]
     a, b, c, d = vectors
     pairs = [(_zip(f, a, c, half), _zip(f, b, d, half)) for half in (0, 1)]
     return [_zip(f, x, y, half) for x, y in pairs for half in (0, 1)]

@@ -1,0 +1,179 @@
+"""Emitted matrix products against NumPy's BLAS (and PyTorch's, with --torch), in one thread.
+
+    python bench/gemm.py [NAME ...] [--rounds 30] [--torch]
+
+A shape is "1024x512x128 NT": m, n, k, and which operands are transposed (T) in memory; "64*" before it is a batch. Times are
+CPU time of this thread, best of the rounds, which take turns; packing is part of them. Products take from microseconds on, so
+each measurement repeats them inside native code; the library's time includes its call from Python. `ms` is what compiling the
+kernel took: writing its text in Python, and code generation by LLVM.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OPENBLAS_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
+
+import argparse
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from tapejit.codegen.llvm.blocking import Plan
+from tapejit.codegen.llvm.builder import I64, PTR, Module
+from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, store_to
+from tapejit.codegen.llvm.jit import compile_text, link
+from tapejit.codegen.llvm.kernel import Kernel
+from tapejit.codegen.llvm.target import host
+
+SHAPES = """
+1024x128x128 NN, 1024x384x128 NN, 1024x512x128 NN, 1024x128x512 NN, 1024x384x384 NN, 1024x1536x384 NN, 1024x384x1536 NN
+1024x128x128 NT, 1024x384x128 NT, 1024x512x128 NT, 1024x128x512 NT, 1024x384x384 NT, 1024x1536x384 NT, 1024x384x1536 NT
+128x512x1024 TN, 512x128x1024 TN, 128x128x1024 TN, 384x1536x1024 TN, 384x384x1024 TN
+128x512x784 NT, 128x256x512 NT, 128x10x256 NT, 128x512x256 NN, 128x256x10 NN, 512x784x128 TN, 256x512x128 TN, 10x256x128 TN
+32x200x30 NN, 32x30x200 NT, 30x200x32 TN, 32x27x200 NN, 200x27x32 TN, 100x2x16 NT, 100x16x2 NN, 100x16x16 NT, 100x16x16 NN
+16x16x100 TN, 100x1x16 NT, 64*64x64x32 NT, 64*64x32x64 NN, 64*64x32x64 TN, 48*128x128x64 NT, 48*128x64x128 NN
+64x64x64 NN, 256x256x256 NN, 512x512x512 NN, 1024x1024x1024 NN, 1024x65x128 NT
+1x1024x1024 NN, 1x1024x1024 NT, 1024x1x1024 NN, 1024x1x1024 TN, 4x1024x1024 NN, 4x1024x1024 NT
+"""
+
+
+class Case(NamedTuple):
+    batch: int
+    m: int
+    n: int
+    k: int
+    left: bool  # transposed
+    right: bool
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def gemm(self) -> Gemm:
+        _, m, n, k, left, right = self
+        batch = (self.batch,) if self.batch > 1 else ()
+        a = Operand(0, (m * k,) if batch else (), *((1, m) if left else (k, 1)))
+        b = Operand(1, (k * n,) if batch else (), *((1, k) if right else (n, 1)))
+        return Gemm(batch, m, n, k, a, b, "float")
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        rng = np.random.default_rng(0)
+        shapes = [(self.k, self.m) if self.left else (self.m, self.k), (self.n, self.k) if self.right else (self.k, self.n)]
+        lead = (self.batch,) if self.batch > 1 else ()
+        a, b = (rng.standard_normal((*lead, *shape), np.float32) for shape in shapes)
+        return a, b
+
+
+def parse(name: str) -> Case:
+    sizes, letters = name.split()
+    batch, _, rest = sizes.rpartition("*")
+    m, n, k = map(int, rest.split("x"))
+    return Case(int(batch or 1), m, n, k, letters[0] == "T", letters[1] == "T")
+
+
+class Native:
+    """A compiled product: `run(times)` repeats it on its arrays."""
+
+    def __init__(self, case: Case, plan: Plan | None = None) -> None:
+        self.a, self.b = case.arrays()
+        lead = (case.m * case.n,) if case.batch > 1 else ()
+        self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), np.float32)
+        start = time.thread_time()
+        module = Module()
+        self.kernel = emit(module, "product", case.gemm(), 3, store_to(2, lead, case.n, 1), host(), plan)
+        text = str(module)
+        self.writing = time.thread_time() - start
+        start = time.thread_time()
+        compile_text(text)
+        self.compiling = time.thread_time() - start
+        repeat(module, self.kernel, 3)
+        self.library = link([compile_text(str(module))], {}, ["repeat"])
+        self.shared, self.scratch = (np.zeros(size + 64, np.uint8) for size in (self.kernel.shared, self.kernel.scratch))
+        function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, ctypes.c_int64)(self.library["repeat"])
+        places = [self.a.ctypes.data, self.b.ctypes.data, self.c.ctypes.data]
+        places += [-(-x.ctypes.data // 64) * 64 for x in (self.shared, self.scratch)]
+        self.run = lambda times: function(*places, times)
+
+
+def repeat(module: Module, kernel: Kernel, pointers: int) -> None:
+    """A function that runs all pieces of a kernel, so many times."""
+    names = [f"p{i}" for i in range(pointers)] + ["shared", "scratch"]
+    f = module.function("repeat", [(name, PTR) for name in names] + [("times", I64)])
+    with f.loop(0, f.params[-1]):
+        for phase in kernel.phases:
+            places = ", ".join(map(str, f.params[:-1]))
+            f.emit(f"call void @{phase.function}({places}, i64 0, i64 {phase.pieces})")
+    f.back()
+
+
+def peers(case: Case, torch: Any) -> dict[str, Callable[[], Any]]:
+    a, b = case.arrays()
+    out = np.zeros((*a.shape[:-2], case.m, case.n), np.float32)
+    x, y = a.swapaxes(-1, -2) if case.left else a, b.swapaxes(-1, -2) if case.right else b
+    found: dict[str, Callable[[], Any]] = {"numpy": lambda: np.matmul(x, y, out=out)}
+    if torch is not None:
+        tx, ty, tout = torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(out)
+        tx, ty = tx.mT if case.left else tx, ty.mT if case.right else ty
+        found["torch"] = lambda: torch.matmul(tx, ty, out=tout)
+    return found
+
+
+def seconds(run: Callable[[int], Any], times: int) -> float:
+    start = time.thread_time_ns()
+    run(times)
+    return (time.thread_time_ns() - start) / times / 1e9
+
+
+def many(run: Callable[[], Any]) -> Callable[[int], Any]:
+    def loop(times: int) -> None:
+        for _ in range(times):
+            run()
+
+    return loop
+
+
+def measure(case: Case, rounds: int, torch: Any) -> tuple[Native, dict[str, float]]:
+    native = Native(case)
+    runs = {"own": native.run, **{name: many(run) for name, run in peers(case, torch).items()}}
+    times = max(1, int(300e-6 / (case.flops / 120e9 + 1e-7)))
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(rounds):
+        for name, run in runs.items():
+            best[name] = min(best[name], seconds(run, times))
+    return native, best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--torch", action="store_true")
+    options = parser.parse_args()
+    torch = None
+    if options.torch:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.set_grad_enabled(False)
+    names = [name.strip() for line in SHAPES.strip().splitlines() for name in line.split(",")]
+    print(f"{'shape':22}{'µs':>9}{'GFLOP/s':>9}{'numpy':>9}{'torch':>9}{'ratio':>7}{'ms':>12}  tile, pieces")
+    for name in names:
+        if options.names and not any(word in name for word in options.names):
+            continue
+        case = parse(name)
+        native, best = measure(case, options.rounds, torch)
+        speed = {peer: case.flops / took / 1e9 for peer, took in best.items()}
+        ratio = speed["own"] / max(v for peer, v in speed.items() if peer != "own")
+        other = "".join(f"{speed[peer]:9.1f}" if peer in speed else " " * 9 for peer in ("numpy", "torch"))
+        milliseconds = f"{native.writing * 1e3:.1f}+{native.compiling * 1e3:.1f}"
+        pieces = ", ".join(str(phase.pieces) for phase in native.kernel.phases)
+        print(
+            f"{name:22}{best['own'] * 1e6:9.2f}{speed['own']:9.1f}{other}{ratio:7.2f}{milliseconds:>12}  {pieces}", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
