@@ -1,0 +1,124 @@
+"""Whether a program runs on all threads or on its caller's alone: measured while it runs, as LLVM text.
+
+Small programs are quicker alone, and so are most on a machine whose cores are taken by others. Each program begins with a few
+runs together; then the other way is tried a few times, and again after a while, which gets longer as long as nothing changes.
+Running alone is only tried where it may pay: when steps are brief, or when most waits of the last one had to park.
+
+Results do not depend on the number of threads, so this changes nothing but time.
+"""
+
+from __future__ import annotations
+
+FIRST, TRIES, SOONEST, HURRIED, LATEST = 4, 3, 16, 8, 1024  # runs before the first trial, in a trial, and between trials
+
+# What a program knows of itself, in words of 8 bytes.
+STATE = {"alone": 0, "left": 1, "interval": 2, "ticks_together": 3, "ticks_alone": 4, "best": 5}
+STATE_WORDS = 8
+
+
+def initial() -> dict[str, int]:
+    """Words that do not begin as 0."""
+    return {"left": FIRST, "interval": SOONEST}
+
+
+# `left` counts down to the next trial; while it is negative, a trial is on.
+TEXT = """
+define internal void @choose(ptr %pool, ptr %state, ptr %step, ptr %table) nounwind {
+entry:
+  %left_at = getelementptr i64, ptr %state, i64 $left
+  %interval_at = getelementptr i64, ptr %state, i64 $interval
+  %together_at = getelementptr i64, ptr %state, i64 $ticks_together
+  %alone_at = getelementptr i64, ptr %state, i64 $ticks_alone
+  %best_at = getelementptr i64, ptr %state, i64 $best
+  %mode = load i64, ptr %state
+  %left = load i64, ptr %left_at
+  %trial = icmp slt i64 %left, 0
+  %flip = zext i1 %trial to i64
+  %way = xor i64 %mode, %flip
+  %by_itself = icmp ne i64 %way, 0
+  %begin = call i64 @tj_ticks()
+  br i1 %by_itself, label %alone, label %together
+alone:
+  call void %step(ptr %table, i64 0, i64 1, ptr @tj_alone)
+  br label %measure
+together:
+  %ran = call i32 @tj_run(ptr %pool, ptr %step, ptr %table)
+  %refused = icmp eq i32 %ran, 0
+  br i1 %refused, label %leave, label %measure
+measure:
+  %how = phi i32 [ 1, %alone ], [ %ran, %together ]
+  %end = call i64 @tj_ticks()
+  %spent = sub i64 %end, %begin
+  %ticks_at = select i1 %by_itself, ptr %alone_at, ptr %together_at
+  br i1 %trial, label %try, label %usual
+
+try:
+  %tries = add i64 %left, 1
+  store i64 %tries, ptr %left_at
+  %best_yet = load i64, ptr %best_at
+  %first = icmp eq i64 %left, $first_try
+  %quicker = icmp slt i64 %spent, %best_yet
+  %take = or i1 %first, %quicker
+  %best = select i1 %take, i64 %spent, i64 %best_yet
+  store i64 %best, ptr %best_at
+  %over = icmp eq i64 %tries, 0
+  br i1 %over, label %decide, label %leave
+decide:
+  store i64 %best, ptr %ticks_at
+  %usual_at = select i1 %by_itself, ptr %together_at, ptr %alone_at
+  %usual_ticks = load i64, ptr %usual_at
+  %part = lshr i64 %best, 4
+  %with_margin = add i64 %best, %part
+  %better = icmp slt i64 %with_margin, %usual_ticks
+  %new_mode = select i1 %better, i64 %way, i64 %mode
+  store i64 %new_mode, ptr %state
+  %interval = load i64, ptr %interval_at
+  %double = shl i64 %interval, 1
+  %late = icmp sgt i64 %double, $latest
+  %longer = select i1 %late, i64 $latest, i64 %double
+  %new_interval = select i1 %better, i64 $soonest, i64 %longer
+  store i64 %new_interval, ptr %interval_at
+  store i64 %new_interval, ptr %left_at
+  ret void
+
+usual:
+  %known = load i64, ptr %ticks_at
+  %new = icmp eq i64 %known, 0
+  %sum = add i64 %known, %spent
+  %half = lshr i64 %sum, 1
+  %four = shl i64 %known, 2
+  %outlier = icmp sgt i64 %spent, %four
+  %bounded = select i1 %outlier, i64 %four, i64 %spent
+  %excess = sub i64 %bounded, %known
+  %quarter = ashr i64 %excess, 2
+  %up = add i64 %known, %quarter
+  %less = icmp slt i64 %spent, %known
+  %mean = select i1 %less, i64 %half, i64 %up
+  %ticks = select i1 %new, i64 %spent, i64 %mean
+  store i64 %ticks, ptr %ticks_at
+  %parked = icmp eq i32 %how, 2
+  %fewer = sub i64 %left, 1
+  %far = icmp sgt i64 %fewer, $hurried
+  %hurry = and i1 %parked, %far
+  %remaining = select i1 %hurry, i64 $hurried, i64 %fewer
+  store i64 %remaining, ptr %left_at
+  %due = icmp sle i64 %remaining, 0
+  br i1 %due, label %consider, label %leave
+consider:
+  %brief_at = getelementptr i8, ptr %pool, i64 $brief
+  %brief = load i64, ptr %brief_at
+  %short = icmp slt i64 %ticks, %brief
+  %a = or i1 %short, %parked
+  %worth = or i1 %a, %by_itself
+  %again = load i64, ptr %interval_at
+  %next = select i1 %worth, i64 $first_try, i64 %again
+  store i64 %next, ptr %left_at
+  ret void
+leave:
+  ret void
+}
+"""
+
+
+def values() -> dict[str, object]:
+    return {**STATE, "first_try": -TRIES, "soonest": SOONEST, "hurried": HURRIED, "latest": LATEST}
