@@ -1,0 +1,223 @@
+"""Flash attention, forward: blocks of query rows against blocks of keys, with a softmax that goes along with the blocks.
+
+The scores of a block are in a thread's scratch memory and nowhere else. For each row its highest score and the sum of its
+exponentials so far are kept; when a later block of keys has a higher score, what was found before is scaled down. Where all
+keys are one block, as usual in training, that falls away. The op's second result is log-sum-exp, which the backward kernel
+reads.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .attention_parts import (
+    Attention,
+    Plan,
+    Room,
+    Rows,
+    across,
+    clear,
+    columns,
+    copied,
+    exponential,
+    integer,
+    larger,
+    least,
+    matrix,
+    moved,
+    number,
+    over_lanes,
+    panels,
+    plus,
+    put,
+    rounded,
+    vectors_in,
+)
+from .attention_scores import Sight
+from .builder import I64, PTR, Function, Module, Type, Value, constant
+from .kernel import Kernel, Phase
+from .micro import first_lanes, scaled
+from .target import Target
+from .vmath_log import log
+
+_KEYS = 256  # in a block
+
+
+def emit_forward(module: Module, name: str, spec: Attention, pointers: int, target: Target) -> Kernel | None:
+    """The op `attention`: `out` and `log_total` from `query`, `key`, `value` and `mask`. None if it is not covered."""
+    if not spec.covered or spec.out is None:
+        return None
+    plan = Plan(spec, target)
+    f = kernel_function(module, name, pointers)
+    forward = _Forward(module, f, plan)
+    with f.loop(f.params[-2], f.params[-1]) as piece:
+        forward.piece(piece.index)
+    f.back()
+    return Kernel((Phase(name, plan.pieces),), 0, forward.room.bytes)
+
+
+def kernel_function(module: Module, name: str, pointers: int) -> Function:
+    params = [(f"p{i}", PTR) for i in range(pointers)]
+    return module.function(name, [*params, ("shared", PTR), ("scratch", PTR), ("begin", I64), ("end", I64)])
+
+
+class _Forward:
+    def __init__(self, module: Module, f: Function, plan: Plan) -> None:
+        self.module, self.f, self.plan, self.spec = module, f, plan, plan.spec
+        self.room = Room(f, f.params[-3], plan.scalar)
+        take = self.room.take
+        self.at_a_time = min(plan.keys, rounded(_KEYS, plan.panel))  # keys in a block
+        self.single = self.at_a_time == plan.keys
+        self.keys = take(plan.keys * self.spec.width)
+        self.values = take(plan.keys * plan.value_width)
+        self.queries = take(plan.block * plan.width)
+        self.scores = Rows(take(plan.block * self.at_a_time), self.at_a_time)
+        self.found = Rows(take(plan.block * plan.value_width), plan.value_width)
+        statistics = rounded(plan.block, plan.lanes)
+        self.highest, self.sums = take(statistics), take(statistics)
+
+    def piece(self, index: Value) -> None:
+        """A head of keys, and its share of the blocks of queries."""
+        f, plan, spec = self.f, self.plan, self.spec
+        head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
+        key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
+        panels(f, plan, key, spec.width, spec.scale, self.keys)
+        value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
+        values = vectors_in(f, plan, value, integer(spec.seen), spec.value_width, self.values)
+        with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
+            inside = f.div(item.index, integer(plan.blocks))
+            first = scaled(f, f.rem(item.index, integer(plan.blocks)), plan.block)
+            self.block(f.add(scaled(f, head, spec.group), inside), first, values)
+
+    def block(self, head: Value, first: Value, values: Rows) -> None:
+        """A block of query rows, from `first` on."""
+        f, plan, spec = self.f, self.plan, self.spec
+        count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
+        tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
+        query = moved(f, matrix(f, spec.query, spec.batch, head, spec.scalar), first, spec.scalar)
+        query = query if plan.even else copied(f, plan, query, count, spec.width, self.queries)
+        sight = Sight(f, plan, head, first, self.scores)
+        if self.single:
+            self.keys_from(integer(0), tiles, query, values, sight)
+        else:
+            self.begin()
+            with f.loop(integer(0), sight.seen_by(integer(plan.block - 1)), self.at_a_time) as loop:
+                self.keys_from(loop.index, tiles, query, values, sight)
+        self.finish(head, first, count)
+
+    def begin(self) -> None:
+        f, plan = self.f, self.plan
+        clear(f, plan, self.found.pointer, plan.block * plan.value_width)
+        for start in range(0, plan.block, plan.lanes):
+            f.store(constant(-math.inf, plan.kind), f.pointer(self.highest, start, plan.scalar))
+            f.store(constant(0, plan.kind), f.pointer(self.sums, start, plan.scalar))
+
+    def keys_from(self, start: Value, tiles: Value, query: Rows, values: Rows, sight: Sight) -> None:
+        """A block of keys: scores, probabilities, and what they find."""
+        f, plan = self.f, self.plan
+        end = least(f, f.add(start, integer(self.at_a_time)), sight.seen_by(integer(plan.block - 1)))
+        sight.products(self.module, query, self.keys, self.spec.width, self.scores, start, end, tiles)
+        with f.loop(sight.first_tile(start), tiles) as tile:
+            row = scaled(f, tile.index, plan.rows)
+            self.softmax(row, start, sight)
+            depth = f.sub(least(f, sight.seen_by(f.add(row, integer(plan.rows - 1))), end), start)
+            left, out = moved(f, self.scores, row, plan.scalar), moved(f, self.found, row, plan.scalar)
+            across(
+                f, self.module, plan, left, moved(f, values, start, plan.scalar), out, plan.value_width, depth, not self.single
+            )
+
+    def softmax(self, row: Value, start: Value, sight: Sight) -> None:
+        """Scores of a tile's rows to exponentials that are not divided yet."""
+        f, plan = self.f, self.plan
+        lowest = [constant(-math.inf, plan.kind)] * plan.rows
+
+        def raise_(column: Value, hidden: bool, highest: list[Value]) -> list[Value]:
+            found = []
+            for i in range(plan.rows):
+                score, changed = sight.score(row, i, start, column, hidden)
+                if changed:
+                    f.store(score, sight.place(row, i, column))
+                found.append(larger(f, score, highest[i]))
+            return found
+
+        highest = [over_lanes(f, x, larger) for x in sight.over_columns(row, start, self.at_a_time, lowest, raise_)]
+        for i in range(0, plan.rows, 4):
+            self.exponentials(row, start, sight, i, highest[i : i + 4])
+
+    def exponentials(self, row: Value, start: Value, sight: Sight, i: int, highest: list[Value]) -> None:
+        f, plan = self.f, self.plan
+        where = [(f.add(row, integer(i + k))) for k in range(len(highest))]
+        places = [(f.pointer(self.highest, r, plan.scalar), f.pointer(self.sums, r, plan.scalar)) for r in where]
+        if not self.single:
+            highest = [larger(f, number(f, top, plan.kind), x) for (top, _), x in zip(places, highest, strict=True)]
+        shifts = [self.shift(x) for x in highest]
+
+        def power(column: Value, hidden: bool, sums: list[Value]) -> list[Value]:
+            found = []
+            for k, shift in enumerate(shifts):
+                place = sight.place(row, i + k, column)
+                p = exponential(f, f.sub(f.load(place, plan.kind), shift))
+                f.store(p, place)
+                found.append(f.add(sums[k], p))
+            return found
+
+        nothing = [constant(0, plan.kind)] * len(highest)
+        sums = [over_lanes(f, x, plus) for x in sight.over_columns(row, start, self.at_a_time, nothing, power, alike=True)]
+        for (top, total), r, x, shift, s in zip(places, where, highest, shifts, sums, strict=True):
+            if not self.single:
+                s = self.scaled_down(r, top, total, shift, s)
+            f.store(first_of(f, x), top)
+            f.store(first_of(f, s), total)
+
+    def shift(self, highest: Value) -> Value:
+        """What is taken from scores. Rows without any key so far have no highest score."""
+        if self.single and self.spec.mask is None:
+            return highest
+        f = self.f
+        none = f.compare("eq", highest, constant(-math.inf, highest.type))
+        return f.select(none, constant(0, highest.type), highest)
+
+    def scaled_down(self, row: Value, top: Value, total: Value, shift: Value, sums: Value) -> Value:
+        """What a row found before, for a new highest score; returns the new sum."""
+        f, plan = self.f, self.plan
+        factor = exponential(f, f.sub(number(f, top, plan.kind), shift))
+        start = self.found.at(f, row, plan.scalar)
+        for column in range(0, plan.value_width, plan.lanes):
+            place = f.pointer(start, column, plan.scalar)
+            f.store(f.mul(f.load(place, plan.kind), factor), place)
+        return f.add(f.mul(number(f, total, plan.kind), factor), sums)
+
+    def finish(self, head: Value, first: Value, count: Value) -> None:
+        """Divides by the sums and writes the results of a block."""
+        f, plan, spec = self.f, self.plan, self.spec
+        assert spec.out is not None
+        out = moved(f, matrix(f, spec.out, spec.batch, head, spec.scalar), first, spec.scalar)
+        log_total = moved(f, matrix(f, spec.log_total, spec.batch, head, spec.scalar), first, spec.scalar)
+        for start in range(0, plan.block, plan.lanes):
+            self.statistics(start, first_lanes(plan.block - start, plan.lanes))
+        with f.loop(integer(0), count) as loop:
+            r = loop.index
+            factor = number(f, f.pointer(self.sums, r, plan.scalar), plan.kind)
+            total = f.load(f.pointer(self.highest, r, plan.scalar), Type(plan.scalar))
+            f.store(total, log_total.at(f, r, plan.scalar))
+            source, target = self.found.at(f, r, plan.scalar), out.at(f, r, plan.scalar)
+            for column, mask in columns(plan, spec.value_width):
+                value = f.mul(f.load(f.pointer(source, column, plan.scalar), plan.kind), factor)
+                put(f, plan, value, out, target, column, mask)
+
+    def statistics(self, start: int, mask: Value | None) -> None:
+        """Highest scores and sums of as many rows as there are lanes to log-sum-exp and factors."""
+        f, plan = self.f, self.plan
+        tops, totals = f.pointer(self.highest, start, plan.scalar), f.pointer(self.sums, start, plan.scalar)
+        top, total = f.load(tops, plan.kind, mask), f.load(totals, plan.kind, mask)
+        one = constant(1, plan.kind)
+        if self.spec.mask is not None:  # rows with every key masked find 0
+            empty = f.compare("eq", total, constant(0, plan.kind))
+            total = f.select(empty, one, total)
+            top = f.select(empty, constant(math.inf, plan.kind), top)
+        f.store(f.add(log(f, total), top), tops, mask)
+        f.store(f.div(one, total), totals, mask)
+
+
+def first_of(f: Function, a: Value) -> Value:
+    return a if a.type.lanes == 1 else f.lane(a, 0)

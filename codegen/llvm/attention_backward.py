@@ -1,0 +1,251 @@
+"""Flash attention, backward: gradients of queries, keys and values, with the probabilities made again from log-sum-exp.
+
+A piece goes through its blocks of query rows. Of a block it makes the probabilities p and their gradients for all keys that the
+rows see, which gives the slopes of the scores, p * (gradient - the row's mean of it). The block's part of the gradients of keys
+and values is added to sums that the piece alone has, so nobody waits for anybody. If a head of keys is shared out over several
+pieces, a second phase adds their sums up, in order.
+"""
+
+from __future__ import annotations
+
+from .attention import kernel_function
+from .attention_parts import (
+    Attention,
+    Layout,
+    Plan,
+    Room,
+    Rows,
+    across,
+    clear,
+    columns,
+    copied,
+    exponential,
+    integer,
+    least,
+    matrix,
+    most,
+    moved,
+    number,
+    over_lanes,
+    panels,
+    plus,
+    put,
+    rounded,
+    vectors_in,
+)
+from .attention_scores import Sight
+from .builder import Function, Module, Value, constant
+from .kernel import Kernel, Phase
+from .micro import scaled
+from .target import Target
+
+_ROWS = 64  # rows of keys in a piece of the second phase
+_TOGETHER = 4  # rows whose scores are worked on at a time
+
+
+def emit_backward(module: Module, name: str, spec: Attention, pointers: int, target: Target) -> Kernel | None:
+    """The op `attention_backward`: those of `of_query`, `of_key` and `of_value` that are there. None if it is not covered."""
+    if not spec.covered or spec.pull is None:
+        return None
+    plan = Plan(spec, target)
+    f = kernel_function(module, name, pointers)
+    backward = _Backward(module, f, plan)
+    with f.loop(f.params[-2], f.params[-1]) as piece:
+        backward.piece(piece.index)
+    f.back()
+    phases = [Phase(name, plan.pieces)]
+    sums = backward.sums
+    if plan.shares > 1 and sums.elements:
+        phases.append(_emit_total(module, f"{name}_total", sums, pointers))
+    shared = sums.elements * plan.pieces * plan.kind.bytes // plan.lanes if plan.shares > 1 else 0
+    return Kernel(tuple(phases), shared, backward.room.bytes)
+
+
+class _Sums:
+    """Gradients of a head's keys and values in the making, one after the other, as each piece has them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, spec = plan, plan.spec
+        rows = rounded(spec.seen, plan.rows)
+        self.parts: list[tuple[Layout, int, int]] = []  # the result, its width, and where its sums begin
+        self.elements = 0
+        for result, width in ((spec.of_key, spec.width), (spec.of_value, spec.value_width)):
+            if result is not None:
+                self.parts.append((result, width, self.elements))
+                self.elements += rows * rounded(width, plan.lanes)
+
+    def of(self, f: Function, base: Value, result: Layout) -> Rows:
+        _, width, start = next(part for part in self.parts if part[0] is result)
+        return Rows(f.pointer(base, start, self.plan.scalar), rounded(width, self.plan.lanes))
+
+    def deliver(self, f: Function, head: Value, bases: list[Value], first: Value, end: Value) -> None:
+        """Writes rows of a head's gradients: the sums of all bases together, and 0 for keys that nobody sees."""
+        plan, spec, scalar = self.plan, self.plan.spec, self.plan.scalar
+        for result, width, _ in self.parts:
+            out = matrix(f, result, spec.key_batch, head, scalar)
+            sources = [self.of(f, base, result) for base in bases]
+            with f.loop(first, least(f, end, integer(spec.seen))) as loop:
+                starts = [source.at(f, loop.index, scalar) for source in sources]
+                target = out.at(f, loop.index, scalar)
+                for column, mask in columns(plan, width):
+                    found = [f.load(f.pointer(start, column, scalar), plan.kind) for start in starts]
+                    total = found[0]
+                    for other in found[1:]:
+                        total = f.add(total, other)
+                    put(f, plan, total, out, target, column, mask)
+            if spec.seen < spec.keys:
+                with f.loop(most(f, first, integer(spec.seen)), end) as loop:
+                    target = out.at(f, loop.index, scalar)
+                    for column, mask in columns(plan, width):
+                        put(f, plan, constant(0, plan.kind), out, target, column, mask)
+
+
+def _emit_total(module: Module, name: str, sums: _Sums, pointers: int) -> Phase:
+    """The second phase: the sums of all pieces of a head, some rows of keys at a time."""
+    plan = sums.plan
+    blocks = -(-plan.spec.keys // _ROWS)
+    f = kernel_function(module, name, pointers)
+    with f.loop(f.params[-2], f.params[-1]) as piece:
+        head, block = f.div(piece.index, integer(blocks)), f.rem(piece.index, integer(blocks))
+        base = f.pointer(f.params[-4], scaled(f, head, sums.elements * plan.shares), plan.scalar)
+        bases = [f.pointer(base, share * sums.elements, plan.scalar) for share in range(plan.shares)]
+        first = scaled(f, block, _ROWS)
+        sums.deliver(f, head, bases, first, least(f, f.add(first, integer(_ROWS)), integer(plan.spec.keys)))
+    f.back()
+    return Phase(name, plan.heads * blocks)
+
+
+class _Backward:
+    def __init__(self, module: Module, f: Function, plan: Plan) -> None:
+        self.module, self.f, self.plan, self.spec = module, f, plan, plan.spec
+        spec, self.sums, self.room = plan.spec, _Sums(plan), Room(f, f.params[-3], plan.scalar)
+        take = self.room.take
+        self.sloped = spec.of_query is not None or spec.of_key is not None
+        self.keys = take(plan.keys * spec.width)
+        self.values = take(plan.keys * spec.value_width)
+        self.key_rows = take(spec.seen * plan.width)
+        self.queries = take(plan.block * plan.width)
+        self.pulls = take(plan.block * plan.value_width)
+        self.scores = Rows(take(plan.block * plan.keys + plan.rows), plan.keys)
+        self.slopes = Rows(take(plan.block * plan.keys + plan.rows), plan.keys)
+        self.found = Rows(take(plan.block * plan.width), plan.width)
+        self.own_sums = take(self.sums.elements if plan.shares == 1 else 0)
+
+    def piece(self, index: Value) -> None:
+        """A head of keys, and its share of the blocks of queries."""
+        f, plan, spec = self.f, self.plan, self.spec
+        head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
+        key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
+        panels(f, plan, key, spec.width, spec.scale, self.keys)
+        if self.sloped:
+            value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
+            panels(f, plan, value, spec.value_width, 1, self.values)
+        if spec.of_query is not None:
+            key = vectors_in(f, plan, key, integer(spec.seen), spec.width, self.key_rows)
+        sums = self.own_sums
+        if plan.shares > 1:
+            sums = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), spec.scalar)
+        clear(f, plan, sums, self.sums.elements)
+        with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
+            inside = f.div(item.index, integer(plan.blocks))
+            first = scaled(f, f.rem(item.index, integer(plan.blocks)), plan.block)
+            self.block(f.add(scaled(f, head, spec.group), inside), first, key, sums)
+        if plan.shares == 1:
+            self.sums.deliver(f, head, [sums], integer(0), integer(spec.keys))
+
+    def block(self, head: Value, first: Value, key: Rows, sums: Value) -> None:
+        """A block of query rows, from `first` on."""
+        f, plan, spec = self.f, self.plan, self.spec
+        assert spec.pull is not None
+        count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
+        tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
+        query = self.rows_of(spec.query, head, first, count, spec.width, self.queries)
+        pull = self.rows_of(spec.pull, head, first, count, spec.value_width, self.pulls)
+        sight = Sight(f, plan, head, first, self.scores)
+        start, end = integer(0), sight.seen_by(integer(plan.block - 1))
+        sight.products(self.module, query, self.keys, spec.width, self.scores, start, end, tiles)
+        if self.sloped:
+            sight.products(self.module, pull, self.values, spec.value_width, self.slopes, start, end, tiles)
+        log_total = matrix(f, spec.log_total, spec.batch, head, spec.scalar)
+        with f.loop(integer(0), tiles) as tile:
+            for i in range(0, plan.rows, _TOGETHER):
+                self.slopes_of(scaled(f, tile.index, plan.rows), range(i, min(i + _TOGETHER, plan.rows)), sight, log_total)
+        if spec.of_value is not None:
+            self.add_to(self.sums.of(f, sums, spec.of_value), self.scores, pull, plan.value_width, first, count, end)
+        if spec.of_key is not None:
+            self.add_to(self.sums.of(f, sums, spec.of_key), self.slopes, query, plan.width, first, count, end)
+        if spec.of_query is not None:
+            self.of_query(spec.of_query, head, first, count, tiles, key, sight)
+
+    def rows_of(self, layout: Layout, head: Value, first: Value, count: Value, width: int, room: Value) -> Rows:
+        """A block's rows, to be read as vectors and by whole tiles."""
+        f, plan = self.f, self.plan
+        found = moved(f, matrix(f, layout, self.spec.batch, head, plan.scalar), first, plan.scalar)
+        return (vectors_in if plan.even else copied)(f, plan, found, count, width, room)
+
+    def slopes_of(self, row: Value, which: range, sight: Sight, log_total: Rows) -> None:
+        """Scores of some rows to probabilities, and the gradients of these to slopes of the scores."""
+        f, plan, spec = self.f, self.plan, self.spec
+        last = integer(spec.queries - 1)
+        at = [least(f, f.add(f.add(sight.first, row), integer(i)), last) for i in which]
+        totals = [number(f, log_total.at(f, r, plan.scalar), plan.kind) for r in at]
+
+        def probabilities(column: Value, hidden: bool, means: list[Value]) -> list[Value]:
+            found = []
+            for i, total, mean in zip(which, totals, means, strict=True):
+                score, _ = sight.score(row, i, integer(0), column, hidden)
+                p = exponential(f, f.sub(score, total))
+                f.store(p, sight.place(row, i, column))
+                found.append(self.mean(mean, p, row, i, column, sight, hidden) if self.sloped else mean)
+            return found
+
+        nothing = [constant(0, plan.kind)] * len(which)
+        sums = sight.over_columns(row, integer(0), plan.keys, nothing, probabilities)
+        if not self.sloped:
+            return
+        means = [over_lanes(f, x, plus) for x in sums]
+        scale = constant(spec.scale, plan.kind)
+
+        def slope(column: Value, hidden: bool, none: list[Value]) -> list[Value]:
+            for i, mean in zip(which, means, strict=True):
+                p, place = f.load(sight.place(row, i, column), plan.kind), self.slope_place(row, i, column)
+                f.store(f.mul(f.mul(p, scale), f.sub(f.load(place, plan.kind), mean)), place)
+            return none
+
+        sight.over_columns(row, integer(0), plan.keys, [], slope, alike=True)
+
+    def slope_place(self, row: Value, i: int, column: Value) -> Value:
+        f, scalar = self.f, self.plan.scalar
+        return f.pointer(f.pointer(self.slopes.at(f, row, scalar), column, scalar), i * self.slopes.row, scalar)
+
+    def mean(self, so_far: Value, p: Value, row: Value, i: int, column: Value, sight: Sight, hidden: bool) -> Value:
+        """A row's mean gradient in the making. What is hidden is made 0, as it may be NaN."""
+        f, plan = self.f, self.plan
+        place = self.slope_place(row, i, column)
+        gradient = f.load(place, plan.kind)
+        if hidden:
+            gradient = f.select(sight.lanes_seen(row, i, integer(0), column), gradient, constant(0, plan.kind))
+            f.store(gradient, place)
+        return f.fma(p, gradient, so_far)
+
+    def add_to(self, sums: Rows, left: Rows, right: Rows, width: int, first: Value, count: Value, end: Value) -> None:
+        """sums += left^T right, a tile of keys at a time, with the rows that see them."""
+        f, plan, scalar = self.f, self.plan, self.plan.scalar
+        with f.loop(integer(0), end, plan.rows) as key:
+            from_row = most(f, f.sub(key.index, first), integer(0)) if self.spec.causal else integer(0)
+            turned = Rows(f.pointer(left.at(f, from_row, scalar), key.index, scalar), 1, left.row)
+            right_part, out = moved(f, right, from_row, scalar), moved(f, sums, key.index, scalar)
+            across(f, self.module, plan, turned, right_part, out, width, f.sub(count, from_row), True)
+
+    def of_query(self, result: Layout, head: Value, first: Value, count: Value, tiles: Value, key: Rows, sight: Sight) -> None:
+        f, plan, spec, scalar = self.f, self.plan, self.spec, self.plan.scalar
+        with f.loop(integer(0), tiles) as tile:
+            row = scaled(f, tile.index, plan.rows)
+            depth = sight.seen_by(f.add(row, integer(plan.rows - 1)))
+            left, found = moved(f, self.slopes, row, scalar), moved(f, self.found, row, scalar)
+            across(f, self.module, plan, left, key, found, plan.width, depth, False)
+        out = moved(f, matrix(f, result, spec.batch, head, scalar), first, scalar)
+        with f.loop(integer(0), count) as loop:
+            start, target = self.found.at(f, loop.index, scalar), out.at(f, loop.index, scalar)
+            for column, mask in columns(plan, spec.width):
+                put(f, plan, f.load(f.pointer(start, column, scalar), plan.kind), out, target, column, mask)

@@ -1,0 +1,321 @@
+"""What flash attention's two kernels have in common: the problem, how it is cut up, and the steps on blocks of it.
+
+Lanes are neighbouring keys, or neighbouring columns of values. All products are register tiles of `micro`, as functions of
+their own that a kernel calls: rows of one side, an element at a time in all lanes, times vectors of the other. So keys are laid
+out as panels first, which have a column's keys side by side; the other products find their vectors in rows as they are.
+
+A piece is a head of keys with a share of the blocks of query rows that look at it, from all heads of queries that share it. The
+number of shares is fixed, so results do not depend on who does which piece.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .builder import BYTES, I64, PTR, Function, Module, Type, Value, constant
+from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .target import Target
+from .vmath_exp import LEAST, exp_within
+from .vmath_parts import at_least
+
+_PIECES = 16  # that a kernel has at least, if there are blocks enough
+_BLOCK = 4  # tiles of rows in a block of queries
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor (batch..., row, column) in the kernel's pointers. Strides count elements, and are 0 where it is broadcast."""
+
+    pointer: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """softmax(query key^T * scale + mask) value, as the ops `attention` and `attention_backward` have it.
+
+    `batch` is the queries'. In keys and values the last number of it is divided by `group`, the heads of queries that share a
+    head of keys. Boolean masks ("i8") say which keys take part, float ones are added.
+    """
+
+    batch: tuple[int, ...]
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+    scale: float
+    query: Layout
+    key: Layout
+    value: Layout
+    log_total: Layout  # log-sum-exp of each row's scores, +inf if all keys are masked
+    out: Layout | None = None  # of the forward kernel
+    pull: Layout | None = None  # the gradient of `out`; this and the rest are of the backward kernel
+    of_query: Layout | None = None  # gradients; none where they are not wanted
+    of_key: Layout | None = None
+    of_value: Layout | None = None
+    mask: Layout | None = None
+    mask_scalar: str = "i8"
+    causal: bool = False
+    group: int = 1
+    scalar: str = "float"
+
+    @property
+    def key_batch(self) -> tuple[int, ...]:
+        return (*self.batch[:-1], self.batch[-1] // self.group) if self.batch else ()
+
+    @property
+    def seen(self) -> int:
+        """How many keys any query sees."""
+        return min(self.keys, self.queries) if self.causal else self.keys
+
+    @property
+    def covered(self) -> bool:
+        """Whether there are kernels for it."""
+        sizes = (*self.batch, self.queries, self.keys, self.width, self.value_width)
+        return self.scalar in ("float", "double") and min(sizes) > 0 and self.mask_scalar in ("i8", "float", "double")
+
+
+class Plan:
+    """How a problem is cut up for a CPU: tiles of rows x vectors, panels of keys, blocks of query rows."""
+
+    def __init__(self, spec: Attention, target: Target) -> None:
+        self.spec, self.scalar = spec, spec.scalar
+        self.lanes = target.lanes(spec.scalar)
+        many = target.bits == 512 or target.triple.startswith(("aarch64", "arm64"))  # 32 registers or 16
+        self.rows = min(8 if many else 4, spec.queries)
+        self.vectors = 2
+        self.panel = self.vectors * self.lanes
+        self.block = self.rows * min(_BLOCK, -(-spec.queries // self.rows))
+        self.blocks = -(-spec.queries // self.block)
+        self.heads = math.prod(spec.key_batch)
+        self.shares = min(-(-_PIECES // self.heads), self.blocks * spec.group)
+        self.kind = Type(spec.scalar, self.lanes)
+        self.width = rounded(spec.width, self.lanes)
+        self.value_width = rounded(spec.value_width, self.lanes)
+        self.keys = rounded(spec.seen, self.panel)
+
+    @property
+    def even(self) -> bool:
+        """Whether all rows of queries are in whole tiles, so that they can be read where they are."""
+        return self.spec.queries % self.rows == 0
+
+    @property
+    def pieces(self) -> int:
+        return self.heads * self.shares
+
+
+def rounded(count: int, to: int) -> int:
+    return -(-count // to) * to
+
+
+class Room:
+    """Memory of a kernel that is being cut up: bytes so far, each part at a multiple of 64."""
+
+    def __init__(self, f: Function, base: Value, scalar: str) -> None:
+        self.f, self.base, self.scalar, self.bytes = f, base, scalar, 0
+
+    def take(self, elements: int) -> Value:
+        start = self.bytes
+        self.bytes += rounded(elements * BYTES[self.scalar], 64)
+        return self.f.pointer(self.base, start, "i8")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A matrix at an address."""
+
+    pointer: Value
+    row: int
+    column: int = 1
+
+    def at(self, f: Function, row: Value, scalar: str) -> Value:
+        return f.pointer(self.pointer, scaled(f, row, self.row), scalar)
+
+
+# ---- numbers
+
+
+def integer(x: int) -> Value:
+    return constant(x, I64)
+
+
+def least(f: Function, a: Value, b: Value) -> Value:
+    return f.intrinsic("smin", a, b)
+
+
+def most(f: Function, a: Value, b: Value) -> Value:
+    return f.intrinsic("smax", a, b)
+
+
+def number(f: Function, pointer: Value, kind: Type) -> Value:
+    """A number in memory, in all lanes."""
+    return f.splat(f.load(pointer, Type(kind.scalar)), kind.lanes)
+
+
+def larger(f: Function, a: Value, b: Value) -> Value:
+    """The larger of two; b if one is NaN."""
+    return f.select(f.compare("gt", a, b), a, b)
+
+
+def over_lanes(f: Function, a: Value, join: Callable[[Function, Value, Value], Value]) -> Value:
+    """All lanes joined, in all lanes."""
+    lanes, distance = a.type.lanes, 1
+    while distance < lanes:
+        a = join(f, a, f.shuffle(a, a, [i ^ distance for i in range(lanes)]))
+        distance *= 2
+    return a
+
+
+def exponential(f: Function, x: Value) -> Value:
+    """exp of scores less their highest one or their log-sum-exp, which are not above 0."""
+    return exp_within(f, at_least(f, x, LEAST[x.type.scalar]))
+
+
+def plus(f: Function, a: Value, b: Value) -> Value:
+    return f.add(a, b)
+
+
+# ---- where things are
+
+
+def matrix(f: Function, layout: Layout, batch: tuple[int, ...], index: Value, scalar: str) -> Rows:
+    """The matrix of a flat index into the batch."""
+    offset = integer(0)
+    for size, stride in zip(reversed(batch), reversed(layout.strides[:-2]), strict=True):
+        offset = f.add(offset, scaled(f, f.rem(index, integer(size)), stride))
+        index = f.div(index, integer(size))
+    return Rows(f.pointer(f.params[layout.pointer], offset, scalar), *layout.strides[-2:])
+
+
+def moved(f: Function, rows: Rows, by: Value, scalar: str) -> Rows:
+    """From a later row on."""
+    return Rows(rows.at(f, by, scalar), rows.row, rows.column)
+
+
+# ---- products
+
+
+def product(
+    module: Module, plan: Plan, rows: int, vectors: int, row: int, step: int, right: int, out: int, adds: bool
+) -> Callable[[Function, Value, Value, Value, Value], None]:
+    """A function of (left, right, out, depth) that makes out = left right, or adds it; the same one for the same strides."""
+    scalar, lanes = plan.scalar, plan.lanes
+    name = f"product_{scalar}{lanes}_{rows}x{vectors}_{row}_{step}_{right}_{out}{'_added' if adds else ''}".replace("-", "m")
+    if name not in module.functions:
+        f = module.function(name, [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64)], internal=True)
+        a, b, c, depth = f.params
+        left = Side(a, scalar, tuple(i * row for i in range(rows)), spread=True)
+        across = tuple(j * lanes for j in range(vectors))
+        places = [f.pointer(c, i * out + j, scalar) for i in range(rows) for j in across]
+        sums = [f.load(place, plan.kind) for place in places] if adds else zeros(len(places), plan.kind)
+        found = multiply(f, left, Side(b, scalar, across), [Axis(depth, step, right)], [(0, 0)], sums, True)
+        for value, place in zip(found, places, strict=True):
+            f.store(value, place)
+        f.back()
+    return lambda f, a, b, c, depth: f.call_local(name, None, a, b, c, depth) and None
+
+
+def across(
+    f: Function, module: Module, plan: Plan, left: Rows, right: Rows, out: Rows, width: int, depth: Value, adds: bool
+) -> None:
+    """A tile of rows times all of a matrix' columns, a few vectors at a time. `width` is in whole vectors."""
+    column = 0
+    while column < width:
+        vectors = min(plan.vectors, (width - column) // plan.lanes)
+        call = product(module, plan, plan.rows, vectors, left.row, left.column, right.row, out.row, adds)
+        call(f, left.pointer, f.pointer(right.pointer, column, plan.scalar), f.pointer(out.pointer, column, plan.scalar), depth)
+        column += vectors * plan.lanes
+
+
+# ---- blocks that are read and written
+
+
+def columns(plan: Plan, width: int) -> list[tuple[int, Value | None]]:
+    """Where the vectors of a row begin, with the mask of the last one."""
+    return [(c, first_lanes(width - c, plan.lanes)) for c in range(0, width, plan.lanes)]
+
+
+def fetch(f: Function, plan: Plan, rows: Rows, pointer: Value, column: int, mask: Value | None) -> Value:
+    """A vector of a row that begins at a pointer; 0 where the mask leaves something out."""
+    where = f.pointer(pointer, column * rows.column, plan.scalar)
+    if rows.column == 1 or plan.lanes == 1:
+        return f.load(where, plan.kind, mask)
+    index = Value(f"<{', '.join(f'i64 {i * rows.column}' for i in range(plan.lanes))}>", Type("i64", plan.lanes))
+    return f.gather(where, index, plan.scalar, mask)
+
+
+def put(f: Function, plan: Plan, value: Value, rows: Rows, pointer: Value, column: int, mask: Value | None) -> None:
+    where = f.pointer(pointer, column * rows.column, plan.scalar)
+    if rows.column == 1 or plan.lanes == 1:
+        f.store(value, where, mask)
+        return
+    index = Value(f"<{', '.join(f'i64 {i * rows.column}' for i in range(plan.lanes))}>", Type("i64", plan.lanes))
+    f.scatter(value, where, index, mask)
+
+
+def copied(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
+    """Rows side by side in a room, whole vectors each."""
+    to = Rows(room, rounded(width, plan.lanes))
+    with f.loop(integer(0), count) as loop:
+        start, end = source.at(f, loop.index, plan.scalar), to.at(f, loop.index, plan.scalar)
+        for column, mask in columns(plan, width):
+            f.store(fetch(f, plan, source, start, column, mask), f.pointer(end, column, plan.scalar))
+    return to
+
+
+def vectors_in(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
+    """Rows that a tile can read vectors of: as they are, or copied."""
+    whole = source.column == 1 and width % plan.lanes == 0
+    return source if whole else copied(f, plan, source, count, width, room)
+
+
+def clear(f: Function, plan: Plan, room: Value, elements: int) -> None:
+    """Zeros in a number of whole vectors."""
+    with f.loop(0, elements, plan.lanes) as loop:
+        f.store(constant(0, plan.kind), f.pointer(room, loop.index, plan.scalar))
+
+
+def panels(f: Function, plan: Plan, source: Rows, width: int, factor: float, room: Value) -> None:
+    """Keys (or values) times a factor, as panels: `panel` keys side by side for each column, and zeros after the last key."""
+    seen, lanes = plan.spec.seen, plan.lanes
+    with f.loop(0, seen - seen % lanes, lanes) as loop:
+        turned(f, plan, source, loop.index, lanes, width, factor, room)
+    for start in range(seen - seen % lanes, plan.keys, lanes):
+        turned(f, plan, source, integer(start), max(min(seen - start, lanes), 0), width, factor, room)
+
+
+def turned(f: Function, plan: Plan, source: Rows, first: Value, count: int, width: int, factor: float, room: Value) -> None:
+    """As many keys as there are lanes, of which `count` are there, put into their panel."""
+    lanes, scalar = plan.lanes, plan.scalar
+    inside = f.rem(first, integer(plan.panel))
+    panel = f.add(scaled(f, f.sub(first, inside), width), inside)
+    target = f.pointer(room, panel, scalar)
+    start = source.at(f, first, scalar)
+    times = constant(factor, plan.kind)
+    for column, mask in columns(plan, width):
+        found = []
+        for i in range(lanes):
+            row = f.pointer(start, i * source.row, scalar)
+            found.append(fetch(f, plan, source, row, column, mask) if i < count else constant(0, plan.kind))
+        found = transposed(f, found) if count else found
+        for i, value in enumerate(found[: width - column]):
+            value = value if factor == 1 else f.mul(value, times)
+            f.store(value, f.pointer(target, (column + i) * plan.panel, scalar))
+
+
+def transposed(f: Function, rows: list[Value]) -> list[Value]:
+    """As many vectors as they have lanes, with rows and columns exchanged."""
+    lanes, distance = len(rows), 1
+    while distance < lanes:
+        upper = [j if not j & distance else lanes + j - distance for j in range(lanes)]
+        lower = [lanes + j if j & distance else j + distance for j in range(lanes)]
+        found = list(rows)
+        for i in range(lanes):
+            if not i & distance:
+                a, b = rows[i], rows[i + distance]
+                found[i], found[i + distance] = f.shuffle(a, b, upper), f.shuffle(a, b, lower)
+        rows = found
+        distance *= 2
+    return rows
