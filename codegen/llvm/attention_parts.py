@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from .builder import BYTES, I64, PTR, Function, Module, Type, Value, constant
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
 from .target import Target
-from .vmath_exp import LEAST, exp_within
+from .vmath_exp import exp_within
 from .vmath_parts import at_least
 
 _PIECES = 16  # that a kernel has at least, if there are blocks enough
+_LOWEST = {"float": -87.0, "double": -708.0}  # where exp is just not subnormal
 _BLOCK = 4  # tiles of rows in a block of queries
 
 
@@ -169,8 +170,13 @@ def over_lanes(f: Function, a: Value, join: Callable[[Function, Value, Value], V
 
 
 def exponential(f: Function, x: Value) -> Value:
-    """exp of scores less their highest one or their log-sum-exp, which are not above 0."""
-    return exp_within(f, at_least(f, x, LEAST[x.type.scalar]))
+    """exp of scores less their highest one or their log-sum-exp, which are not above 0.
+
+    What would be subnormal is 0: processors take a hundred cycles to make such numbers, and hidden keys would all be such.
+    """
+    lowest = constant(_LOWEST[x.type.scalar], x.type)
+    power = exp_within(f, at_least(f, x, _LOWEST[x.type.scalar]))
+    return f.select(f.compare("lt", x, lowest), constant(0, x.type), power)
 
 
 def plus(f: Function, a: Value, b: Value) -> Value:
