@@ -55,7 +55,17 @@ def bind(
     The arrays are only looked at: they have to stay alive until it returns.
     """
     words = _descriptor(step, binding, constants, (PARALLEL if parallel else 0) | (RELEASES if releases_gil else 0))
-    return _native(words, keep) if _fields_are_known() else _slow(words, binding, keep)
+    with jit.at_work:
+        known = _fields_are_known()
+    return _native(words, keep) if known else _slow(words, binding, keep)
+
+
+def measured(program: Program) -> dict[str, float]:
+    """What a parallel program has found out about itself: seconds for a run on all threads and alone, 0 for not tried yet."""
+    state = program.__self__[HEAD["state"] :]  # type: ignore[attr-defined]
+    rate = threads.pool().ticks_per_second
+    found = {name: float(state[choice.STATE[f"ticks_{name}"]]) / rate for name in ("together", "alone")}
+    return {**found, "runs alone": float(state[choice.STATE["alone"]])}
 
 
 def _descriptor(step: int, binding: Binding, constants: Sequence[int], flags: int) -> Any:
@@ -103,9 +113,8 @@ class _Code:
         types = {"list_type": id(list), "float_type": id(float), "array_type": id(np.ndarray), "type_error": id(TypeError)}
         imports = {**python, **types, **pool.imports(), "pool": pool.address}
         self.library = jit.link(jit.objects([entry_text.text()]), imports, ["tj_program", "tj_epoch", "tj_copy"])
-        self.definition = _Definition(
-            b"program", self.library["tj_program"], 0x80, b"Runs a compiled program."
-        )  # METH_FASTCALL
+        fastcall = 0x80  # METH_FASTCALL: arguments come as an array
+        self.definition = _Definition(b"program", self.library["tj_program"], fastcall, b"Runs a compiled program.")
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 

@@ -28,7 +28,7 @@ from .. import cache as disk
 from . import perf
 from .target import Target, host
 
-_at_work = threading.RLock()  # held by who compiles or links
+at_work = threading.RLock()  # held by who compiles or links, or makes what there is one of in a process
 _of_thread = threading.local()
 _numbers = itertools.count()
 
@@ -56,7 +56,7 @@ class Library:
 
 def compile_text(text: str, target: Target | None = None, opt: int = 3) -> bytes:
     """One module as an object. The text is verified; `opt` is how hard the code generator tries, 0 to 3."""
-    with _at_work:
+    with at_work:
         return _emit(text, target or host(), opt, as_object=True)
 
 
@@ -64,7 +64,7 @@ def compile_all(texts: Sequence[str], target: Target | None = None, opt: int = 3
     """Several modules at the same time, in as many threads as compiled code may use."""
     target = target or host()
     threads = min(len(texts), get_num_threads())
-    with _at_work:
+    with at_work:
         if threads <= 1:
             return [_emit(text, target, opt, as_object=True) for text in texts]
         longest_first = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
@@ -97,7 +97,7 @@ def versions() -> tuple[str, ...]:
 
 def assembly(text: str, target: Target | None = None, opt: int = 3) -> str:
     """What a module becomes, as the CPU's assembly, for people."""
-    with _at_work:
+    with at_work:
         return _emit(text, target or host(), opt, as_object=False).decode()
 
 
@@ -184,7 +184,7 @@ def link(objects: Sequence[bytes], imports: Mapping[str, int], exports: Sequence
     names = list(dict.fromkeys([*exports, *perf.functions(objects)] if perf.wanted() else exports))
     for name in names:
         builder.export_symbol(name)
-    with _at_work:
+    with at_work:
         try:
             linked = builder.link(_linker(), f"tapejit{next(_numbers)}")
         except RuntimeError as error:
@@ -206,4 +206,4 @@ def _linker() -> Any:
 _never_freed: list[Any] = []
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_at_work.acquire, after_in_parent=_at_work.release, after_in_child=_at_work.release)
+    os.register_at_fork(before=at_work.acquire, after_in_parent=at_work.release, after_in_child=at_work.release)

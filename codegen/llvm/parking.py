@@ -79,10 +79,23 @@ entry:
 }
 """
 
-CLOCK = {
+# What differs from CPU to CPU: the counter, a pause while spinning, rounding and the treatment of denormal numbers.
+CPU = {
     "x86_64": """
 declare i64 @llvm.readcyclecounter()
 declare void @llvm.x86.sse2.pause()
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+
+define internal void @keep_float_mode(ptr %to) nounwind {
+  call void @llvm.x86.sse.stmxcsr(ptr %to)
+  ret void
+}
+
+define internal void @take_float_mode(ptr %from) nounwind {
+  call void @llvm.x86.sse.ldmxcsr(ptr %from)
+  ret void
+}
 
 define i64 @tj_ticks() nounwind {
   %t = call i64 @llvm.readcyclecounter()
@@ -95,11 +108,26 @@ define internal void @relax() nounwind {
 }
 """,
     "aarch64": """
-declare i64 @llvm.readsteadycounter()
+!0 = !{!"cntvct_el0"}
+declare i64 @llvm.read_volatile_register.i64(metadata)
 declare void @llvm.aarch64.isb(i32)
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+
+define internal void @keep_float_mode(ptr %to) nounwind {
+  %mode = call i64 @llvm.aarch64.get.fpcr()
+  store i64 %mode, ptr %to
+  ret void
+}
+
+define internal void @take_float_mode(ptr %from) nounwind {
+  %mode = load i64, ptr %from
+  call void @llvm.aarch64.set.fpcr(i64 %mode)
+  ret void
+}
 
 define i64 @tj_ticks() nounwind {
-  %t = call i64 @llvm.readsteadycounter()
+  %t = call i64 @llvm.read_volatile_register.i64(metadata !0)
   ret i64 %t
 }
 
@@ -160,7 +188,7 @@ leave:
 
 def text(architecture: str, futex: bool) -> str:
     """Functions that wait and wake; `$names` in it are places in the pool."""
-    return CLOCK[architecture] + (PARKING_BY_FUTEX if futex else PARKING_BY_CONDITION) + WAIT
+    return CPU[architecture] + (PARKING_BY_FUTEX if futex else PARKING_BY_CONDITION) + WAIT
 
 
 def values(architecture: str) -> dict[str, object]:

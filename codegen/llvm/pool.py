@@ -24,6 +24,7 @@ LAYOUT = {
     "table": 16,
     "threads": 24,  # i64: that take part, with the caller; 0 before the first step
     "asked": 32,  # i64: that were asked for when the workers were made
+    "float_mode": 40,  # the caller's, for all: the bits of a result do not depend on who computes it
     "arrived": 64,  # i32: at the barrier
     "phase": 128,  # i32: grows when a barrier opens
     "done": 192,  # i32: workers that are through with the step
@@ -104,6 +105,7 @@ entry:
   %step_at = getelementptr i8, ptr %pool, i64 $step
   %table_at = getelementptr i8, ptr %pool, i64 $table
   %threads_at = getelementptr i8, ptr %pool, i64 $threads
+  %float_mode = getelementptr i8, ptr %pool, i64 $float_mode
   %done = getelementptr i8, ptr %pool, i64 $done
   %finished = getelementptr i8, ptr %pool, i64 $finished
   %idle = getelementptr i8, ptr %pool, i64 $idle
@@ -137,6 +139,7 @@ idling:
 work:
   %haste = load i64, ptr %haste_at
   store i64 %haste, ptr %budget_at
+  call void @take_float_mode(ptr %float_mode)
   %step = load ptr, ptr %step_at
   %table = load ptr, ptr %table_at
   %threads = load i64, ptr %threads_at
@@ -314,6 +317,8 @@ together:
   store i64 %haste, ptr %budget_at
   store ptr %step, ptr %step_at
   store ptr %table, ptr %table_at
+  %float_mode = getelementptr i8, ptr %pool, i64 $float_mode
+  call void @keep_float_mode(ptr %float_mode)
   %parks = load i64, ptr %parks_at
   %barriers = load i64, ptr %barriers_at
   %unfinished = load i32, ptr %finished
@@ -371,7 +376,7 @@ define i32 @tj_stop(ptr %pool) nounwind {
 
 def text(architecture: str, parking: str) -> str:
     """The whole module. `parking` is "futex", "condition" or "none"; for "none" there are no workers at all."""
-    if parking == "none" or architecture not in waiting.CLOCK:
+    if parking == "none" or architecture not in waiting.CPU:
         return WITHOUT_WORKERS
     parts = waiting.text(architecture, parking == "futex") + BARRIER + WORKER + WORKERS + RUN
     values: dict[str, object] = {**LAYOUT, **{f"slot_{name}": at for name, at in SLOT.items()}}

@@ -80,9 +80,14 @@ class Pool:
         return (self._ticks() - ticks) / (time.perf_counter() - began)
 
 
-@cache
 def pool() -> Pool:
     """The pool of this process."""
+    with jit.at_work:  # so that two threads do not make two
+        return _pool()
+
+
+@cache
+def _pool() -> Pool:
     made = Pool("futex" if sys.platform == "linux" else "condition" if os.name == "posix" else "none")
     _kept.append(made)
     atexit.register(_stop_at_exit, made)
