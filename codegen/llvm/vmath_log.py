@@ -1,0 +1,153 @@
+"""Vector maths: logarithms and powers.
+
+log(x) = n ln 2 + log(m), where x = m 2^n and m is from 0.75 to 1.5. The polynomials are minimax fits (Remez's exchange, 50
+digits), rounded from the lowest coefficient up with the rest fitted again each time, highest power first.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .builder import Function, Value
+from .vmath_exp import LN2, LOG2_E, near_one
+from .vmath_parts import (
+    at_least,
+    at_most,
+    has_wide_instructions,
+    horner,
+    magnitude,
+    mantissa_and_exponent,
+    nearest,
+    number,
+    power_of_two,
+    scaled,
+    with_sign,
+)
+
+LOG2_E_LOW = 2.0355273740931033e-17  # what is left of log2(e)
+TWO_THIRDS_LOW = 3.700743415417188e-17
+
+# (log(1 + t) - t + t^2 / 2) / t^3, for t from -0.25 to 0.5; relative error of log 4.9e-9
+LOG_FLOAT = (
+    -0.04515458270907402,
+    0.10474660992622375,
+    -0.13166239857673645,
+    0.14478400349617004,
+    -0.16646865010261536,
+    0.19990800321102142,
+    -0.25000104308128357,
+    0.3333345055580139,
+)
+# (log((1 + s) / (1 - s)) / s - 2) / s^2 in s^2, for |s| < 0.2; error 3.7e-17
+LOG_DOUBLE = (
+    0.13706836597783795,
+    0.13196625298497464,
+    0.15389551548313615,
+    0.1818172002073855,
+    0.22222223279285763,
+    0.2857142856584668,
+    0.4000000000001122,
+    0.6666666666666666,
+)
+
+
+def log(f: Function, x: Value) -> Value:
+    m, n = mantissa_and_exponent(f, x)
+    t = f.sub(m, number(1.0, x))
+    high, low = LN2[x.type.scalar]
+    rest = f.fma(n, number(low, x), log_rest(f, t))
+    return at_edges(f, x, f.fma(n, number(high, x), f.add(t, rest)))
+
+
+def log_rest(f: Function, t: Value) -> Value:
+    """log(1 + t) - t, for t from -0.25 to 0.5."""
+    square = f.mul(t, t)
+    if t.type.scalar == "float":
+        return f.fma(square, number(-0.5, t), f.mul(f.mul(square, t), horner(f, t, LOG_FLOAT)))
+    s = f.div(t, f.add(t, number(2.0, t)))
+    z = f.mul(s, s)
+    half = f.mul(square, number(0.5, t))
+    return f.sub(f.mul(s, f.fma(z, horner(f, z, LOG_DOUBLE), half)), half)
+
+
+def at_edges(f: Function, x: Value, value: Value) -> Value:
+    """A logarithm as it is at 0, at infinity and below 0. AVX-512's instructions have got it right already."""
+    if has_wide_instructions(f, x):
+        return value
+    zero, infinity = number(0.0, x), number(math.inf, x)
+    value = f.select(f.compare("eq", x, zero), number(-math.inf, x), value)
+    value = f.select(f.compare("lt", x, zero), number(math.nan, x), value)
+    return f.select(f.compare("lt", x, infinity), value, x)
+
+
+# ---- powers
+
+
+def pow(f: Function, x: Value, y: Value) -> Value:
+    """|x|^y by logarithms, and the cases that C's pow has."""
+    size = magnitude(f, x)
+    value = pow_float(f, size, y) if x.type.scalar == "float" else pow_double(f, size, y)
+    one, zero, infinity = number(1.0, x), number(0.0, x), number(math.inf, x)
+    half = f.mul(y, number(0.5, x))
+    whole = f.compare("eq", f.intrinsic("trunc", y), y)
+    even = f.compare("eq", f.intrinsic("trunc", half), half)  # so is whatever is beyond the mantissa, and infinity
+    negative = f.compare("lt", x, zero)
+    impossible = f.and_(f.and_(negative, f.not_(whole)), f.compare("ne", size, infinity))
+    value = f.select(impossible, number(math.nan, x), value)
+    odd = f.and_(whole, f.not_(even))
+    value = f.select(odd, with_sign(f, value, x), value)
+    certain = f.or_(f.compare("eq", y, zero), f.compare("eq", x, one))
+    certain = f.or_(certain, f.and_(f.compare("eq", size, one), f.compare("eq", magnitude(f, y), infinity)))
+    return f.select(certain, one, value)
+
+
+def pow_float(f: Function, x: Value, y: Value) -> Value:
+    """x^y for x >= 0, through double, which has all the bits that the product of y and the logarithm needs."""
+    wide_x, wide_y = f.convert("fpext", x, "double"), f.convert("fpext", y, "double")
+    exponent = f.mul(wide_y, f.mul(log(f, wide_x), number(LOG2_E, wide_x)))
+    exponent = at_most(f, at_least(f, exponent, -200.0), 200.0)
+    n = nearest(f, exponent, 1.0)
+    r = f.mul(f.sub(exponent, n.value), number(math.log(2), exponent))
+    return f.convert("fptrunc", f.mul(near_one(f, r), power_of_two(f, n)), "float")
+
+
+def pow_double(f: Function, x: Value, y: Value) -> Value:
+    """x^y for x >= 0. The logarithm has to have 12 bits more than a double: it is a sum of two."""
+    high, low = log2_in_two(f, x)
+    product = f.mul(y, high)
+    rest = f.fma(y, low, f.fma(y, high, f.neg(product)))
+    exponent = at_most(f, at_least(f, product, -1200.0), 1200.0)
+    n = nearest(f, exponent, 1.0)
+    rest = f.select(f.compare("eq", exponent, product), rest, number(0.0, x))
+    r = f.mul(f.add(f.sub(exponent, n.value), rest), number(math.log(2), x))
+    return scaled(f, near_one(f, r), n)
+
+
+def log2_in_two(f: Function, x: Value) -> tuple[Value, Value]:
+    """log2(x) = n + log2(e) (2 s + 2/3 s^3 + s^5 p(s^2)), where s = (m - 1) / (m + 1); two terms to twice the bits."""
+    m, n = mantissa_and_exponent(f, x)
+    one = number(1.0, x)
+    t, below = f.sub(m, one), f.add(m, one)
+    below_low = f.sub(m, f.sub(below, one))
+    s = f.div(t, below)
+    left = f.fma(f.neg(s), below_low, f.fma(f.neg(s), below, t))
+    s_low = f.div(left, below)
+    square = f.mul(s, s)
+    square_low = f.fma(f.add(s, s), s_low, f.fma(s, s, f.neg(square)))
+    # 2 + 2/3 s^2 + rest, in two
+    third = number(2 / 3, x)
+    term = f.mul(square, third)
+    term_low = f.fma(square, third, f.neg(term))
+    term_low = f.fma(square_low, third, f.fma(square, number(TWO_THIRDS_LOW, x), term_low))
+    term_low = f.fma(f.mul(square, square), horner(f, square, LOG_DOUBLE[:-1]), term_low)
+    bend = f.add(number(2.0, x), term)
+    bend_low = f.add(f.sub(term, f.sub(bend, number(2.0, x))), term_low)
+    high, low = product_in_two(f, s, s_low, bend, bend_low)
+    high, low = product_in_two(f, high, low, number(LOG2_E, x), number(LOG2_E_LOW, x))
+    total = f.add(n, high)
+    return at_edges(f, x, total), f.add(f.sub(high, f.sub(total, n)), low)
+
+
+def product_in_two(f: Function, a: Value, a_low: Value, b: Value, b_low: Value) -> tuple[Value, Value]:
+    high = f.mul(a, b)
+    return high, f.fma(a, b_low, f.fma(a_low, b, f.fma(a, b, f.neg(high))))
