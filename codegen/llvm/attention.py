@@ -81,7 +81,7 @@ class _Forward:
         f, plan, spec = self.f, self.plan, self.spec
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
         key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
-        panels(f, plan, key, spec.width, spec.scale, self.keys)
+        panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
         values = vectors_in(f, plan, value, integer(spec.seen), spec.value_width, self.values)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
@@ -119,55 +119,51 @@ class _Forward:
         sight.products(self.module, query, self.keys, self.spec.width, self.scores, start, end, tiles)
         with f.loop(sight.first_tile(start), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
-            self.softmax(row, start, sight)
+            with f.loop(0, plan.rows, plan.together) as group:
+                self.softmax(row, f.add(row, group.index), start, sight)
             depth = f.sub(least(f, sight.seen_by(f.add(row, integer(plan.rows - 1))), end), start)
             left, out = moved(f, self.scores, row, plan.scalar), moved(f, self.found, row, plan.scalar)
             across(
                 f, self.module, plan, left, moved(f, values, start, plan.scalar), out, plan.value_width, depth, not self.single
             )
 
-    def softmax(self, row: Value, start: Value, sight: Sight) -> None:
-        """Scores of a tile's rows to exponentials that are not divided yet."""
-        f, plan = self.f, self.plan
-        lowest = [constant(-math.inf, plan.kind)] * plan.rows
+    def softmax(self, tile: Value, row: Value, start: Value, sight: Sight) -> None:
+        """Scores of a few of a tile's rows to exponentials, which are divided at the end."""
+        f, plan, which = self.f, self.plan, range(self.plan.together)
+        lowest = [constant(-math.inf, plan.kind)] * plan.together
 
         def raise_(column: Value, hidden: bool, highest: list[Value]) -> list[Value]:
             found = []
-            for i in range(plan.rows):
+            for i in which:
                 score, changed = sight.score(row, i, start, column, hidden)
                 if changed:
                     f.store(score, sight.place(row, i, column))
                 found.append(larger(f, score, highest[i]))
             return found
 
-        highest = [over_lanes(f, x, larger) for x in sight.over_columns(row, start, self.at_a_time, lowest, raise_)]
-        for i in range(0, plan.rows, 4):
-            self.exponentials(row, start, sight, i, highest[i : i + 4])
-
-    def exponentials(self, row: Value, start: Value, sight: Sight, i: int, highest: list[Value]) -> None:
-        f, plan = self.f, self.plan
-        where = [(f.add(row, integer(i + k))) for k in range(len(highest))]
-        places = [(f.pointer(self.highest, r, plan.scalar), f.pointer(self.sums, r, plan.scalar)) for r in where]
+        highest = [over_lanes(f, x, larger) for x in sight.over_columns(tile, start, self.at_a_time, lowest, raise_)]
+        where = [f.add(row, integer(i)) for i in which]
+        tops = [f.pointer(self.highest, r, plan.scalar) for r in where]
+        totals = [f.pointer(self.sums, r, plan.scalar) for r in where]
         if not self.single:
-            highest = [larger(f, number(f, top, plan.kind), x) for (top, _), x in zip(places, highest, strict=True)]
+            highest = [larger(f, number(f, top, plan.kind), x) for top, x in zip(tops, highest, strict=True)]
         shifts = [self.shift(x) for x in highest]
 
         def power(column: Value, hidden: bool, sums: list[Value]) -> list[Value]:
             found = []
-            for k, shift in enumerate(shifts):
-                place = sight.place(row, i + k, column)
-                p = exponential(f, f.sub(f.load(place, plan.kind), shift))
+            for i in which:
+                place = sight.place(row, i, column)
+                p = exponential(f, f.sub(f.load(place, plan.kind), shifts[i]))
                 f.store(p, place)
-                found.append(f.add(sums[k], p))
+                found.append(f.add(sums[i], p))
             return found
 
-        nothing = [constant(0, plan.kind)] * len(highest)
-        sums = [over_lanes(f, x, plus) for x in sight.over_columns(row, start, self.at_a_time, nothing, power, alike=True)]
-        for (top, total), r, x, shift, s in zip(places, where, highest, shifts, sums, strict=True):
-            if not self.single:
-                s = self.scaled_down(r, top, total, shift, s)
-            f.store(first_of(f, x), top)
-            f.store(first_of(f, s), total)
+        nothing = [constant(0, plan.kind)] * plan.together
+        sums = [over_lanes(f, x, plus) for x in sight.over_columns(tile, start, self.at_a_time, nothing, power, alike=True)]
+        for i in which:
+            total = sums[i] if self.single else self.scaled_down(where[i], tops[i], totals[i], shifts[i], sums[i])
+            f.store(first_of(f, highest[i]), tops[i])
+            f.store(first_of(f, total), totals[i])
 
     def shift(self, highest: Value) -> Value:
         """What is taken from scores. Rows without any key so far have no highest score."""

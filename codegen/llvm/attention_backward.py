@@ -40,7 +40,6 @@ from .micro import scaled
 from .target import Target
 
 _ROWS = 64  # rows of keys in a piece of the second phase
-_TOGETHER = 4  # rows whose scores are worked on at a time
 
 
 def emit_backward(module: Module, name: str, spec: Attention, pointers: int, target: Target) -> Kernel | None:
@@ -136,10 +135,10 @@ class _Backward:
         f, plan, spec = self.f, self.plan, self.spec
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
         key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
-        panels(f, plan, key, spec.width, spec.scale, self.keys)
+        panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         if self.sloped:
             value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
-            panels(f, plan, value, spec.value_width, 1, self.values)
+            panels(self.module, f, plan, value, spec.value_width, 1, self.values)
         if spec.of_query is not None:
             key = vectors_in(f, plan, key, integer(spec.seen), spec.width, self.key_rows)
         sums = self.own_sums
@@ -168,8 +167,9 @@ class _Backward:
             sight.products(self.module, pull, self.values, spec.value_width, self.slopes, start, end, tiles)
         log_total = matrix(f, spec.log_total, spec.batch, head, spec.scalar)
         with f.loop(integer(0), tiles) as tile:
-            for i in range(0, plan.rows, _TOGETHER):
-                self.slopes_of(scaled(f, tile.index, plan.rows), range(i, min(i + _TOGETHER, plan.rows)), sight, log_total)
+            row = scaled(f, tile.index, plan.rows)
+            with f.loop(0, plan.rows, plan.together) as group:
+                self.slopes_of(row, f.add(row, group.index), sight, log_total)
         if spec.of_value is not None:
             self.add_to(self.sums.of(f, sums, spec.of_value), self.scores, pull, plan.value_width, first, count, end)
         if spec.of_key is not None:
@@ -183,9 +183,9 @@ class _Backward:
         found = moved(f, matrix(f, layout, self.spec.batch, head, plan.scalar), first, plan.scalar)
         return (vectors_in if plan.even else copied)(f, plan, found, count, width, room)
 
-    def slopes_of(self, row: Value, which: range, sight: Sight, log_total: Rows) -> None:
-        """Scores of some rows to probabilities, and the gradients of these to slopes of the scores."""
-        f, plan, spec = self.f, self.plan, self.spec
+    def slopes_of(self, tile: Value, row: Value, sight: Sight, log_total: Rows) -> None:
+        """Scores of a few of a tile's rows to probabilities, and the gradients of these to slopes of the scores."""
+        f, plan, spec, which = self.f, self.plan, self.spec, range(self.plan.together)
         last = integer(spec.queries - 1)
         at = [least(f, f.add(f.add(sight.first, row), integer(i)), last) for i in which]
         totals = [number(f, log_total.at(f, r, plan.scalar), plan.kind) for r in at]
@@ -200,7 +200,7 @@ class _Backward:
             return found
 
         nothing = [constant(0, plan.kind)] * len(which)
-        sums = sight.over_columns(row, integer(0), plan.keys, nothing, probabilities)
+        sums = sight.over_columns(tile, integer(0), plan.keys, nothing, probabilities)
         if not self.sloped:
             return
         means = [over_lanes(f, x, plus) for x in sums]
@@ -212,7 +212,7 @@ class _Backward:
                 f.store(f.mul(f.mul(p, scale), f.sub(f.load(place, plan.kind), mean)), place)
             return none
 
-        sight.over_columns(row, integer(0), plan.keys, [], slope, alike=True)
+        sight.over_columns(tile, integer(0), plan.keys, [], slope, alike=True)
 
     def slope_place(self, row: Value, i: int, column: Value) -> Value:
         f, scalar = self.f, self.plan.scalar

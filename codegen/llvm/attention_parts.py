@@ -85,13 +85,14 @@ class Plan:
         self.spec, self.scalar = spec, spec.scalar
         self.lanes = target.lanes(spec.scalar)
         many = target.bits == 512 or target.triple.startswith(("aarch64", "arm64"))  # 32 registers or 16
-        self.rows = min(8 if many else 4, spec.queries)
+        self.rows = 8 if many and spec.queries >= 8 else min(4, spec.queries)
         self.vectors = 2
         self.panel = self.vectors * self.lanes
         self.block = self.rows * min(_BLOCK, -(-spec.queries // self.rows))
         self.blocks = -(-spec.queries // self.block)
         self.heads = math.prod(spec.key_batch)
         self.shares = min(-(-_PIECES // self.heads), self.blocks * spec.group)
+        self.together = min(4, self.rows)  # rows whose scores are worked on at a time
         self.kind = Type(spec.scalar, self.lanes)
         self.width = rounded(spec.width, self.lanes)
         self.value_width = rounded(spec.value_width, self.lanes)
@@ -283,45 +284,56 @@ def clear(f: Function, plan: Plan, room: Value, elements: int) -> None:
         f.store(constant(0, plan.kind), f.pointer(room, loop.index, plan.scalar))
 
 
-def panels(f: Function, plan: Plan, source: Rows, width: int, factor: float, room: Value) -> None:
+def panels(module: Module, f: Function, plan: Plan, source: Rows, width: int, factor: float, room: Value) -> None:
     """Keys (or values) times a factor, as panels: `panel` keys side by side for each column, and zeros after the last key."""
-    seen, lanes = plan.spec.seen, plan.lanes
-    with f.loop(0, seen - seen % lanes, lanes) as loop:
-        turned(f, plan, source, loop.index, lanes, width, factor, room)
-    for start in range(seen - seen % lanes, plan.keys, lanes):
-        turned(f, plan, source, integer(start), max(min(seen - start, lanes), 0), width, factor, room)
+    lanes, scalar, times = plan.lanes, plan.scalar, constant(factor, Type(plan.scalar))
+    whole = plan.spec.seen - plan.spec.seen % lanes
+
+    def columns_of(key: Value, count: int) -> None:
+        inside = f.rem(key, integer(plan.panel))
+        start, target = source.at(f, key, scalar), f.pointer(room, f.add(scaled(f, f.sub(key, inside), width), inside), scalar)
+
+        def square(column: Value, columns: int) -> None:
+            here = f.pointer(start, scaled(f, column, source.column), scalar)
+            there = f.pointer(target, scaled(f, column, plan.panel), scalar)
+            f.call_local(turned(module, plan, source, count, columns), None, here, there, times)
+
+        with f.loop(0, width - width % lanes, lanes) as loop:
+            square(loop.index, lanes)
+        if width % lanes:
+            square(integer(width - width % lanes), width % lanes)
+
+    if whole:
+        with f.loop(0, whole, lanes) as loop:
+            columns_of(loop.index, lanes)
+    for key in range(whole, plan.keys, lanes):
+        columns_of(integer(key), max(plan.spec.seen - key, 0))
 
 
-def turned(f: Function, plan: Plan, source: Rows, first: Value, count: int, width: int, factor: float, room: Value) -> None:
-    """As many keys as there are lanes, of which `count` are there, put into their panel."""
+def turned(module: Module, plan: Plan, source: Rows, count: int, columns: int) -> str:
+    """A function of (keys, panel, factor) that puts `columns` columns of `count` keys into a panel."""
     lanes, scalar = plan.lanes, plan.scalar
-    inside = f.rem(first, integer(plan.panel))
-    panel = f.add(scaled(f, f.sub(first, inside), width), inside)
-    target = f.pointer(room, panel, scalar)
-    start = source.at(f, first, scalar)
-    times = constant(factor, plan.kind)
-    for column, mask in columns(plan, width):
-        found = []
-        for i in range(lanes):
-            row = f.pointer(start, i * source.row, scalar)
-            found.append(fetch(f, plan, source, row, column, mask) if i < count else constant(0, plan.kind))
-        found = transposed(f, found) if count else found
-        for i, value in enumerate(found[: width - column]):
-            value = value if factor == 1 else f.mul(value, times)
-            f.store(value, f.pointer(target, (column + i) * plan.panel, scalar))
+    name = f"turned_{scalar}{lanes}_{count}x{columns}_{source.row}_{source.column}".replace("-", "m")
+    if name not in module.functions:
+        f = module.function(name, [("keys", PTR), ("panel", PTR), ("factor", Type(scalar))], internal=True)
+        start, target, factor = f.params
+        mask, times, zero = first_lanes(columns, lanes), f.splat(factor, lanes), constant(0, plan.kind)
+        rows = [fetch(f, plan, source, f.pointer(start, i * source.row, scalar), 0, mask) for i in range(count)]
+        found = transposed(f, rows + [zero] * (lanes - count)) if count else [zero] * lanes
+        for i, value in enumerate(found[:columns]):
+            f.store(f.mul(value, times), f.pointer(target, i * plan.panel, scalar))
+        f.back()
+    return name
 
 
 def transposed(f: Function, rows: list[Value]) -> list[Value]:
-    """As many vectors as they have lanes, with rows and columns exchanged."""
-    lanes, distance = len(rows), 1
-    while distance < lanes:
-        upper = [j if not j & distance else lanes + j - distance for j in range(lanes)]
-        lower = [lanes + j if j & distance else j + distance for j in range(lanes)]
-        found = list(rows)
-        for i in range(lanes):
-            if not i & distance:
-                a, b = rows[i], rows[i + distance]
-                found[i], found[i + distance] = f.shuffle(a, b, upper), f.shuffle(a, b, lower)
+    """As many vectors as they have lanes, with rows and columns exchanged: each round interleaves the two halves."""
+    lanes = len(rows)
+    half = lanes // 2
+    pairs = [i // 2 + lanes * (i % 2) for i in range(lanes)]
+    for _ in range(lanes.bit_length() - 1):
+        found = []
+        for a, b in zip(rows[:half], rows[half:], strict=True):
+            found += [f.shuffle(a, b, pairs), f.shuffle(a, b, [half + i for i in pairs])]
         rows = found
-        distance *= 2
     return rows

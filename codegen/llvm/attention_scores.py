@@ -58,15 +58,15 @@ class Sight:
                 call(f, left.at(f, row, scalar), panel, Rows(column, out.row).at(f, row, scalar), integer(width))
 
     def over_columns(
-        self, row: Value, start: Value, most_keys: int, carried: list[Value], body: Body, alike: bool = False
+        self, tile: Value, start: Value, most_keys: int, carried: list[Value], body: Body, alike: bool = False
     ) -> list[Value]:
         """Vectors of columns that a tile's rows see, from a key on. `alike`: the body is the same for hidden keys."""
         f, plan, spec = self.f, self.plan, self.plan.spec
-        last = self.columns_seen(row, plan.rows - 1, start, most_keys)
+        last = self.columns_seen(tile, plan.rows - 1, start, most_keys)
         some_hidden = spec.causal or spec.seen % plan.lanes != 0
         whole = last
         if some_hidden and not alike:
-            least_seen = self.columns_seen(row, 0, start, most_keys)
+            least_seen = self.columns_seen(tile, 0, start, most_keys)
             whole = f.sub(least_seen, f.rem(least_seen, integer(plan.lanes)))
         with f.loop(integer(0), whole, plan.lanes, carried=carried) as loop:
             loop.next(*body(loop.index, False, loop.carried))
