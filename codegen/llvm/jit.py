@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from ctypes import byref, c_char_p, string_at
 from functools import cache
 from typing import Any
@@ -205,5 +206,18 @@ def _linker() -> Any:
 
 _never_freed: list[Any] = []
 
+_inner = getattr(ffi.lib, "_lock", nullcontext())  # llvmlite's, which libraries take too when they are freed
+
+
+def _before_fork() -> None:
+    at_work.acquire()
+    _inner.__enter__()
+
+
+def _after_fork() -> None:
+    _inner.__exit__(None, None, None)
+    at_work.release()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=at_work.acquire, after_in_parent=at_work.release, after_in_child=at_work.release)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
