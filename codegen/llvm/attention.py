@@ -16,6 +16,7 @@ from .attention_parts import (
     Room,
     Rows,
     across,
+    ahead,
     clear,
     columns,
     copied,
@@ -81,8 +82,12 @@ class _Forward:
         f, plan, spec = self.f, self.plan, self.spec
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
         key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
-        panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
+        ahead(f, plan, value, spec.seen, spec.value_width)
+        panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
+        if plan.shares == 1:
+            following = f.add(head, integer(1))
+            ahead(f, plan, matrix(f, spec.key, spec.key_batch, following, spec.scalar), spec.seen, spec.width)
         values = vectors_in(f, plan, value, integer(spec.seen), spec.value_width, self.values)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
             inside = f.div(item.index, integer(plan.blocks))
@@ -92,6 +97,9 @@ class _Forward:
     def block(self, head: Value, first: Value, values: Rows) -> None:
         """A block of query rows, from `first` on."""
         f, plan, spec = self.f, self.plan, self.spec
+        assert spec.out is not None
+        out = moved(f, matrix(f, spec.out, spec.batch, head, spec.scalar), first, spec.scalar)
+        ahead(f, plan, out, plan.block, spec.value_width, to_write=True)
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
         query = moved(f, matrix(f, spec.query, spec.batch, head, spec.scalar), first, spec.scalar)
@@ -103,7 +111,7 @@ class _Forward:
             self.begin()
             with f.loop(integer(0), sight.seen_by(integer(plan.block - 1)), self.at_a_time) as loop:
                 self.keys_from(loop.index, tiles, query, values, sight)
-        self.finish(head, first, count)
+        self.finish(head, first, count, out)
 
     def begin(self) -> None:
         f, plan = self.f, self.plan
@@ -183,11 +191,9 @@ class _Forward:
             f.store(f.mul(f.load(place, plan.kind), factor), place)
         return f.add(f.mul(number(f, total, plan.kind), factor), sums)
 
-    def finish(self, head: Value, first: Value, count: Value) -> None:
+    def finish(self, head: Value, first: Value, count: Value, out: Rows) -> None:
         """Divides by the sums and writes the results of a block."""
         f, plan, spec = self.f, self.plan, self.spec
-        assert spec.out is not None
-        out = moved(f, matrix(f, spec.out, spec.batch, head, spec.scalar), first, spec.scalar)
         log_total = moved(f, matrix(f, spec.log_total, spec.batch, head, spec.scalar), first, spec.scalar)
         for start in range(0, plan.block, plan.lanes):
             self.statistics(start, first_lanes(plan.block - start, plan.lanes))

@@ -16,6 +16,7 @@ from .attention_parts import (
     Room,
     Rows,
     across,
+    ahead,
     clear,
     columns,
     copied,
@@ -135,10 +136,15 @@ class _Backward:
         f, plan, spec = self.f, self.plan, self.spec
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
         key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
+        value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
+        if self.sloped:
+            ahead(f, plan, value, spec.seen, spec.value_width)
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         if self.sloped:
-            value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
             panels(self.module, f, plan, value, spec.value_width, 1, self.values)
+        if plan.shares == 1:
+            following = f.add(head, integer(1))
+            ahead(f, plan, matrix(f, spec.key, spec.key_batch, following, spec.scalar), spec.seen, spec.width)
         if spec.of_query is not None:
             key = vectors_in(f, plan, key, integer(spec.seen), spec.width, self.key_rows)
         sums = self.own_sums
@@ -160,6 +166,10 @@ class _Backward:
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
         query = self.rows_of(spec.query, head, first, count, spec.width, self.queries)
         pull = self.rows_of(spec.pull, head, first, count, spec.value_width, self.pulls)
+        of_query = None
+        if spec.of_query is not None:
+            of_query = moved(f, matrix(f, spec.of_query, spec.batch, head, spec.scalar), first, spec.scalar)
+            ahead(f, plan, of_query, plan.block, spec.width, to_write=True)
         sight = Sight(f, plan, head, first, self.scores)
         start, end = integer(0), sight.seen_by(integer(plan.block - 1))
         sight.products(self.module, query, self.keys, spec.width, self.scores, start, end, tiles)
@@ -174,8 +184,8 @@ class _Backward:
             self.add_to(self.sums.of(f, sums, spec.of_value), self.scores, pull, plan.value_width, first, count, end)
         if spec.of_key is not None:
             self.add_to(self.sums.of(f, sums, spec.of_key), self.slopes, query, plan.width, first, count, end)
-        if spec.of_query is not None:
-            self.of_query(spec.of_query, head, first, count, tiles, key, sight)
+        if of_query is not None:
+            self.of_query(of_query, count, tiles, key, sight)
 
     def rows_of(self, layout: Layout, head: Value, first: Value, count: Value, width: int, room: Value) -> Rows:
         """A block's rows, to be read as vectors and by whole tiles."""
@@ -237,14 +247,13 @@ class _Backward:
             right_part, out = moved(f, right, from_row, scalar), moved(f, sums, key.index, scalar)
             across(f, self.module, plan, turned, right_part, out, width, f.sub(count, from_row), True)
 
-    def of_query(self, result: Layout, head: Value, first: Value, count: Value, tiles: Value, key: Rows, sight: Sight) -> None:
+    def of_query(self, out: Rows, count: Value, tiles: Value, key: Rows, sight: Sight) -> None:
         f, plan, spec, scalar = self.f, self.plan, self.spec, self.plan.scalar
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             depth = sight.seen_by(f.add(row, integer(plan.rows - 1)))
             left, found = moved(f, self.slopes, row, scalar), moved(f, self.found, row, scalar)
             across(f, self.module, plan, left, key, found, plan.width, depth, False)
-        out = moved(f, matrix(f, result, spec.batch, head, scalar), first, scalar)
         with f.loop(integer(0), count) as loop:
             start, target = self.found.at(f, loop.index, scalar), out.at(f, loop.index, scalar)
             for column, mask in columns(plan, spec.width):

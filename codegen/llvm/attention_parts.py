@@ -20,6 +20,7 @@ from .target import Target
 from .vmath_exp import exp_within
 from .vmath_parts import at_least
 
+_LINE = 64  # bytes that memory is fetched by
 _PIECES = 16  # that a kernel has at least, if there are blocks enough
 _LOWEST = {"float": -87.0, "double": -708.0}  # where exp is just not subnormal
 _BLOCK = 4  # tiles of rows in a block of queries
@@ -276,6 +277,16 @@ def vectors_in(f: Function, plan: Plan, source: Rows, count: Value, width: int, 
     """Rows that a tile can read vectors of: as they are, or copied."""
     whole = source.column == 1 and width % plan.lanes == 0
     return source if whole else copied(f, plan, source, count, width, room)
+
+
+def ahead(f: Function, plan: Plan, rows: Rows, count: int, width: int, to_write: bool = False) -> None:
+    """Asks for rows before they are needed: they are far apart, where the processor does not foresee them."""
+    if rows.column != 1:
+        return
+    with f.loop(0, count) as loop:
+        start = rows.at(f, loop.index, plan.scalar)
+        for column in range(0, width, _LINE // BYTES[plan.scalar]):
+            f.prefetch(f.pointer(start, column, plan.scalar), to_write)
 
 
 def clear(f: Function, plan: Plan, room: Value, elements: int) -> None:
