@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,17 +102,18 @@ def serve(library: str, workloads: Workloads) -> None:
 class Worker:
     """A process in which one library answers questions."""
 
-    def __init__(self, script: str, library: str) -> None:
-        command = [sys.executable, str(Path(script).resolve()), "--serve", library]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, script: str, *served: str, python: str = sys.executable, variables: Mapping[str, str] = {}) -> None:
+        command = [python, str(Path(script).resolve()), "--serve", *served]
+        environment = {**os.environ, **variables}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
-    def ask(self, **request: Any) -> float:
+    def ask(self, **request: Any) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None
         print(json.dumps(request), file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit("a benchmark process died; its error is above")
-        return float(json.loads(line))
+        return json.loads(line)
 
     def close(self) -> None:
         assert self.process.stdin is not None

@@ -1,0 +1,100 @@
+"""The benchmark of training steps: a tiny workload runs, and wrong results never become times. Nothing is timed here."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tapejit as tj
+
+BENCH = Path(__file__).resolve().parents[1] / "bench"
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Modules of `bench/`, which are scripts beside each other and no package."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCH / "steps.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_tiny_step_in_all_ways(tmp_path: Path) -> None:
+    file, picture = tmp_path / "found.json", tmp_path / "found.png"
+    few = ("--rounds", "1", "--seconds", "0.01", "--steps", "2", "--no-warm")
+    ran = bench("tiny", "--peers", "jax", "--jax-python", "/no/python", *few, "--json", str(file), "--plot", str(picture))
+    assert ran.returncode == 0, ran.stderr
+    assert "JAX jit is skipped: there is no interpreter /no/python" in ran.stdout
+    assert "6 losses agree" in ran.stdout and "floor" in ran.stdout
+    (row,) = json.loads(file.read_text())
+    assert list(row["variants"]) == ["eager", "compiled", "pure"]
+    for found in row["variants"].values():
+        assert 0 < found["best"] <= found["median"] and found["peak"] > 0
+    assert row["variants"]["compiled"]["cold"] > 0 and "warm" not in row["variants"]["compiled"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("arguments, sentence", [
+    (["nonsense"], "no workload is called 'nonsense'"),
+    (["tiny", "--peers", "mlx2"], "no peer is called 'mlx2'"),
+    (["tiny", "--rounds", "0"], "at least one round"),
+])  # fmt: skip
+def test_bad_input_is_one_sentence(load: Any, arguments: list[str], sentence: str) -> None:
+    with pytest.raises(SystemExit, match=sentence):
+        load("steps").main(arguments)
+
+
+def test_losses_that_differ_are_a_failure(load: Any) -> None:
+    steps = load("steps")
+    assert steps.agree({"a": [2.0, 1.0], "b": [2.0, 1.0001]}) == pytest.approx(1e-4)
+    for wrong in ([2.0, 1.001], [2.0, math.nan], [2.0]):
+        with pytest.raises(steps.UselessError, match="the losses of b differ from those of a"):
+            steps.agree({"a": [2.0, 1.0], "b": wrong})
+
+
+def test_floors_are_compared_with_the_fastest_peer(load: Any) -> None:
+    floors = load("floors")
+    times = {"compiled": 0.9, "eager": 3.0, "torch": 2.0, "jax": 1.0}
+    row = {"workload": "gru", "variants": {name: {"best": t} for name, t in times.items()}}
+    (line,) = floors.verdicts(row)
+    assert "0.90 x jax" in line and line.endswith("floor 0.70: not reached")
+    row["variants"]["jax"]["best"] = 1.5
+    assert floors.verdicts(row)[0].endswith(": reached")
+
+
+def test_every_workload_has_numbers_code_and_floors(load: Any) -> None:
+    data, torchlike, floors = load("workloads.data"), load("workloads.torchlike"), load("floors")
+    assert list(data.DATA) == list(torchlike.WORKLOADS) == list(floors.FLOORS)
+    first, again = data.makemore(), data.makemore()
+    assert all(np.array_equal(a, again.weights[name]) for name, a in first.weights.items())
+
+
+@pytest.mark.parametrize("name", ["micrograd", "makemore", "gru", "tiny"])
+def test_steps_train(load: Any, name: str) -> None:
+    """On one batch, again and again, the loss has to fall."""
+    training = load("workloads.torchlike").training(tj, name)
+    losses = [training.step(*training.batches[0]).item() for _ in range(10)]
+    assert losses[-1] < losses[0]
+
+
+def test_gradients_of_steps_without_optimizer(load: Any) -> None:
+    """The sizes that libraries are compared by, from NumPy in float64."""
+    data, torchlike, sides = load("workloads.data"), load("workloads.torchlike"), load("sides")
+    numbers = data.cross_entropy(rows=5, classes=7)
+    side = sides.TorchLike.__new__(sides.TorchLike)
+    side.training = torchlike.cross_entropy(tj, numbers)
+    side.training.step(*side.training.batches[0])
+    x, (targets,) = numbers.weights["x"].astype(np.float64), numbers.batches[0]
+    softmax = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    softmax[np.arange(5), targets] -= 1
+    assert side.gradient_size() == pytest.approx(np.linalg.norm(softmax / 5), rel=1e-5)
