@@ -17,7 +17,6 @@ from .attention_parts import (
     Rows,
     across,
     ahead,
-    clear,
     columns,
     copied,
     exponential,
@@ -62,28 +61,49 @@ def emit_backward(module: Module, name: str, spec: Attention, pointers: int, tar
 
 
 class _Sums:
-    """Gradients of a head's keys and values in the making, one after the other, as each piece has them."""
+    """Gradients of a head's keys and values in the making. They are made in the results themselves, if these are whole tiles
+    and no other piece has a share in them; or else one after the other in memory that each piece has for itself."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, spec = plan, plan.spec
-        rows = rounded(spec.seen, plan.rows)
-        self.parts: list[tuple[Layout, int, int]] = []  # the result, its width, and where its sums begin
-        self.elements = 0
-        for result, width in ((spec.of_key, spec.width), (spec.of_value, spec.value_width)):
-            if result is not None:
-                self.parts.append((result, width, self.elements))
-                self.elements += rows * rounded(width, plan.lanes)
+        wanted = ((spec.of_key, spec.width), (spec.of_value, spec.value_width))
+        self.parts = [(result, width) for result, width in wanted if result is not None]
+        whole = all(result.strides[-1] == 1 and width % plan.lanes == 0 for result, width in self.parts)
+        self.direct = plan.shares == 1 and spec.seen % plan.rows == 0 and whole
+        self.height = rounded(spec.seen, plan.rows)
+        self.elements = 0 if self.direct else sum(self.height * rounded(width, plan.lanes) for _, width in self.parts)
 
-    def of(self, f: Function, base: Value, result: Layout) -> Rows:
-        _, width, start = next(part for part in self.parts if part[0] is result)
-        return Rows(f.pointer(base, start, self.plan.scalar), rounded(width, self.plan.lanes))
+    def rows(self, f: Function, head: Value, base: Value) -> dict[Layout, Rows]:
+        """Where the sums of each result are."""
+        plan, found, start = self.plan, {}, 0
+        for result, width in self.parts:
+            if self.direct:
+                found[result] = matrix(f, result, plan.spec.key_batch, head, plan.scalar)
+            else:
+                found[result] = Rows(f.pointer(base, start, plan.scalar), rounded(width, plan.lanes))
+                start += self.height * rounded(width, plan.lanes)
+        return found
+
+    def foresee(self, f: Function, sums: dict[Layout, Rows]) -> None:
+        if self.direct:
+            for result, width in self.parts:
+                ahead(f, self.plan, sums[result], self.plan.spec.keys, width, to_write=True)
+
+    def begin(self, f: Function, sums: dict[Layout, Rows]) -> None:
+        """Makes all sums 0."""
+        plan, zero = self.plan, constant(0, self.plan.kind)
+        for result, width in self.parts:
+            with f.loop(0, plan.spec.keys if self.direct else self.height) as loop:
+                start = sums[result].at(f, loop.index, plan.scalar)
+                for column in range(0, width, plan.lanes):
+                    f.store(zero, f.pointer(start, column, plan.scalar))
 
     def deliver(self, f: Function, head: Value, bases: list[Value], first: Value, end: Value) -> None:
         """Writes rows of a head's gradients: the sums of all bases together, and 0 for keys that nobody sees."""
         plan, spec, scalar = self.plan, self.plan.spec, self.plan.scalar
-        for result, width, _ in self.parts:
+        for result, width in self.parts:
             out = matrix(f, result, spec.key_batch, head, scalar)
-            sources = [self.of(f, base, result) for base in bases]
+            sources = [self.rows(f, head, base)[result] for base in bases]
             with f.loop(first, least(f, end, integer(spec.seen))) as loop:
                 starts = [source.at(f, loop.index, scalar) for source in sources]
                 target = out.at(f, loop.index, scalar)
@@ -136,6 +156,11 @@ class _Backward:
         f, plan, spec = self.f, self.plan, self.spec
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
         key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
+        base = self.own_sums
+        if plan.shares > 1:
+            base = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), spec.scalar)
+        sums = self.sums.rows(f, head, base)
+        self.sums.foresee(f, sums)
         value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
         if self.sloped:
             ahead(f, plan, value, spec.seen, spec.value_width)
@@ -147,18 +172,15 @@ class _Backward:
             ahead(f, plan, matrix(f, spec.key, spec.key_batch, following, spec.scalar), spec.seen, spec.width)
         if spec.of_query is not None:
             key = vectors_in(f, plan, key, integer(spec.seen), spec.width, self.key_rows)
-        sums = self.own_sums
-        if plan.shares > 1:
-            sums = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), spec.scalar)
-        clear(f, plan, sums, self.sums.elements)
+        self.sums.begin(f, sums)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
             inside = f.div(item.index, integer(plan.blocks))
             first = scaled(f, f.rem(item.index, integer(plan.blocks)), plan.block)
             self.block(f.add(scaled(f, head, spec.group), inside), first, key, sums)
-        if plan.shares == 1:
-            self.sums.deliver(f, head, [sums], integer(0), integer(spec.keys))
+        if plan.shares == 1 and not self.sums.direct:
+            self.sums.deliver(f, head, [base], integer(0), integer(spec.keys))
 
-    def block(self, head: Value, first: Value, key: Rows, sums: Value) -> None:
+    def block(self, head: Value, first: Value, key: Rows, sums: dict[Layout, Rows]) -> None:
         """A block of query rows, from `first` on."""
         f, plan, spec = self.f, self.plan, self.spec
         assert spec.pull is not None
@@ -181,9 +203,9 @@ class _Backward:
             with f.loop(0, plan.rows, plan.together) as group:
                 self.slopes_of(row, f.add(row, group.index), sight, log_total)
         if spec.of_value is not None:
-            self.add_to(self.sums.of(f, sums, spec.of_value), self.scores, pull, plan.value_width, first, count, end)
+            self.add_to(sums[spec.of_value], self.scores, pull, plan.value_width, first, count, end)
         if spec.of_key is not None:
-            self.add_to(self.sums.of(f, sums, spec.of_key), self.slopes, query, plan.width, first, count, end)
+            self.add_to(sums[spec.of_key], self.slopes, query, plan.width, first, count, end)
         if of_query is not None:
             self.of_query(of_query, count, tiles, key, sight)
 
@@ -248,12 +270,16 @@ class _Backward:
             across(f, self.module, plan, turned, right_part, out, width, f.sub(count, from_row), True)
 
     def of_query(self, out: Rows, count: Value, tiles: Value, key: Rows, sight: Sight) -> None:
+        """Slopes times keys, to the result itself if it is whole tiles."""
         f, plan, spec, scalar = self.f, self.plan, self.spec, self.plan.scalar
+        direct = plan.even and out.column == 1 and spec.width % plan.lanes == 0
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             depth = sight.seen_by(f.add(row, integer(plan.rows - 1)))
-            left, found = moved(f, self.slopes, row, scalar), moved(f, self.found, row, scalar)
+            left, found = moved(f, self.slopes, row, scalar), moved(f, out if direct else self.found, row, scalar)
             across(f, self.module, plan, left, key, found, plan.width, depth, False)
+        if direct:
+            return
         with f.loop(integer(0), count) as loop:
             start, target = self.found.at(f, loop.index, scalar), out.at(f, loop.index, scalar)
             for column, mask in columns(plan, spec.width):

@@ -21,7 +21,7 @@ from .vmath_exp import exp_within
 from .vmath_parts import at_least
 
 _LINE = 64  # bytes that memory is fetched by
-_PIECES = 16  # that a kernel has at least, if there are blocks enough
+_PIECES = 8  # that a kernel has at least, if there are blocks enough
 _LOWEST = {"float": -87.0, "double": -708.0}  # where exp is just not subnormal
 _BLOCK = 4  # tiles of rows in a block of queries
 
