@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import hypothesis
 import pytest
 import tapejit as tj
+
+# What is compiled runs as plain programs, bit for bit as eager execution; tests of generated code say so themselves.
+os.environ.setdefault("TAPEJIT_BACKEND", "plain")
 
 # The same examples on every run, and no verdict by the clock. `fresh_state` below runs once per test, which is meant.
 hypothesis.settings.register_profile(

@@ -409,7 +409,7 @@ def run_track(xp: Any, running: Any, value: Any, momentum: float, factor: float)
 
 
 def expand_track(running: Tensor, value: Tensor, momentum: float, factor: float) -> None:
-    running.mul_(1 - momentum).add_(cast(value.reshape(running.shape) * factor, running.dtype), alpha=momentum)
+    running.mul_(1 - momentum).add_(cast(value.reshape(running.shape) * factor, running.dtype) * momentum)
 
 
 TRACK = primitive("track", "composite", run_track, expand=expand_track, upcast=False, mutates=(0,))

@@ -1,0 +1,181 @@
+"""From the ops of a recording to primitive ones: a composite is replaced by its meaning.
+
+An op's `expand` is called with tensors that have no values, under a handler that notes the ops it applies. Numbers that each
+call brings become tensors without dims there, so that arithmetic with them is noted too. What cannot be expanded (its Python
+looks at a value) stays what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ..eager import dtypes
+from ..eager.devices import device
+from ..eager.infer import Spec, infer
+from ..eager.op import STORE, Op
+from ..eager.ops.pointwise import cast
+from ..eager.pending import Pending, form
+from ..eager.tape import State, local
+from ..eager.tensor import Tensor, wrap
+from ..tracer.functional import contiguous
+from ..tracer.graph import Form, Graph, Node, Operand
+from ..tracer.trace import Constant, Number
+
+NUMBER = Op("number", "create")  # a number that each call brings, as a tensor without dims
+CPU = device("cpu")
+
+
+class OpaqueError(Exception):
+    """An op that cannot be expanded."""
+
+
+def expanded(graph: Graph, kept: Callable[[Node], bool]) -> Graph:
+    """The graph in primitive ops; nodes that are to be kept stay."""
+    nodes: list[Node] = []
+    sketch = Sketch(dict(graph.forms), kept)
+    for node in graph.nodes:
+        if node.op.expand is None or kept(node):
+            nodes.append(node)
+            continue
+        try:
+            nodes += sketch.of(node)
+        except OpaqueError:
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), forms=sketch.forms)
+
+
+class Sketch:
+    """A handler of `apply` that notes ops as nodes."""
+
+    def __init__(self, forms: dict[str, Form], kept: Callable[[Node], bool]) -> None:
+        self.forms = forms
+        self.kept = kept
+        self.count = 0
+        self.names: list[str] = []  # by slot
+        self.nodes: list[Node] = []
+        self.line = ""
+
+    def of(self, node: Node) -> list[Node]:
+        """The nodes that a composite stands for, the last of which make its results."""
+        self.nodes, self.names, self.line = [], [], node.line
+        self.viewed: set[int] = set()  # slots that views were taken of
+        inputs = tuple(self.operand(x, node) for x in node.operands)
+        state = local.state
+        before, local.state = state, State()
+        local.state.grad = False
+        local.state.handler = self
+        try:
+            found = node.op.expand(*inputs, **node.attrs)  # type: ignore[misc]
+        except Exception as reason:
+            raise OpaqueError(str(reason)) from reason
+        finally:
+            local.state = before
+        if node.op.mutates:
+            found = tuple(inputs[i] for i in node.op.mutates if isinstance(inputs[i], Tensor))
+        results = found if isinstance(found, tuple) else (found,)
+        if len(results) != len(node.results):
+            raise OpaqueError("it makes another number of results")
+        return self.nodes + [self.last(t, name) for t, name in zip(results, node.results, strict=True)]
+
+    def last(self, t: Tensor, name: str) -> Node:
+        """The node that gives a result its name."""
+        if t._array.shape != self.forms[name].shape or t._array.dtype != self.forms[name].dtype:
+            raise OpaqueError("it makes another form")
+        return Node(SAME, (self.named(t),), {}, (name,), False, self.line)
+
+    def operand(self, x: Operand, node: Node) -> Any:
+        if isinstance(x, str):
+            return self.tensor(x)
+        if isinstance(x, Number):
+            return self.number(x)
+        return x.value
+
+    def number(self, x: Number) -> Tensor:
+        kind = np.dtype(np.float64 if x.type is float else np.int64 if x.type is int else np.bool_)
+        return self.made(NUMBER, (x,), {}, [form((), kind, (), CPU)])[0]
+
+    def tensor(self, name: str) -> Tensor:
+        self.names.append(name)
+        known = self.forms[name]
+        return wrap(contiguous(known.shape, known.dtype, known.where)(self, len(self.names) - 1))
+
+    def named(self, t: Any) -> str:
+        array = t._array
+        if isinstance(array, Pending) and array.frame is self:
+            return self.names[array.slot]
+        if isinstance(array, Pending) or array.size != 1:
+            raise OpaqueError("a tensor of its own")
+        value = array.reshape(()).item()
+        attrs = {"shape": array.shape, "dtype": dtypes.from_numpy(array.dtype), "device": CPU}
+        from ..eager.ops.create import FULL
+
+        return self.named(self.made(FULL, (Constant(value),), attrs, [contiguous(array.shape, array.dtype, CPU)])[0])
+
+    def made(self, op: Op, operands: tuple[Operand, ...], attrs: dict[str, Any], forms: list[Form]) -> list[Tensor]:
+        names = [f"e{self.count + i}" for i in range(len(forms))]
+        self.count += len(forms)
+        self.forms.update(zip(names, forms, strict=True))
+        self.nodes.append(Node(op, operands, attrs, tuple(names), len(names) > 1, self.line))
+        return [self.tensor(n) for n in names]
+
+    def read(self, pending: Pending) -> None:
+        raise OpaqueError("it looks at a value")
+
+    def __call__(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        if op.expand is not None and (op.kind == "composite" or op.mutates) and not self.kept(self.as_node(op, inputs, attrs)):
+            result = op.expand(*inputs, **attrs)
+        elif op.mutates or op.data_dependent:
+            raise OpaqueError(f"{op.name} has no meaning in other ops")
+        elif op is STORE:
+            result = inputs[0]
+        else:
+            result = self.noted(op, inputs, attrs)
+        return result if out is None else self.written(out, result)
+
+    def as_node(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Node:
+        operands = tuple(self.named(x) if isinstance(x, Tensor) else Constant(x) for x in inputs)
+        return Node(op, operands, attrs, (), False, self.line)
+
+    def noted(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        operands = self.as_node(op, inputs, attrs).operands
+        specs = self.specs(op, operands, attrs)
+        made = self.made(op, operands, attrs, [contiguous(s.shape, s.dtype.numpy, CPU) for s in specs])
+        if op.view:
+            self.viewed.add(inputs[0]._array.slot)
+        return tuple(made) if len(made) > 1 or op.name in ("split", "unbind") else made[0]
+
+    def specs(self, op: Op, operands: tuple[Operand, ...], attrs: dict[str, Any]) -> tuple[Spec, ...]:
+        known = [
+            Spec(self.forms[x].shape, dtypes.from_numpy(self.forms[x].dtype)) if isinstance(x, str) else x.value
+            for x in operands
+        ]
+        first: Any = known[0] if known else None
+        if op.name in ("view", "full"):
+            return (Spec(attrs["shape"], first.dtype if op.name == "view" else attrs["dtype"]),)
+        if op.name in ("clone", "scatter", "flip"):
+            return (first,)
+        if op.name == "gather":
+            return (Spec(known[1].shape, first.dtype),)
+        if op.name in ("scatter_sum", "index_sum"):
+            return (Spec(attrs["shape"], first.dtype),)
+        if op.name == "row_sum":
+            return (Spec((attrs["rows"], first.shape[-1]), first.dtype),)
+        return infer(op, tuple(known), attrs)
+
+    def written(self, out: Tensor, value: Tensor) -> Tensor:
+        """An in-place op: the tensor is another value from here on."""
+        if out._base is not None or out._array.slot in self.viewed:
+            raise OpaqueError("it writes through views")
+        if value._array.shape != out._array.shape:
+            value = value.expand(out._array.shape)
+        if value._array.dtype != out._array.dtype:
+            value = cast(value, out.dtype)
+        out._array = value._array
+        return out
+
+
+SAME = Op("same", "movement")  # another name of a value

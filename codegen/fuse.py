@@ -1,0 +1,546 @@
+"""Which ops share a loop nest: a list of steps, each of which is loops, a contraction with what follows it, or an op that is
+called as it is.
+
+Nodes are placed one after the other, in the order of the recording. A node may join the step that makes what it reads, if there
+it reads only elements of the row that the loop is at, or a later one; a step is never moved, so there are no cycles. Of the
+steps that it may join it joins the one with which it shares the most bytes. Ops that only move data, and cheap ones of one
+operand, are placed nowhere: who reads them computes them again.
+
+Every decision is noted, with its reason, in `Schedule.decisions`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..tracer.graph import Form, Node
+from .expr import HEAVY, Expr, Exprs, Guard, walk
+from .index import ZERO, Index, atom, flattened, unflattened, var
+from .lower import Place, definition_of, dtype_of, lowerable
+from .prepare import REDUCTIONS, Prepared
+
+MOST_STREAMS = 40  # buffers that one loop nest reads and writes
+MOST_OPS, MOST_LEAVES = 8, 4  # of an expression that is computed again by each reader
+LONGEST = 64  # ops of an expression that has one reader
+
+
+class UnfusableError(Exception):
+    """A node cannot be part of a step."""
+
+
+class Domain:
+    """The rows and columns that loops go through, and where in the flattened elements each stands."""
+
+    def __init__(self, rows: int, cols: int, flat: Index | None = None) -> None:
+        self.rows = rows
+        self.cols = cols
+        self.r = var("r", rows)
+        self.c = var("c", cols)
+        self.row = atom(self.r) if rows != 1 else ZERO
+        self.col = atom(self.c) if cols != 1 else ZERO
+        self.flat = self.row * cols + self.col if flat is None else flat
+
+    def place(self, shape: tuple[int, ...]) -> Place | None:
+        """Where an element of a tensor of all elements, or of one for each row, stands; None for other tensors."""
+        size = math.prod(shape)
+        if size == self.rows * self.cols:
+            return unflattened(self.flat, shape)
+        return unflattened(self.row, shape) if size == self.rows else None
+
+    def same_as(self, other: Domain) -> bool:
+        return (self.rows, self.cols, self.flat) == (other.rows, other.cols, other.flat)
+
+    def __repr__(self) -> str:
+        return f"{self.rows} x {self.cols}"
+
+
+def along(shape: tuple[int, ...], dims: tuple[int, ...]) -> Domain:
+    """The domain of a reduction: what is kept are the rows."""
+    kept = [d for d in range(len(shape)) if d not in dims]
+    rows, cols = math.prod(shape[d] for d in kept), math.prod(shape[d] for d in dims)
+    domain = Domain(rows, cols)
+    outer = dict(zip(kept, unflattened(domain.row, [shape[d] for d in kept]), strict=True))
+    inner = dict(zip(dims, unflattened(domain.col, [shape[d] for d in dims]), strict=True))
+    place = [outer[d] if d in outer else inner[d] for d in range(len(shape))]
+    domain.flat = flattened(place, shape)
+    return domain
+
+
+@dataclass
+class Member:
+    """A value that a step makes: an element, the total of a row, of a column, of what there is one of in each row (down), or
+    the product."""
+
+    node: Node
+    name: str
+    which: int
+    kind: str  # element, total, column, down, product
+    expr: Expr | None = None  # of an element: what it is; of totals: what is added up
+
+
+@dataclass
+class Step:
+    """Loops over a domain, after a contraction if there is one (`node`); or a node that is called as it is."""
+
+    number: int
+    domain: Domain | None = None
+    node: Node | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    decided: bool = False  # a reduction has fixed what rows are
+    shape: tuple[int, ...] = ()
+    reads: set[str] = field(default_factory=set)  # values in memory
+    cache: dict[Any, Expr] = field(default_factory=dict)
+    writes: set[str] = field(default_factory=set)  # inputs whose memory is written
+
+    @property
+    def is_loops(self) -> bool:
+        return self.domain is not None
+
+
+class Schedule:
+    """Places nodes: see the module's text."""
+
+    def __init__(self, graph: Prepared, special: Any) -> None:
+        self.graph = graph
+        self.forms = graph.forms
+        self.exprs = Exprs()
+        self.special = special  # which nodes have kernels of their own: special(node) -> a Domain for what may follow, or None
+        self.steps: list[Step] = []
+        self.home: dict[str, int] = {x.name: -1 for x in graph.inputs}  # of values in memory: the step that makes them
+        self.maker: dict[str, tuple[Node, int]] = {}
+        self.transparent: set[str] = set()
+        self.repeated: set[str] = set()  # values that came into memory after steps had computed them again
+        self.readers: dict[str, int] = {}  # of inputs: the last step that reads them
+        self.strides: dict[str, tuple[int, ...]] = {}
+        self.decisions: list[str] = []
+        self.backs = {value: w.input.name for w, value in graph.write_backs}  # of values: the input whose memory they become
+        for x in graph.inputs:
+            self.strides[x.name] = in_elements(self.forms[x.name])
+        for o, value in graph.outputs:
+            if value not in self.strides and value not in self.backs:
+                self.strides[value] = in_elements(self.forms[o.value])
+        self.kept = {v for _, v in graph.outputs} | set(self.backs)  # values that become memory somebody can see
+        self.wanted = self.kept | self.operands()
+        self.last_use = {x: i for i, node in enumerate(graph.nodes) for x in node.values()}
+        self.consumers: dict[str, list[Node]] = {}
+        for node in graph.nodes:
+            for name in node.values():
+                self.consumers.setdefault(name, []).append(node)
+        self.at = 0  # which node is being placed
+
+    # ---- which values are in memory whatever happens
+
+    def operands(self) -> set[str]:
+        """Values that what is not loops reads, if only as views of them."""
+        maker = {name: node for node in self.graph.nodes for name in node.results}
+        found: set[str] = set()
+        for node in self.graph.nodes:
+            if not self.fusable(node):
+                for x in node.values():
+                    while (
+                        x in maker and maker[x].op.kind == "movement" and lowerable(maker[x], self.forms) and maker[x].values()
+                    ):
+                        if len(maker[x].values()) != 1:
+                            break
+                        x = maker[x].values()[0]
+                    found.add(x)
+        return found
+
+    def fusable(self, node: Node) -> bool:
+        if node.op.name in REDUCTIONS:
+            return reducible(node, self.forms)
+        return lowerable(node, self.forms)
+
+    # ---- placing
+
+    def run(self) -> None:
+        for i, node in enumerate(self.graph.nodes):
+            self.at = i
+            self.maker.update({name: (node, k) for k, name in enumerate(node.results)})
+            if node.op.name == "constant":
+                self.home[node.results[0]] = -1
+            elif node.op.name in REDUCTIONS and reducible(node, self.forms):
+                self.place_reduction(node)
+            elif not lowerable(node, self.forms):
+                self.place_special(node)
+            elif node.op.kind != "pointwise" or self.cheap(node):
+                self.transparent.update(node.results)
+            else:
+                self.place_element(node, node.results[0], 0)
+            for name in node.results:
+                if name in self.transparent and name in self.backs:
+                    self.materialise(name, "it is written back")
+        for value in sorted(self.kept & self.transparent):
+            self.materialise(value, "it is handed out")
+
+    def cheap(self, node: Node) -> bool:
+        """Whether readers compute it again: there is one reader, or it costs less than a load of its result."""
+        (name,) = node.results
+        if name in self.wanted:
+            return False
+        size, leaves, ops, heavy = self.forms[name].size, *self.cost(node)
+        readers = self.consumers.get(name, [])
+        if len(readers) == 1 and ops <= LONGEST:
+            made = sum(self.forms[r].size for r in readers[0].results)
+            if not heavy or readers[0].op.name in REDUCTIONS or made <= size:
+                return True
+        if size == 1:
+            return ops <= MOST_OPS
+        large = [x for x in leaves if 2 * self.forms[x].size > size]
+        return not heavy and len(large) <= 1 and ops <= MOST_OPS and len(leaves) <= MOST_LEAVES
+
+    def leaves(self, node: Node) -> set[str]:
+        """The values in memory that a node reads."""
+        return self.cost(node)[0]
+
+    def cost(self, node: Node) -> tuple[set[str], int, bool]:
+        """The values in memory that a node reads, how many ops lie between, and whether there are heavy ones among them."""
+        found: set[str] = set()
+        ops, heavy, stack, seen = 0, False, [node], set()
+        while stack:
+            at = stack.pop()
+            if id(at) in seen:
+                continue
+            seen.add(id(at))
+            ops += at.op.kind == "pointwise"
+            heavy = heavy or at.op.name in HEAVY
+            for x in at.values():
+                if x in self.transparent:
+                    stack.append(self.maker[x][0])
+                else:
+                    found.add(x)
+        return found, ops, heavy
+
+    def earliest(self, node: Node, name: str) -> int:
+        """The first step that a node could be in: what it reads is made there or before."""
+        leaves = self.leaves(node)
+        found = max((self.home[x] for x in leaves), default=-1)
+        target = self.backs.get(name)
+        return found if target is None else max(found, self.readers.get(target, -1))
+
+    def keep_old(self, target: str, node: Node) -> None:
+        """What will be computed from an input that is about to be written is computed before."""
+        for name in sorted(self.transparent):
+            later = name in self.kept or self.last_use.get(name, -1) > self.at
+            if later and self.maker[name][0] is not node and target in self.leaves(self.maker[name][0]):
+                self.materialise(name, f"{target} is written before it is read")
+
+    def place_element(self, node: Node, name: str, which: int) -> None:
+        if name in self.backs:
+            self.keep_old(self.backs[name], node)
+        leaves = self.leaves(node)
+        first = self.earliest(node, name)
+        best, score = None, -1
+        for step in self.steps[max(first, 0) :]:
+            shared = self.shared(step, leaves)
+            if (
+                step.is_loops
+                and (step.number == first or shared)
+                and shared > score
+                and self.joins(step, node, name, which, True)
+            ):
+                best, score = step, shared
+        if best is None or not self.joins(best, node, name, which):
+            best = self.opened(self.forms[name].shape, node)
+            if not self.joins(best, node, name, which):
+                raise AssertionError(f"[compile] {name} fits nowhere")
+            self.note(name, node, f"step {best.number}: loops of its own over {list(self.forms[name].shape)}")
+        else:
+            self.note(name, node, f"step {best.number}: shares {score} bytes")
+        self.settle(best, node, name)
+
+    def shared(self, step: Step, leaves: set[str]) -> int:
+        return sum(self.forms[x].nbytes for x in leaves if x in step.members or x in step.reads)
+
+    def settle(self, step: Step, node: Node, name: str) -> None:
+        """A value has its place: what it reads is read there."""
+        self.home[name] = step.number
+        if name in self.backs:
+            step.writes.add(self.backs[name])
+        for x in self.leaves(node):
+            if self.home.get(x) == -1:
+                self.readers[x] = max(self.readers.get(x, -1), step.number)
+
+    def note(self, name: str, node: Node, what: str) -> None:
+        self.decisions.append(f"{name} = {node.op.name}: {what}")
+
+    def opened(self, shape: tuple[int, ...], node: Node) -> Step:
+        cols = shape[-1] if shape else 1
+        step = Step(len(self.steps), Domain(math.prod(shape) // cols if cols else 0, cols), shape=shape)
+        self.steps.append(step)
+        return step
+
+    def joins(self, step: Step, node: Node, name: str, which: int, trying: bool = False) -> bool:
+        """Make a value a member of a step, if it can be one."""
+        assert step.domain is not None
+        shape = self.forms[name].shape
+        size, domain = math.prod(shape), step.domain
+        if size != domain.rows * domain.cols and not (size == domain.rows and step.decided and step.node is None):
+            return False
+        place = domain.place(shape)
+        if place is None:
+            return False
+        try:
+            expr = Reading(self, step).define(node, which, place)
+        except UnfusableError:
+            return False
+        reads = {e.data[0] for e in walk([expr]) if e.kind == "load"}
+        if len(step.reads | reads) + len(step.members) > MOST_STREAMS and step.members:
+            return False
+        target = self.backs.get(name)
+        if target is not None and self.readers.get(target, -1) == step.number and not self.in_step(step, target, place):
+            return False
+        if not trying:
+            step.members[name] = Member(node, name, which, "element", expr)
+            step.reads |= reads
+        return True
+
+    def in_step(self, step: Step, target: str, place: Place) -> bool:
+        """Whether a step reads an input only where it is about to write it."""
+        address = self.address(target, place)
+        for m in step.members.values():
+            for e in walk([m.expr] if m.expr is not None else []):
+                if e.kind == "load" and e.data[0] == target and e.data[1] != address:
+                    return False
+        return step.node is None or target not in step.node.values()
+
+    # ---- reductions
+
+    def place_reduction(self, node: Node) -> None:
+        (name,), x = node.results, node.operands[0]
+        dims = tuple(sorted(d % max(len(self.forms[x].shape), 1) for d in node.attrs["dims"])) if self.forms[x].shape else ()
+        domain = along(self.forms[x].shape, dims)
+        leaves = self.leaves(node)
+        first = self.earliest(node, name)
+        best, kind, score = None, "", -1
+        for step in self.steps[max(first, 0) :]:
+            if not step.is_loops or step.node is not None:
+                continue
+            shared = self.shared(step, leaves)
+            if shared > score and (step.number == first or shared):
+                fits = self.fits(step, node, domain)
+                if fits:
+                    best, kind, score = step, fits, shared
+        if best is None:
+            best = Step(len(self.steps), domain, decided=True, shape=self.forms[x].shape)
+            self.steps.append(best)
+            kind = "total"
+            self.note(name, node, f"step {best.number}: loops of its own over {domain}")
+        else:
+            self.note(name, node, f"step {best.number}: {kind} of its rows, shares {score} bytes")
+        self.decide(best, domain, kind)
+        expr = Reading(self, best).input_of(node, kind)
+        best.members[name] = Member(node, name, 0, kind, expr)
+        best.reads |= {e.data[0] for e in walk([expr]) if e.kind == "load"}
+        self.settle(best, node, name)
+
+    def fits(self, step: Step, node: Node, domain: Domain) -> str:
+        """How a reduction can be part of a step: as the total of its rows or of its columns."""
+        assert step.domain is not None
+        if step.decided and domain.rows == 1 < step.domain.cols and domain.cols == step.domain.rows:
+            try:
+                Reading(self, step).input_of(node, "down")
+                return "down"
+            except UnfusableError:
+                return ""
+        kinds = [("total", domain), ("column", turned(domain))]
+        for kind, wanted in kinds if step.decided else kinds[::-1]:
+            if kind == "column" and wanted.flat != Domain(wanted.rows, wanted.cols).flat:
+                continue
+            if step.decided and not step.domain.same_as(wanted):
+                continue
+            if not step.decided and step.domain.rows * step.domain.cols != wanted.rows * wanted.cols:
+                continue
+            before = step.domain, step.cache
+            step.domain, step.cache = wanted, {}
+            try:
+                if not step.decided:
+                    self.again(step, trying=True)
+                Reading(self, step).input_of(node, kind)
+                return kind
+            except UnfusableError:
+                pass
+            finally:
+                step.domain, step.cache = before
+        return ""
+
+    def decide(self, step: Step, domain: Domain, kind: str) -> None:
+        if not step.decided:
+            step.domain = domain if kind == "total" else turned(domain)
+            step.decided = True
+            self.again(step)
+
+    def again(self, step: Step, trying: bool = False) -> None:
+        """The members' expressions, when the domain is another one."""
+        assert step.domain is not None
+        step.cache = {}
+        for m in step.members.values():
+            place = step.domain.place(self.forms[m.name].shape)
+            if place is None:
+                raise UnfusableError
+            expr = Reading(self, step, upto=m.name).define(m.node, m.which, place)
+            if not trying:
+                m.expr = expr
+        if trying:
+            return
+
+    # ---- what is not loops
+
+    def place_special(self, node: Node) -> None:
+        for x in node.values():
+            self.reachable(x, node)
+        step = Step(len(self.steps), None, node)
+        step.domain = self.special(node, self)
+        step.decided = True
+        self.steps.append(step)
+        for i, name in enumerate(node.results):
+            self.home[name] = step.number
+            if step.domain is not None:
+                step.members[name] = Member(node, name, i, "product")
+        for x in node.values():
+            for leaf in [x] if x not in self.transparent else self.leaves(self.maker[x][0]):
+                step.reads.add(leaf)
+                if self.home.get(leaf) == -1:
+                    self.readers[leaf] = max(self.readers.get(leaf, -1), step.number)
+        self.note(", ".join(node.results), node, f"step {step.number}: a kernel of its own")
+
+    def reachable(self, x: str, node: Node) -> None:
+        """An operand has to be in memory, if only as a view of something that is."""
+        if x in self.transparent and self.strided(x) is None:
+            self.materialise(x, f"{node.op.name} reads it")
+
+    def strided(self, x: str) -> tuple[str, int, tuple[int, ...]] | None:
+        """A value as a buffer, an offset and strides; None if it is no plain view of one."""
+        shape = self.forms[x].shape
+        variables = [var(f"d{i}", n) for i, n in enumerate(shape)]
+        place = tuple(atom(v) if v.size != 1 else ZERO for v in variables)
+        try:
+            found = Reading(self, None).get(x, place, ())
+        except UnfusableError:
+            return None
+        if found.kind != "load" or found.data[2]:
+            return None
+        buffer, index, _ = found.data
+        strides = [index.factor(v) for v in variables]
+        rest = index
+        for v in variables:
+            rest = rest.without(v)
+        if any(s is None for s in strides) or rest.terms:
+            return None
+        return buffer, rest.const, tuple(strides)
+
+    def materialise(self, name: str, why: str) -> None:
+        """Put a value into memory that was not meant to be there."""
+        node, which = self.maker[name]
+        self.transparent.discard(name)
+        self.repeated.add(name)
+        self.decisions.append(f"{name}: in memory, as {why}")
+        self.place_element(node, name, which)
+
+    def address(self, name: str, place: Place) -> Index:
+        found = ZERO
+        for i, s in zip(place, self.layout(name), strict=True):
+            found = found + i * s
+        return found
+
+    def layout(self, name: str) -> tuple[int, ...]:
+        """Strides in elements."""
+        if name not in self.strides:
+            steps, n = [], 1
+            for size in reversed(self.forms[name].shape):
+                steps.append(n)
+                n *= max(size, 1)
+            self.strides[name] = tuple(reversed(steps))
+        return self.strides[name]
+
+
+class Reading:
+    """Reads elements for a step: from its members, from memory, or through definitions."""
+
+    def __init__(self, schedule: Schedule, step: Step | None, upto: str | None = None) -> None:
+        self.schedule = schedule
+        self.step = step
+        self.exprs = schedule.exprs
+        self.forms: dict[str, Form] = schedule.forms
+        self.members: Iterable[str] = ()
+        self.number = len(schedule.steps) if step is None else step.number
+        if step is not None:
+            names = list(step.members)
+            self.members = set(names if upto is None else names[: names.index(upto)])
+
+    def define(self, node: Node, which: int, place: Place) -> Expr:
+        return definition_of(node)(self, node, which, place, ())
+
+    def input_of(self, node: Node, kind: str) -> Expr:
+        """What a reduction adds up, at a row and column; `down` goes down the rows, and there is one for each."""
+        assert self.step is not None and self.step.domain is not None
+        x, domain = node.operands[0], self.step.domain
+        return self.get(x, unflattened(domain.row if kind == "down" else domain.flat, self.forms[x].shape), ())
+
+    def get(self, name: str, place: Place, guard: Guard) -> Expr:
+        cache = self.step.cache if self.step is not None else {}
+        key = (name, tuple(i.key for i in place), tuple((i.key, n) for i, n in guard))
+        found = cache.get(key)
+        if found is None:
+            found = cache[key] = self.read(name, place, guard)
+        return found
+
+    def read(self, name: str, place: Place, guard: Guard) -> Expr:
+        if name in self.members:
+            return self.own(name, place)
+        schedule = self.schedule
+        if name in schedule.transparent or (name in schedule.repeated and schedule.home.get(name, 0) >= self.number):
+            node, which = schedule.maker[name]
+            return definition_of(node)(self, node, which, place, guard)
+        if name not in schedule.home:
+            raise UnfusableError
+        if schedule.home[name] >= self.number:
+            raise UnfusableError
+        buffer = schedule.backs.get(name, name)
+        return self.exprs.load(buffer, schedule.address(buffer, place), guard, dtype_of(self.forms[name]))
+
+    def own(self, name: str, place: Place) -> Expr:
+        """A value of the same step, where the loop is."""
+        assert self.step is not None and self.step.domain is not None
+        member = self.step.members[name]
+        if member.kind in ("column", "down") or place != self.step.domain.place(self.forms[name].shape):
+            raise UnfusableError
+        if member.kind == "total":
+            return self.exprs.total(name, dtype_of(self.forms[name]))
+        if member.kind == "product":
+            return self.exprs.product(dtype_of(self.forms[name]))
+        assert member.expr is not None
+        return member.expr
+
+
+def in_elements(form: Form) -> tuple[int, ...]:
+    return tuple(s // form.itemsize for s in form.strides)
+
+
+def turned(domain: Domain) -> Domain:
+    """The domain with rows for columns."""
+    found = Domain(domain.cols, domain.rows)
+    place = {"r": "c", "c": "r"}
+    found.flat = exchanged(domain.flat, place, found)
+    return found
+
+
+def exchanged(index: Index, names: dict[str, str], domain: Domain) -> Index:
+    found = ZERO + index.const
+    for a, n in index.terms:
+        if not hasattr(a, "name"):
+            return ZERO + -1  # in no simple order: equal to no other
+        found = found + atom(domain.r if names[a.name] == "r" else domain.c) * n
+    return found
+
+
+def reducible(node: Node, forms: dict[str, Any]) -> bool:
+    x = node.operands[0]
+    if not isinstance(x, str) or "dims" not in node.attrs or not forms[x].on_cpu:
+        return False
+    if forms[x].dtype.kind not in "fiub" and forms[x].dtype.itemsize != 2:
+        return False
+    return not (forms[x].size == 0 and node.op.name in ("amax", "amin"))

@@ -1,0 +1,158 @@
+"""The kernels of a schedule: for each step what is to be emitted, of which buffers and numbers; what it reads and writes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..tracer.graph import Node
+from .expr import Expr, walk
+from .fuse import Domain, Schedule, Step
+from .index import Index, Picked, Var
+from .nest import Nest, nest_of
+from .prepare import Prepared
+
+MATRICES = ("matmul",)
+ATTENTION = ("attention", "attention_backward")
+
+
+@dataclass
+class Launch:
+    """A step of the program: a nest, an op with a kernel of its own (and the nest that follows it), or an op as it is."""
+
+    step: Step
+    kind: str  # nest, matmul, attention, opaque
+    node: Node | None
+    nest: Nest | None
+    buffers: list[str]
+    numbers: list[int]
+    operands: dict[str, tuple[str, int, tuple[int, ...]]] = field(default_factory=dict)  # as buffer, offset, strides
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+
+def contraction(node: Node, schedule: Schedule) -> Domain | None:
+    """The domain of what may follow a product; None for what is no product that there is a kernel for."""
+    if node.op.name not in MATRICES or not all(isinstance(x, str) for x in node.operands):
+        return None
+    forms = schedule.forms
+    if any(forms[x].ndim < 2 or forms[x].dtype.kind != "f" or forms[x].itemsize == 2 for x in node.operands):
+        return None
+    shape = forms[node.results[0]].shape
+    if 0 in shape or forms[node.operands[0]].shape[-1] == 0:
+        return None
+    return Domain(math.prod(shape[:-1]), shape[-1])
+
+
+def kept(node: Node) -> bool:
+    """Composites that have kernels of their own."""
+    return node.op.name in ATTENTION
+
+
+def scheduled(graph: Prepared) -> Schedule:
+    schedule = Schedule(graph, contraction)
+    schedule.run()
+    return schedule
+
+
+def launches(schedule: Schedule) -> list[Launch]:
+    readers: dict[str, set[int]] = {}
+    for step in schedule.steps:
+        for x in step.reads:
+            readers.setdefault(x, set()).add(step.number)
+    found = []
+    for step in schedule.steps:
+        stored = {m for m in step.members if m in schedule.kept or readers.get(m, set()) - {step.number}}
+        found.append(launch(schedule, step, stored))
+    return found
+
+
+def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
+    nest = nest_of(schedule, step, stored) if step.domain is not None else None
+    node = step.node
+    if node is None:
+        assert nest is not None
+        found = Launch(step, "nest", None, nest, nest.buffers(), numbers_of(nest))
+        found.reads = {e.data[0] for e in nest.loads()}
+    else:
+        kind = "matmul" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
+        operands = {x: strided(schedule, x) for x in dict.fromkeys(node.values())}
+        buffers = list(dict.fromkeys(b for b, _, _ in operands.values()))
+        found = Launch(step, kind, node, nest, buffers, [], operands)
+        found.reads = set(buffers)
+        if nest is not None:
+            found.buffers = list(dict.fromkeys([*buffers, *nest.buffers()]))
+            found.numbers = numbers_of(nest)
+            found.reads |= {e.data[0] for e in nest.loads()}
+        else:
+            found.buffers += [x for x in node.results if x not in buffers]
+            found.writes = set(node.results)
+    if nest is not None:
+        found.writes = {s.buffer for s in nest.stores()} | {t.buffer for t in nest.totals() if t.buffer is not None}
+    return found
+
+
+def strided(schedule: Schedule, x: str) -> tuple[str, int, tuple[int, ...]]:
+    found = schedule.strided(x)
+    assert found is not None, f"{x} is not in memory"
+    return found
+
+
+def numbers_of(nest: Nest) -> list[int]:
+    return sorted({e.data for e in walk(nest.expressions()) if e.kind == "number"})
+
+
+# ---- which kernels are the same
+
+
+def signature(nest: Nest, buffers: list[str], numbers: list[int]) -> Any:
+    """Equal for nests that differ only in which buffers and numbers they are of."""
+    order = {b: i for i, b in enumerate(buffers)}
+    places = {n: i for i, n in enumerate(numbers)}
+    known: dict[Expr, int] = {}
+    totals = {t.name: i for i, t in enumerate(nest.totals())}
+
+    def index(i: Index) -> Any:
+        return (i.const, *[(atom(a), n) for a, n in i.terms])
+
+    def atom(a: Any) -> Any:
+        if isinstance(a, Var):
+            return a.key
+        if isinstance(a, Picked):
+            return ("picked", known[a.expr], a.size)
+        return (type(a).__name__, index(a.index), a.n)
+
+    def guard(g: Any) -> Any:
+        return tuple((index(i), n) for i, n in g)
+
+    rows: list[Any] = []
+    for e in walk(nest.expressions()):
+        data: Any = e.data
+        if e.kind == "load":
+            data = (order[e.data[0]], index(e.data[1]), guard(e.data[2]))
+        elif e.kind == "index":
+            data = index(e.data)
+        elif e.kind == "inside":
+            data = guard(e.data)
+        elif e.kind == "number":
+            data = places[e.data]
+        elif e.kind == "total":
+            data = totals[e.data]
+        elif e.kind == "const":
+            data = (type(e.data).__name__, repr(e.data))
+        known[e] = len(rows)
+        rows.append((e.kind, e.dtype, data, tuple(known[a] for a in e.args)))
+    stages = [
+        (
+            tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype) for s in stage.before),
+            tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype) for s in stage.stores),
+            tuple(
+                (t.op, known[t.expr], t.dtype, t.kind, -1 if t.buffer is None else order[t.buffer])
+                for t in (*stage.totals, *stage.columns, *stage.downs)
+            ),
+        )
+        for stage in nest.stages
+    ]
+    domain = nest.domain
+    return (domain.rows, domain.cols, nest.vector, tuple(rows), tuple(stages))

@@ -1,0 +1,165 @@
+"""Steps with kernels of their own, from nodes of the graph: products of matrices with what follows them, and attention."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from ...tracer.graph import Form, Node
+from ..kernels import Launch
+from ..nest import Nest
+from . import gemm
+from .attention import emit_forward
+from .attention_backward import emit_backward
+from .attention_parts import Attention, Layout
+from .builder import I64, Function, Module, Value, constant
+from .emit import Emitter, Scope
+from .gemm import Gemm
+from .kernel import Kernel
+from .packing import Operand
+from .target import Target
+from .values import SCALARS
+
+View = tuple[str, int, tuple[int, ...]]  # buffer, offset and strides, in elements
+
+
+def product_of(node: Node, operands: dict[str, View], forms: dict[str, Form], scalar: str) -> Gemm:
+    """The product of two matrices, or of a batch of them; rows of all of a batch are rows of one matrix where they can be."""
+    a, b = node.operands
+    shape, left, right = forms[node.results[0]].shape, forms[a].shape, forms[b].shape
+    outer, inner = operands[a][2], operands[b][2]
+    batch, m, n, k = shape[:-2], shape[-2], shape[-1], left[-1]
+    rows = outer[-2]
+    if math.prod(right[:-2]) == 1 and left[:-2] == batch:
+        merged = merge(left[:-1], outer[:-1])
+        if merged is not None:
+            batch, (m, rows) = (), merged
+    of_a = tuple(across(left[:-2], outer[:-2], batch))
+    of_b = tuple(across(right[:-2], inner[:-2], batch))
+    if math.prod(batch) == 1:
+        batch = of_a = of_b = ()
+    return Gemm(
+        batch, m, n, k, Operand(0, of_a, rows, outer[-1], scalar), Operand(1, of_b, inner[-2], inner[-1], scalar), scalar
+    )
+
+
+def merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Several dims as one: its size and stride; None where they do not follow on each other."""
+    dims = [(n, s) for n, s in zip(sizes, strides, strict=True) if n != 1]
+    if not dims:
+        return 1, strides[-1] if strides else 1
+    for (_, outer), (n, inner) in pairwise(dims):
+        if outer != n * inner:
+            return None
+    return math.prod(sizes), dims[-1][1]
+
+
+def across(sizes: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, ...]) -> list[int]:
+    """Strides for all dims of a batch; 0 where an operand is broadcast."""
+    if not batch:
+        return []
+    missing = len(batch) - len(sizes)
+    return [0] * missing + [0 if n == 1 else s for n, s in zip(sizes, strides, strict=True)]
+
+
+def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target) -> Kernel:
+    """The kernel of a product; its pointers are the two operands, then the nest's buffers, then its numbers."""
+    assert launch.node is not None and launch.nest is not None
+    kind = forms[launch.node.results[0]].dtype.name
+    spec = product_of(launch.node, launch.operands, forms, SCALARS[kind])
+    follow = Follow(launch.nest, launch.nest.buffers(), launch.numbers, spec)
+    return gemm.emit(module, name, spec, 2 + len(follow.buffers) + len(follow.numbers), follow, target)
+
+
+class Follow:
+    """What happens to the elements of a product: a nest, at one vector of them after the other."""
+
+    def __init__(self, nest: Nest, buffers: list[str], numbers: list[int], spec: Gemm) -> None:
+        self.nest = nest
+        self.buffers = buffers
+        self.numbers = numbers
+        self.spec = spec
+        self.known: dict[int, Scope] = {}  # of each function: what is computed at its beginning
+
+    def __call__(self, f: Function, batch: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
+        domain = self.nest.domain
+        pointers = dict(zip(self.buffers, f.params[2:], strict=False))
+        numbers = dict(zip(self.numbers, f.params[2 + len(self.buffers) :], strict=False))
+        emitter = Emitter(f, pointers, numbers, domain.r, domain.c, domain.c, value.type.lanes)
+        emitter.scopes = [self.beginning(f, emitter)]
+        emitter.scopes += [Scope(emitter.scopes[0])]
+        emitter.scopes += [Scope(emitter.scopes[1])]
+        emitter.loop[domain.r] = self.row(f, batch, m)
+        emitter.loop[domain.c] = n
+        emitter.mask, emitter.product = mask, value
+        (stage,) = self.nest.stages
+        for s, v in [(s, emitter.value(s.expr)) for s in stage.stores]:
+            emitter.store(s, v)
+
+    def beginning(self, f: Function, emitter: Emitter) -> Scope:
+        if id(f) not in self.known:
+            lines, f.lines = f.lines, f.entry
+            emitter.ready(self.nest.expressions(), 0)
+            f.lines = lines
+            self.known[id(f)] = emitter.scopes[0]
+        return self.known[id(f)]
+
+    def row(self, f: Function, batch: list[Value], m: Value) -> Value:
+        found: Value | None = None
+        for i, size in zip(batch, self.spec.batch, strict=True):
+            found = i if found is None else f.add(f.mul(found, constant(size, I64)), i)
+        return m if found is None else f.add(f.mul(found, constant(self.spec.m, I64)), m)
+
+
+# ---- attention
+
+
+def attention_of(node: Node, views: dict[str, View], forms: dict[str, Form], pointers: dict[str, int]) -> Attention | None:
+    """The problem of an attention node, whose operands and results are pointers; None if there is no kernel for it."""
+    backward = node.op.name == "attention_backward"
+    query, key, value, mask = node.operands[1:5] if backward else node.operands[:4]
+    shape, keys = forms[query].shape, forms[key].shape
+    kind = forms[query].dtype.name
+    if kind not in ("float32", "float64") or not all(forms[x].dtype == forms[query].dtype for x in (key, value)):
+        return None
+    if len(shape) != len(keys) or shape[:-3] != keys[:-3] or (len(shape) > 2 and shape[-3] % keys[-3]):
+        return None
+
+    def layout(name: str, ndim: int = len(shape)) -> Layout:
+        sizes, strides = forms[name].shape, views[name][2]
+        wide = [0] * (ndim - len(sizes)) + [0 if n == 1 else s for n, s in zip(sizes, strides, strict=True)]
+        return Layout(pointers[name], tuple(wide))
+
+    given: dict[str, Any] = {}
+    if isinstance(mask, str):
+        kinds = {"bool": "i8", "float32": "float", "float64": "double"}
+        if forms[mask].dtype.name not in kinds:
+            return None
+        given.update(mask=layout(mask), mask_scalar=kinds[forms[mask].dtype.name])
+    if backward:
+        names = iter(node.results)
+        slopes = [layout(next(names)) if need else None for need in node.attrs["needs"]]
+        given.update(pull=layout(node.operands[0]), log_total=layout(node.operands[5]))
+        given.update(of_query=slopes[0], of_key=slopes[1], of_value=slopes[2])
+    else:
+        given.update(out=layout(node.results[0]), log_total=layout(node.results[1]))
+    return Attention(
+        batch=shape[:-2],
+        queries=shape[-2],
+        keys=keys[-2],
+        width=shape[-1],
+        value_width=forms[value].shape[-1],
+        scale=node.attrs["scale"],
+        query=layout(query),
+        key=layout(key),
+        value=layout(value),
+        causal=node.attrs["causal"],
+        group=shape[-3] // keys[-3] if len(shape) > 2 else 1,
+        scalar=SCALARS[kind],
+        **given,
+    )
+
+
+def emit_attention(module: Module, name: str, spec: Attention, backward: bool, pointers: int, target: Target) -> Kernel | None:
+    return (emit_backward if backward else emit_forward)(module, name, spec, pointers, target)

@@ -1,0 +1,172 @@
+"""From scalar expressions to LLVM's instructions: one function for each kind of op, over scalars or vectors alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .builder import Function, Type, Value, constant
+from .vmath import MATHS
+
+SCALARS = {  # in registers; booleans are bytes in memory
+    "float64": "double", "float32": "float", "float16": "half", "bfloat16": "bfloat", "int64": "i64", "int32": "i32",
+    "int16": "i16", "int8": "i8", "uint8": "i8", "uint16": "i16", "uint32": "i32", "uint64": "i64", "bool": "i1",
+}  # fmt: skip
+HALVES = ("float16", "bfloat16")
+
+
+def in_memory(dtype: str) -> str:
+    return "i8" if dtype == "bool" else SCALARS[dtype]
+
+
+def floating(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def unsigned(dtype: str) -> bool:
+    return dtype == "bool" or dtype.startswith("u")
+
+
+def number(x: object, dtype: str, lanes: int = 1) -> Value:
+    """A constant of a dtype."""
+    return constant(x, Type(SCALARS[dtype], lanes))  # type: ignore[arg-type]
+
+
+# ---- conversion
+
+
+def cast(f: Function, x: Value, source: str, dtype: str) -> Value:
+    """As NumPy converts, but that halves go through float32."""
+    if source == dtype:
+        return x
+    if dtype == "bool":
+        return f.compare("ne", x, constant(0, x.type))
+    if source in HALVES:
+        return cast(f, f.convert("fpext", x, "float"), "float32", dtype)
+    if dtype in HALVES:
+        wide = x if source == "float32" else cast(f, x, source, "float32")
+        return f.convert("fptrunc", wide, SCALARS[dtype])
+    to = SCALARS[dtype]
+    if floating(source):
+        if floating(dtype):
+            return f.convert("fpext" if dtype == "float64" else "fptrunc", x, to)
+        return whole(f, x, dtype)
+    if floating(dtype):
+        return f.convert("uitofp" if unsigned(source) else "sitofp", x, to)
+    if x.type.of(to).bytes < x.type.bytes and source != "bool":
+        return f.convert("trunc", x, to)
+    if SCALARS[source] == to:
+        return x
+    return f.convert("zext" if unsigned(source) else "sext", x, to)
+
+
+def whole(f: Function, x: Value, dtype: str) -> Value:
+    """A float as an integer: towards zero; the least one for what does not fit, as the processors NumPy runs on give it."""
+    wide = "i64" if dtype in ("int64", "uint32", "uint64") else "i32"
+    limit = 2.0**63 if wide == "i64" else 2.0**31
+    fits = f.and_(
+        f.compare("ge", x, constant(-limit, x.type)),
+        f.compare("lt", x, constant(limit, x.type)),
+    )
+    safe = f.select(fits, x, constant(0, x.type))
+    found = f.convert("fptosi", safe, wide)
+    found = f.select(fits, found, constant(-int(limit), found.type))
+    to = SCALARS[dtype]
+    return found if to == wide else f.convert("trunc", found, to)
+
+
+# ---- ops
+
+
+def operate(f: Function, name: str, dtype: str, args: list[Value], kinds: list[str]) -> Value:
+    """An op on values of dtypes `kinds`; the result is of `dtype`."""
+    if any(k in HALVES for k in kinds) and name != "where":
+        wide = [cast(f, a, k, "float32") if k in HALVES else a for a, k in zip(args, kinds, strict=True)]
+        result = "float32" if dtype in HALVES else dtype
+        found = operate(f, name, result, wide, ["float32" if k in HALVES else k for k in kinds])
+        return cast(f, found, result, dtype)
+    plain = PLAIN.get(name)
+    if plain is not None:
+        return plain(f, args, kinds)
+    maths = MATHS[name]
+    if name in SIGNED and not floating(kinds[0]):
+        return maths(f, *args, unsigned=unsigned(kinds[0]))
+    return maths(f, *args)
+
+
+SIGNED = {"maximum", "minimum", "fmax", "fmin", "abs", "sign", "floor_divide", "remainder", "fmod", "pow"}
+Plain = Callable[[Function, list[Value], list[str]], Value]
+
+
+def _binary(name: str) -> Plain:
+    def plain(f: Function, args: list[Value], kinds: list[str]) -> Value:
+        if kinds[0] == "bool":
+            return f.or_(*args) if name == "add" else f.and_(*args) if name == "mul" else f.xor(*args)
+        return getattr(f, name)(*args)  # type: ignore[no-any-return]
+
+    return plain
+
+
+def _comparison(name: str) -> Plain:
+    return lambda f, args, kinds: f.compare(name, args[0], args[1], unsigned=unsigned(kinds[0]))
+
+
+def _logical_not(f: Function, args: list[Value], kinds: list[str]) -> Value:
+    return f.not_(args[0]) if kinds[0] == "bool" else f.compare("eq", args[0], constant(0, args[0].type))
+
+
+def _where(f: Function, args: list[Value], kinds: list[str]) -> Value:
+    return f.select(*args)
+
+
+PLAIN: dict[str, Plain] = {
+    "add": _binary("add"),
+    "sub": _binary("sub"),
+    "mul": _binary("mul"),
+    "true_divide": _binary("div"),
+    "neg": lambda f, args, kinds: f.neg(args[0]),
+    "logical_not": _logical_not,
+    "bitwise_not": lambda f, args, kinds: f.not_(args[0]),
+    "bitwise_and": lambda f, args, kinds: f.and_(*args),
+    "bitwise_or": lambda f, args, kinds: f.or_(*args),
+    "bitwise_xor": lambda f, args, kinds: f.xor(*args),
+    "where": _where,
+    **{name: _comparison(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+}
+
+# ---- reductions
+
+JOIN = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum", "all": "bitwise_and", "any": "bitwise_or"}
+
+
+def identity(op: str, dtype: str, lanes: int) -> Value:
+    """What changes nothing when it is joined."""
+    if op in ("amax", "amin"):
+        if floating(dtype):
+            return number(float("-inf") if op == "amax" else float("inf"), dtype, lanes)
+        bits = 8 * int(SCALARS[dtype].removeprefix("i")) // 8
+        if unsigned(dtype):
+            return number(0 if op == "amax" else (1 << bits) - 1 if dtype != "bool" else 1, dtype, lanes)
+        return number(-(1 << bits - 1) if op == "amax" else (1 << bits - 1) - 1, dtype, lanes)
+    return number(1 if op in ("prod", "all") else 0, dtype, lanes)
+
+
+def join(f: Function, op: str, dtype: str, a: Value, b: Value) -> Value:
+    return operate(f, JOIN[op], dtype, [a, b], [dtype, dtype])
+
+
+def across(f: Function, op: str, dtype: str, x: Value) -> Value:
+    """The lanes of a vector put together, by halves: the order is the same for every width of the machine's vectors."""
+    while x.type.lanes > 1:
+        half = x.type.lanes // 2
+        low = shuffled(f, x, range(half))
+        high = shuffled(f, x, range(half, 2 * half))
+        x = join(f, op, dtype, low, high)
+    return x
+
+
+def shuffled(f: Function, x: Value, lanes: range) -> Value:
+    if len(lanes) == 1:
+        return f.lane(x, lanes[0])
+    picks = ", ".join(f"i32 {i}" for i in lanes)
+    text = f"shufflevector {x}, {x.type} poison, <{len(lanes)} x i32> <{picks}>"
+    return f.value(text, Type(x.type.scalar, len(lanes)))

@@ -1,0 +1,61 @@
+"""Where buffers are: one block of memory for all that lives only while a program runs.
+
+Buffers whose lives do not overlap may share memory. Large ones are placed first, each at the lowest place that is free for all
+of its life.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Life:
+    """A buffer of so many bytes that is used from one step to another, both included."""
+
+    name: str
+    size: int
+    first: int
+    last: int
+
+    def meets(self, other: Life) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass
+class Arena:
+    """Offsets of buffers, in bytes, and how much there is in all."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+
+    def overlap(self, a: str, b: str) -> bool:
+        """Whether two buffers share memory."""
+        if a not in self.offsets or b not in self.offsets:
+            return False
+        return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
+
+    def __str__(self) -> str:
+        rows = [f"{self.offsets[n]:>10} {self.sizes[n]:>10}  {n}" for n in sorted(self.offsets, key=self.offsets.__getitem__)]
+        return "\n".join([f"{self.size} bytes", *rows])
+
+
+def planned(lives: list[Life]) -> Arena:
+    arena = Arena()
+    placed: list[tuple[Life, int, int]] = []  # with where it begins and ends
+    for life in sorted(lives, key=lambda x: (-x.size, x.first)):
+        size = max(-(-life.size // ALIGNMENT), 1) * ALIGNMENT
+        taken = sorted((start, stop) for other, start, stop in placed if life.meets(other))
+        at = 0
+        for start, stop in taken:
+            if at + size <= start:
+                break
+            at = max(at, stop)
+        placed.append((life, at, at + size))
+        arena.offsets[life.name] = at
+        arena.sizes[life.name] = size
+        arena.size = max(arena.size, at + size)
+    return arena
