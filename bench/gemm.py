@@ -21,9 +21,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from tapejit.codegen.llvm.blocking import Plan
+from tapejit.codegen.llvm.blocking import Plan, choose
 from tapejit.codegen.llvm.builder import I64, PTR, Module
-from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, store_to
+from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
 from tapejit.codegen.llvm.jit import compile_text, link
 from tapejit.codegen.llvm.kernel import Kernel
 from tapejit.codegen.llvm.target import host
@@ -78,12 +78,13 @@ class Native:
     """A compiled product: `run(times)` repeats it on its arrays."""
 
     def __init__(self, case: Case, plan: Plan | None = None) -> None:
+        self.plan = plan or choose(shape_of(case.gemm(), host()))
         self.a, self.b = case.arrays()
         lead = (case.m * case.n,) if case.batch > 1 else ()
         self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), np.float32)
         start = time.thread_time()
         module = Module()
-        self.kernel = emit(module, "product", case.gemm(), 3, store_to(2, lead, case.n, 1), host(), plan)
+        self.kernel = emit(module, "product", case.gemm(), 3, store_to(2, lead, case.n, 1), host(), self.plan)
         text = str(module)
         self.writing = time.thread_time() - start
         start = time.thread_time()
@@ -159,7 +160,7 @@ def main() -> None:
         torch.set_num_threads(1)
         torch.set_grad_enabled(False)
     names = [name.strip() for line in SHAPES.strip().splitlines() for name in line.split(",")]
-    print(f"{'shape':22}{'µs':>9}{'GFLOP/s':>9}{'numpy':>9}{'torch':>9}{'ratio':>7}{'ms':>12}  tile, pieces")
+    print(f"{'shape':22}{'µs':>9}{'GFLOP/s':>9}{'numpy':>9}{'torch':>9}{'ratio':>7}{'ms':>12}  tile in pieces")
     for name in names:
         if options.names and not any(word in name for word in options.names):
             continue
@@ -170,9 +171,8 @@ def main() -> None:
         other = "".join(f"{speed[peer]:9.1f}" if peer in speed else " " * 9 for peer in ("numpy", "torch"))
         milliseconds = f"{native.writing * 1e3:.1f}+{native.compiling * 1e3:.1f}"
         pieces = ", ".join(str(phase.pieces) for phase in native.kernel.phases)
-        print(
-            f"{name:22}{best['own'] * 1e6:9.2f}{speed['own']:9.1f}{other}{ratio:7.2f}{milliseconds:>12}  {pieces}", flush=True
-        )
+        cut = f"{native.plan.rows}x{native.plan.vectors} in {pieces}"
+        print(f"{name:22}{best['own'] * 1e6:9.2f}{speed['own']:9.1f}{other}{ratio:7.2f}{milliseconds:>12}  {cut}", flush=True)
 
 
 if __name__ == "__main__":

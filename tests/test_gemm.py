@@ -115,7 +115,8 @@ def test_any_plan(m: int, n: int, k: int, how: str, data: Any) -> None:
         unroll=2 if k % 2 == 0 and depth % 2 == 0 else 1,
         pack_a=plan.pack_a or data.draw(st.booleans()),
         pack_b=plan.pack_b or data.draw(st.booleans()),
-        rows_outside=data.draw(st.booleans()),
+        own_a=data.draw(st.booleans()),
+        own_b=data.draw(st.booleans()),
     )
     check(gemm, a, b, 512, plan=plan)
 
@@ -219,5 +220,5 @@ def test_large_products_fall_into_pieces_and_small_ones_do_not() -> None:
         gemm = Gemm((), m, n, k, Operand(0, (), k, 1), Operand(1, (), n, 1), "float")
         return emit(Module(), "product", gemm, 3, store_to(2, (), n, 1), target(512)).phases[-1].pieces
 
-    assert pieces(1024, 512, 128) >= 16
+    assert pieces(1024, 512, 128) >= 8
     assert pieces(100, 16, 16) == 1

@@ -1,7 +1,7 @@
 """How a matrix product is cut up: the register tile, blocks for the caches and the threads, and what is packed.
 
-A plan depends on the product and the target alone, not on the number of threads. It is chosen by a small model of what a plan
-costs, in cycles.
+A plan depends on the product and the target alone, not on the number of threads. The tile comes from a small model of what a
+step along the depth costs, in cycles; the rest from what fits into the caches. The numbers were measured with `bench/gemm.py`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-PIECE = 1 << 18  # multiplications that are worth handing to another thread
-PIECES = 32  # as many pieces are enough to keep eight threads busy
-L1 = 32 << 10  # bytes that a tile's operands may take there
-L2 = 1 << 20  # bytes that a block's operands may take there
+PIECE = 1 << 19  # multiplications that are worth handing to another thread
+PIECES = 16  # keep eight threads busy
+PANELS = 600 << 10  # bytes of the right operand's panels that a piece goes through for each of its rows: they stay in L2
+READY = 96 << 10  # a right operand of at most so many bytes is used as it is, if its rows lie along memory
+DEPTH = 2048  # steps that a tile does at once, at most
+OWN = 192  # rows for which it pays that a piece packs panels that other pieces pack, too
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,11 @@ class Shape:
     lanes: int  # of a full vector
     registers: int
     size: int  # bytes of an accumulator
-    pack_a: bool  # must be packed
+    pack_a: bool  # a tile cannot read it as it is
     pack_b: bool
+    by_depth: bool  # the left operand's columns lie along memory
+    same_a: bool  # the left operand is the same in the whole batch, or in parts of it
+    same_b: bool
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,17 @@ class Plan:
     rows: int  # of a register tile
     vectors: int  # of a register tile
     row_block: int  # rows of a piece, a multiple of `rows`
-    column_block: int  # columns of a piece, a multiple of `vectors` * `lanes`
-    depth: int  # steps of the depth that are done before going on to the next tile
+    column_block: int  # columns of a piece, a multiple of `width`
+    depth: int  # steps that a tile does before the next tile's turn
     unroll: int
     pack_a: bool
     pack_b: bool
-    rows_outside: bool  # the loop over panels of columns is inside the one over rows
+    own_a: bool = False  # packed by each piece for itself, not in a phase before
+    own_b: bool = False
 
     @property
     def width(self) -> int:
+        """Columns of a tile."""
         return self.vectors * self.lanes
 
 
@@ -53,52 +60,67 @@ def choose(shape: Shape) -> Plan:
     rows, vectors = tile(shape, lanes)
     width = vectors * lanes
     row_block, column_block = blocks(shape, rows, width)
-    depth = shape.k if shape.k <= 1536 else math.ceil(shape.k / math.ceil(shape.k / 768) / 4) * 4
-    pack_b = shape.pack_b or (shape.m >= 8 * rows and shape.k * shape.n * shape.size > L2)
-    small = depth * width * shape.size <= L1
-    return Plan(lanes, rows, vectors, row_block, column_block, depth, unrolled(shape.k, depth), shape.pack_a, pack_b, not small)
+    depth = shape.k if shape.k <= DEPTH else math.ceil(shape.k / math.ceil(shape.k * 2 / DEPTH) / 4) * 4
+    # Columns along memory are a cache line for each step, all of which a tile needs for each of its panels.
+    pack_a = shape.pack_a or (shape.by_depth and shape.k > 512 and shape.n > 2 * width and shape.m > rows)
+    pack_b = shape.pack_b or (shape.m >= 64 and shape.k * shape.n * shape.size > READY)
+    return Plan(
+        lanes=lanes,
+        rows=rows,
+        vectors=vectors,
+        row_block=row_block,
+        column_block=column_block,
+        depth=depth,
+        unroll=next(u for u in (4, 2, 1) if shape.k % u == 0 and depth % u == 0),
+        pack_a=pack_a,
+        pack_b=pack_b,
+        own_a=column_block >= shape.n and not shape.same_a,
+        own_b=(row_block >= shape.m or row_block >= OWN) and not shape.same_b,
+    )
 
 
 def tile(shape: Shape, lanes: int) -> tuple[int, int]:
     """Rows and vectors of the register tile: the pair that wastes least on this shape."""
-    best, found = math.inf, (1, 1)
     columns = math.ceil(shape.n / lanes)
+    found: list[tuple[float, int, int]] = []
     for vectors in range(1, min(4, columns) + 1):
-        most = (shape.registers - 2 - vectors) // vectors if vectors > 1 else shape.registers - 4
-        for rows in range(1, min(most, shape.m, 14) + 1):
-            cost = _work(shape.m, rows, columns, vectors)
-            if cost < best:
-                best, found = cost, (rows, vectors)
-    return found
+        # Eight rows are enough to hide where the vectors come from, and sums have to leave registers for the factors.
+        most = min(14 if vectors == 1 else 8, (shape.registers - 5) // vectors)
+        for rows in range(1, min(most, shape.m) + 1):
+            found.append((_work(shape, rows, columns, vectors), rows, vectors))
+    return min(found)[1:]
 
 
-def _work(m: int, rows: int, columns: int, vectors: int) -> float:
-    """Cycles that a step along the depth takes over the whole product, roughly; and a little for each kind of tile."""
-    total = 0.0
-    for height, down in ((rows, m // rows), (m % rows, 1)):
+def _work(shape: Shape, rows: int, columns: int, vectors: int) -> float:
+    """Cycles that a step along the depth takes over the whole product, and a little more for more code."""
+    total, code = 0.0, 0
+    for height, down in ((rows, shape.m // rows), (shape.m % rows, 1)):
         for width, across in ((vectors, columns // vectors), (columns % vectors, 1)):
             if height and width and down and across:
-                total += down * across * max(height * width / 2, 4, (height + width) / 2) + 0.5
-    return total
+                total += down * across * _step(height, width, shape)
+                code += height * width + 6
+    return total * (1 + 0.0006 * code)
+
+
+def _step(rows: int, vectors: int, shape: Shape) -> float:
+    """Cycles of one step of a tile: two products at a time, two loads at a time, each sum after the one before."""
+    near = shape.k * shape.n * shape.size < 32 << 10
+    from_l2 = 0 if near else vectors * shape.lanes * shape.size / 20
+    return max(rows * vectors / 2, (rows + vectors) / 2, 4, from_l2) + 0.3 + 6 * (rows + vectors) / shape.k
 
 
 def blocks(shape: Shape, rows: int, width: int) -> tuple[int, int]:
     """Rows and columns of a piece."""
     m, n = math.ceil(shape.m / rows) * rows, math.ceil(shape.n / width) * width
-    fits = max(width, L2 // (shape.k * shape.size) // width * width)
-    column_block = evenly(n, min(n, fits), width)
-    work = shape.batch * shape.m * shape.n * shape.k
-    wanted = max(1, min(PIECES, work // PIECE))
+    column_block = _evenly(n, PANELS // (min(shape.k, DEPTH) * shape.size) // width * width, width)
+    wanted = max(1, min(PIECES, shape.batch * shape.m * shape.n * shape.k // PIECE))
     across = math.ceil(n / column_block) * shape.batch
-    row_block = evenly(m, math.ceil(m / max(1, math.ceil(wanted / across))), rows)
-    return row_block, column_block
+    if across * 2 >= wanted:
+        return m, column_block
+    return _evenly(m, math.ceil(m * across / wanted), rows), column_block
 
 
-def evenly(total: int, most: int, unit: int) -> int:
-    """Blocks of whole units that are at most so large and about equal."""
+def _evenly(total: int, most: int, unit: int) -> int:
+    """Blocks of whole units that are at most so large, and about equal."""
     count = math.ceil(total / max(most, unit))
     return math.ceil(total / count / unit) * unit
-
-
-def unrolled(k: int, depth: int) -> int:
-    return next(u for u in (4, 2, 1) if k % u == 0 and depth % u == 0)

@@ -19,11 +19,12 @@ from .blocking import Plan, Shape, choose
 from .builder import BYTES, I64, PTR, Function, Module, Type, Value, constant
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
-from .packing import Operand, by_depth, pack_columns, pack_rows, source
+from .packing import Operand, by_depth, pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source, straight
 from .target import Target
 
 # epilogue(f, batch indices, m, n of the first lane, the results as a vector along n, a mask or None) stores what it wants.
 Epilogue = Callable[[Function, list[Value], Value, Value, Value, Value | None], None]
+CHUNK = 16  # steps of the depth that are packed together: as many lines of memory as the first cache holds in one place
 LINES = 600  # of epilogues in one kernel: if there were more, results go through a buffer
 
 
@@ -92,6 +93,9 @@ def shape_of(gemm: Gemm, target: Target) -> Shape:
         size=BYTES[gemm.scalar],
         pack_a=not gemm.a.plain,
         pack_b=not b.plain or (b.column != 1 and gemm.n > 1),
+        by_depth=by_depth(gemm.a),
+        same_a=not _all_differ(gemm, gemm.a),
+        same_b=not _all_differ(gemm, gemm.b),
     )
 
 
@@ -156,10 +160,14 @@ class Span:
                 body(full, rest)
 
 
+def whole(total: int) -> Span:
+    return Span(constant(0, I64), constant(total, I64), True, total)
+
+
 def block(f: Function, index: Value, size: int, total: int) -> Span:
     """The block with an index, of blocks of a size."""
     if size >= total:
-        return Span(constant(0, I64), constant(total, I64), True, total)
+        return whole(total)
     start = scaled(f, index, size)
     stop = f.add(start, constant(size, I64))
     return Span(start, f.intrinsic("smin", stop, constant(total, I64)) if total % size else stop, False, total)
@@ -200,43 +208,34 @@ class _Product:
         return math.ceil(self.gemm.n / self.plan.lanes)
 
     @property
-    def private_a(self) -> bool:
-        """Pieces pack their own rows, as no other piece needs them."""
-        return self.blocks[0] == 1 and _all_differ(self.gemm, self.gemm.a)
-
-    @property
-    def private_b(self) -> bool:
-        return self.blocks[1] == 1 and _all_differ(self.gemm, self.gemm.b)
-
-    @property
     def size_a(self) -> int:
         """Bytes of a packed left operand: of one matrix, or of a piece's rows."""
-        rows = min(self.plan.row_block, self.gemm.m) if self.private_a else self.gemm.m
+        rows = min(self.plan.row_block, self.gemm.m) if self.plan.own_a else self.gemm.m
         return rows * self.gemm.k * BYTES[self.gemm.scalar]
 
     @property
     def size_b(self) -> int:
         block = min(self.plan.column_block, self.vectors * self.plan.lanes)
-        columns = block if self.private_b else self.vectors * self.plan.lanes
+        columns = block if self.plan.own_b else self.vectors * self.plan.lanes
         return columns * self.gemm.k * BYTES[self.gemm.scalar]
 
     @property
     def shared_a(self) -> int:
         """Bytes in shared memory."""
-        return aligned(self.size_a * _matrices(self.gemm, self.gemm.a)) if self.plan.pack_a and not self.private_a else 0
+        return aligned(self.size_a * _matrices(self.gemm, self.gemm.a)) if self.plan.pack_a and not self.plan.own_a else 0
 
     @property
     def shared_size(self) -> int:
-        b = aligned(self.size_b * _matrices(self.gemm, self.gemm.b)) if self.plan.pack_b and not self.private_b else 0
+        b = aligned(self.size_b * _matrices(self.gemm, self.gemm.b)) if self.plan.pack_b and not self.plan.own_b else 0
         return self.shared_a + b
 
     @property
     def scratch_a(self) -> int:
-        return aligned(self.size_a) if self.plan.pack_a and self.private_a else 0
+        return aligned(self.size_a) if self.plan.pack_a and self.plan.own_a else 0
 
     @property
     def scratch_b(self) -> int:
-        return aligned(self.size_b) if self.plan.pack_b and self.private_b else 0
+        return aligned(self.size_b) if self.plan.pack_b and self.plan.own_b else 0
 
     @property
     def buffer_width(self) -> int:
@@ -264,29 +263,47 @@ class _Product:
     # ---- packing
 
     def pack(self, module: Module, name: str) -> Phase:
-        """The phase that packs what several pieces use: vectors of columns of the right, panels of rows of the left operand."""
+        """The phase that packs what several pieces use: the right operand's pieces first, then the left operand's."""
         f = module.function(name, parameters(self.pointers))
         begin, end = f.params[-2:]
-        first = self.vectors * _matrices(self.gemm, self.gemm.b) if self.plan.pack_b and not self.private_b else 0
-        panels = math.ceil(self.gemm.m / self.plan.rows)
-        second = panels * _matrices(self.gemm, self.gemm.a) if self.shared_a else 0
+        chunks = math.ceil(self.gemm.k / CHUNK)
+        each_b = chunks if straight(self.gemm.b) else self.vectors
+        each_a = chunks if by_depth(self.gemm.a) else math.ceil(self.gemm.m / self.plan.rows)
+        first = each_b * _matrices(self.gemm, self.gemm.b) if self.plan.pack_b and not self.plan.own_b else 0
+        second = each_a * _matrices(self.gemm, self.gemm.a) if self.plan.pack_a and not self.plan.own_a else 0
         if first:
             with f.loop(begin, f.intrinsic("smin", end, constant(first, I64)) if second else end) as loop:
-                *batch, vector = unravel(f, loop.index, (*_distinct(self.gemm, self.gemm.b), self.vectors))
-                after = f.add(vector, constant(1, I64))
-                self.pack_b(f, batch, Span(vector, after, False, self.vectors), self.place_b(f, batch))
+                *batch, part = unravel(f, loop.index, (*_distinct(self.gemm, self.gemm.b), each_b))
+                to = self.place_b(f, batch)
+                if straight(self.gemm.b):
+                    self.pack_b_straight(f, batch, whole(self.gemm.n), block(f, part, CHUNK, self.gemm.k), to)
+                else:
+                    self.pack_b_turned(f, batch, block(f, part, 1, self.vectors), to)
         if second:
             start = f.intrinsic("smax", begin, constant(first, I64)) if first else begin
             with f.loop(start, end) as loop:
                 index = f.sub(loop.index, constant(first, I64)) if first else loop.index
-                *batch, panel = unravel(f, index, (*_distinct(self.gemm, self.gemm.a), panels))
-                span = block(f, panel, self.plan.rows, self.gemm.m)
-                self.pack_a(f, batch, span, self.place_a(f, batch))
+                *batch, part = unravel(f, index, (*_distinct(self.gemm, self.gemm.a), each_a))
+                to = self.place_a(f, batch)
+                if by_depth(self.gemm.a):
+                    self.pack_a(f, batch, whole(self.gemm.m), block(f, part, CHUNK, self.gemm.k), to)
+                else:
+                    self.pack_a(f, batch, block(f, part, self.plan.rows, self.gemm.m), whole(self.gemm.k), to)
         f.back()
         return Phase(name, first + second)
 
-    def pack_b(self, f: Function, batch: list[Value], vectors: Span, to: Place) -> None:
-        """Vectors of columns into panels."""
+    def pack_b_straight(self, f: Function, batch: list[Value], columns: Span, depth: Span, to: Place) -> None:
+        gemm, lanes = self.gemm, self.plan.lanes
+        matrix = source(f, gemm.b, batch, gemm.scalar)
+
+        def panel(n: Value, count: int) -> None:
+            there = f.pointer(to.base, scaled(f, f.sub(n, to.origin), gemm.k), gemm.scalar)
+            pack_straight(f, matrix, there, n, count, lanes, depth.start, depth.stop)
+
+        columns.each(f, self.plan.width, panel)
+
+    def pack_b_turned(self, f: Function, batch: list[Value], vectors: Span, to: Place) -> None:
+        """Vectors of columns, each into its place in a panel."""
         plan, gemm = self.plan, self.gemm
         matrix = source(f, gemm.b, batch, gemm.scalar)
         whole, edge = divmod(self.vectors, plan.vectors)
@@ -301,7 +318,7 @@ class _Product:
             column = scaled(f, vector, plan.lanes)
             start = f.sub(scaled(f, panel, plan.width), to.origin)
             there = f.add(scaled(f, start, gemm.k), scaled(f, inside, plan.lanes))
-            pack_columns(f, matrix, f.pointer(to.base, there, gemm.scalar), width, column, count, plan.lanes, gemm.k)
+            pack_turned(f, matrix, f.pointer(to.base, there, gemm.scalar), width, column, count, plan.lanes, gemm.k)
 
         full = self.vectors - bool(rest)
         if full:
@@ -312,12 +329,16 @@ class _Product:
             with f.when(f.compare("gt", vectors.stop, constant(full, I64))):
                 one(constant(full, I64), rest)
 
-    def pack_a(self, f: Function, batch: list[Value], rows: Span, to: Place) -> None:
-        matrix = source(f, self.gemm.a, batch, self.gemm.scalar)
+    def pack_a(self, f: Function, batch: list[Value], rows: Span, depth: Span, to: Place) -> None:
+        gemm, lanes = self.gemm, self.plan.lanes
+        matrix = source(f, gemm.a, batch, gemm.scalar)
 
         def panel(m: Value, count: int) -> None:
-            there = f.pointer(to.base, scaled(f, f.sub(m, to.origin), self.gemm.k), self.gemm.scalar)
-            pack_rows(f, matrix, there, m, count, self.plan.lanes, self.gemm.k)
+            there = f.pointer(to.base, scaled(f, f.sub(m, to.origin), gemm.k), gemm.scalar)
+            if by_depth(gemm.a):
+                pack_rows_by_depth(f, matrix, there, m, count, lanes, depth.start, depth.stop)
+            else:
+                pack_rows(f, matrix, there, m, count, lanes, gemm.k)
 
         rows.each(f, self.plan.rows, panel)
 
@@ -365,24 +386,40 @@ class _Piece:
     def write(self) -> None:
         plan, f = self.work.plan, self.f
         _ = self.a, self.b, self.buffer  # written here, before the loops that use them
-        if plan.pack_a and self.work.private_a:
-            self.work.pack_a(f, self.batch, self.rows, self.a)
-        if plan.pack_b and self.work.private_b:
-            lanes = constant(plan.lanes, I64)
-            up = f.add(self.columns.stop, constant(plan.lanes - 1, I64))
-            vectors = Span(f.div(self.columns.start, lanes), f.div(up, lanes), False, self.work.vectors)
-            self.work.pack_b(f, self.batch, vectors, self.b)
+        if plan.pack_a and self.work.plan.own_a:
+            self.pack_a()
+        if plan.pack_b and self.work.plan.own_b:
+            self.pack_b()
         if plan.depth < self.work.gemm.k:
             self.by_depth()
         else:
             self.tiles(None, None)
+
+    def pack_a(self) -> None:
+        f, k = self.f, self.work.gemm.k
+        if not by_depth(self.work.gemm.a):
+            self.work.pack_a(f, self.batch, self.rows, whole(k), self.a)
+            return
+        with f.loop(0, math.ceil(k / CHUNK)) as loop:
+            self.work.pack_a(f, self.batch, self.rows, block(f, loop.index, CHUNK, k), self.a)
+
+    def pack_b(self) -> None:
+        f, k = self.f, self.work.gemm.k
+        if straight(self.work.gemm.b):
+            with f.loop(0, math.ceil(k / CHUNK)) as loop:
+                self.work.pack_b_straight(f, self.batch, self.columns, block(f, loop.index, CHUNK, k), self.b)
+            return
+        lanes = constant(self.work.plan.lanes, I64)
+        up = f.add(self.columns.stop, constant(self.work.plan.lanes - 1, I64))
+        vectors = Span(f.div(self.columns.start, lanes), f.div(up, lanes), False, self.work.vectors)
+        self.work.pack_b_turned(f, self.batch, vectors, self.b)
 
     @cached_property
     def a(self) -> Place:
         """Of the left operand."""
         if not self.work.plan.pack_a:
             return Place(source(self.f, self.work.gemm.a, self.batch, self.work.gemm.scalar).base, constant(0, I64))
-        if self.work.private_a:
+        if self.work.plan.own_a:
             return Place(self.f.params[self.work.pointers + 1], self.rows.start)
         return self.work.place_a(self.f, self.batch)
 
@@ -390,7 +427,7 @@ class _Piece:
     def b(self) -> Place:
         if not self.work.plan.pack_b:
             return Place(source(self.f, self.work.gemm.b, self.batch, self.work.gemm.scalar).base, constant(0, I64))
-        if self.work.private_b:
+        if self.work.plan.own_b:
             scratch = self.f.params[self.work.pointers + 1]
             return Place(self.f.pointer(scratch, self.work.scratch_a, "i8"), self.columns.start)
         return self.work.place_b(self.f, self.batch)
@@ -415,23 +452,15 @@ class _Piece:
     def tiles(self, start: Value | None, steps: Value | None) -> None:
         """All tiles, over the whole depth, or over some steps of it."""
         f, plan = self.f, self.work.plan
-        whole = start is None
+        at_once = start is None
 
         def row(m: Value, height: int) -> None:
             self.columns.each(f, plan.width, lambda n, width: self.tile(m, height, n, width, start, steps))
-            if whole and self.work.buffered:
+            if at_once and self.work.buffered:
                 stop = f.add(m, constant(height, I64))
                 self.finish(Span(m, stop, False, self.work.gemm.m), self.columns)
 
-        def column(n: Value, width: int) -> None:
-            self.rows.each(f, plan.rows, lambda m, height: self.tile(m, height, n, width, start, steps))
-
-        if plan.rows_outside:
-            self.rows.each(f, plan.rows, row)
-        else:
-            self.columns.each(f, plan.width, column)
-            if whole and self.work.buffered:
-                self.finish(self.rows, self.columns)
+        self.rows.each(f, plan.rows, row)
 
     def tile(self, m: Value, height: int, n: Value, width: int, start: Value | None, steps: Value | None) -> None:
         f, work, lanes = self.f, self.work, self.work.plan.lanes

@@ -1,7 +1,8 @@
 """Operands of contractions, read and laid out for the register tile.
 
 `fetch` reads a vector of an operand wherever it is: next to each other, strided, as half floats, or computed by a prologue.
-`pack_columns` and `pack_rows` copy an operand into panels, so that a tile finds what it needs side by side.
+The packing functions copy an operand into panels, so that a tile finds what it needs side by side. They read it in the order it
+has in memory: an operand whose panels lie across memory is packed a few steps of the depth at a time.
 """
 
 from __future__ import annotations
@@ -67,16 +68,41 @@ def source(f: Function, operand: Operand, batch: list[Value], scalar: str) -> So
     return Source(operand, batch, base, scalar)
 
 
-def pack_columns(f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int) -> None:
+def straight(operand: Operand) -> bool:
+    """Whether the right operand's rows lie along memory, or at least its columns do not."""
+    return operand.column == 1 or operand.row != 1
+
+
+def by_depth(operand: Operand) -> bool:
+    """Whether the left operand's columns lie along memory: a panel then has its rows side by side for each step of the depth."""
+    return operand.row == 1 and operand.column != 1
+
+
+def pack_straight(
+    f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, start: Value, stop: Value
+) -> None:
+    """A panel of `count` columns from `first` on, from a row `start` to a row `stop`: row by row, filled up to whole vectors."""
+    width = -(-count // lanes) * lanes
+    with f.loop(start, stop) as loop:
+        there = f.pointer(to, scaled(f, loop.index, width), matrix.scalar)
+        for j in range(0, count, lanes):
+            column = f.add(first, constant(j, I64)) if j else first
+            vector = matrix.fetch(f, loop.index, column, lanes, "column", first_lanes(count - j, lanes))
+            f.store(vector, f.pointer(there, j, matrix.scalar))
+
+
+def pack_turned(f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int) -> None:
     """`count` columns from `first` on, at most a vector of them, to `to`: row by row, `step` elements from row to row."""
     quad = 16 // BYTES[matrix.scalar]
-    if matrix.operand.row == 1 and matrix.operand.column != 1 and lanes % quad == 0 and k >= quad:
-        _pack_turned(f, matrix, to, step, first, count, lanes, k, quad)
+    if lanes % quad or k < quad:
+        _pack_gathered(f, matrix, to, step, first, count, lanes, 0, k)
+    elif matrix.operand.load is not None:
+        _pack_computed(f, matrix, to, step, first, count, lanes, k, quad)
     else:
-        _pack_straight(f, matrix, to, step, first, count, lanes, 0, k)
+        _pack_squares(f, matrix, to, step, first, count, lanes, k, quad)
 
 
-def _pack_straight(
+def _pack_gathered(
     f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, start: int, stop: int
 ) -> None:
     mask = first_lanes(count, lanes)
@@ -85,13 +111,10 @@ def _pack_straight(
         f.store(vector, f.pointer(to, f.mul(loop.index, step), matrix.scalar))
 
 
-def _pack_turned(
+def _pack_squares(
     f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int, quad: int
 ) -> None:
     """Columns that lie along memory are read a few elements at a time and turned in registers."""
-    if matrix.operand.load is not None:
-        _pack_computed(f, matrix, to, step, first, count, lanes, k, quad)
-        return
     stride = matrix.operand.column
     with f.loop(0, k // quad * quad, quad) as loop:
         corner = matrix.address(f, loop.index, first)
@@ -103,7 +126,7 @@ def _pack_turned(
         ]
         _store_turned(f, [widened(f, v, matrix.scalar) for v in _joined(f, parts, quad)], to, loop.index, step)
     if k % quad:
-        _pack_straight(f, matrix, to, step, first, count, lanes, k // quad * quad, k)
+        _pack_gathered(f, matrix, to, step, first, count, lanes, k // quad * quad, k)
 
 
 def _pack_computed(
@@ -172,30 +195,21 @@ def _zip(f: Function, a: Value, b: Value, half: int) -> Value:
     return f.shuffle(a, b, found)
 
 
-def pack_rows(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
-    """`count` rows from `first` on to `to`, where they take `count` * k elements."""
-    if by_depth(matrix.operand):
-        _pack_rows_by_depth(f, matrix, to, first, count, lanes, k)
-    else:
-        _pack_rows_straight(f, matrix, to, first, count, lanes, k)
-
-
-def by_depth(operand: Operand) -> bool:
-    """Whether a panel of packed rows has them side by side for each step along the depth, rather than one after the other."""
-    return operand.row == 1 and operand.column != 1
-
-
-def _pack_rows_by_depth(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
-    with f.loop(0, k) as loop:
+def pack_rows_by_depth(
+    f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, start: Value, stop: Value
+) -> None:
+    """A panel of `count` rows from `first` on, from a step of the depth to another one: side by side for each step."""
+    with f.loop(start, stop) as loop:
         there = f.pointer(to, scaled(f, loop.index, count), matrix.scalar)
         for i in range(0, count, lanes):
             many = min(lanes, 1 << (count - i - 1).bit_length())
             mask = first_lanes(count - i, many)
-            row = f.add(first, constant(i, I64))
+            row = f.add(first, constant(i, I64)) if i else first
             f.store(matrix.fetch(f, row, loop.index, many, "row", mask), f.pointer(there, i, matrix.scalar), mask)
 
 
-def _pack_rows_straight(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
+def pack_rows(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
+    """A panel of `count` rows from `first` on: one after the other."""
     full = k // lanes * lanes
     with f.loop(0, count) as row:
         there, here = f.pointer(to, scaled(f, row.index, k), matrix.scalar), f.add(first, row.index)
