@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .op import Op
 
 
+warned = [0]  # how many warnings there were: code that warns has to run for that
 IN_PLACE_NAMES = {"full": "__setitem__", "true_divide": "div_"}  # where it is not the op's name and "_"
 
 
@@ -87,4 +88,5 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
         frame, level = frame.f_back, level + 1
+    warned[0] += 1
     warnings.warn(message, category, stacklevel=level)

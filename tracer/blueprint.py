@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from ..eager.tape import FREED, Node, Pick
+from ..eager.tape import FREED, Node, Pick, _numbers
 from ..eager.tensor import Tensor
 
 
@@ -239,3 +239,57 @@ def _saved_again(value: Any, frame: Any) -> Any:
     if isinstance(value, Several):
         return tuple(_saved_again(v, frame) for v in value.parts)
     return value
+
+
+# ---- nodes that are made when somebody looks
+
+
+def can_wait(plans: list[Plan], snapshot: Snapshot) -> bool:
+    """Whether nodes need nothing of the call but its tensors: they are used up, as those of a loss are after its pass."""
+    kept = [v for p in plans if p not in snapshot.freed for v in p.saved.values()]
+    return not plans[-1].pick and not any(isinstance(v, (SavedArray, SavedNumber, Several)) for v in kept)
+
+
+class Later:
+    """The nodes of a tensor that outlives a call, as far as they are the same at each call."""
+
+    def __init__(self, plans: list[Plan], top: Plan, snapshot: Snapshot) -> None:
+        self.plans = plans
+        self.top = top
+        self.snapshot = snapshot
+        edges = [e for plan in plans for e in plan.edges]
+        self.leaves = sorted({e.value for e in edges if isinstance(e, Leaf)})
+        self.outer = sorted({e.value for e in edges if isinstance(e, Outer)})
+
+
+class LateNode(Node):
+    """The node of such a tensor, made with all below it when anybody asks for what it has: most are never looked at."""
+
+    def __init__(self, later: Later, frame: Any) -> None:
+        tensors = frame.tensors
+        self.number = next(_numbers)
+        self._later = later, [tensors[n] for n in later.leaves], [frame.outer_nodes[n] for n in later.outer]
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("op", "edges", "saved") or "_later" not in self.__dict__:
+            raise AttributeError(name)
+        later, leaves, outer = self._later
+        made = Made(dict(zip(later.leaves, leaves, strict=True)), dict(zip(later.outer, outer, strict=True)))
+        build(later.plans, later.snapshot, made)
+        for i, plan in enumerate(later.plans, 1):  # what consumes it has been numbered since
+            made.made[plan].number = self.number - 1 + i / (len(later.plans) + 1)  # type: ignore[assignment]
+        top = made.made[later.top]
+        mine = {k: v for k, v in self.__dict__.items() if k != "_later"}
+        self.__dict__.clear()
+        self.__dict__.update({**top.__dict__, **mine})
+        self.__class__ = type(top)  # type: ignore[assignment]
+        return self.__dict__[name]
+
+
+class Made:
+    """What `build` asks of a frame, when there is no more than its tensors."""
+
+    def __init__(self, tensors: dict[int, Tensor], outer_nodes: dict[int, Node]) -> None:
+        self.tensors = tensors
+        self.outer_nodes = outer_nodes
+        self.made: dict[Plan, Node] = {}

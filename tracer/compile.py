@@ -22,13 +22,14 @@ from ..eager.nn.module import Module
 from ..eager.tape import State, local
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
+from .generators import BACKENDS
 from .pure import NotPureError, Pure
 from .record import MAX_BREAKS, Recorder
+from .regions import drop_leaky
 from .replay import Replayer
 from .steps import make_steps
 from .trace import Break, Trace
 
-BACKENDS = ("auto", "plain")
 STRICT = "With strict=True this is an error; without it the call goes on eagerly."
 _switch = threading.local()
 _all: weakref.WeakSet[Compiled] = weakref.WeakSet()
@@ -195,6 +196,7 @@ class Compiled:
                 return
             began = perf_counter()
             trace.steps = make_steps(trace)
+            drop_leaky(trace)
             self.compiling(perf_counter() - began, "record")
             self._use(trace)
             if len(self.traces) > self.budget:

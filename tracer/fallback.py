@@ -38,11 +38,14 @@ class Fallback(Frame):
 
     def reveal(self) -> None:
         """Tensors from outside show their own memory again."""
+        tensors, arrays, held, values = self.tensors, self.arrays, self.held, self.trace.values
         for n in self.hidden:
-            t, array = self.tensors[n], self.arrays[self.trace.values[n].slot]
-            if isinstance(t._array, Pending):  # it may have been interrupted before
-                t._array.become(array)
-                t._array = self.held[n] = array
+            t, array = tensors[n], arrays[values[n].slot]
+            pending = t._array
+            if isinstance(pending, Pending):  # it may have been interrupted before
+                pending.real = array
+                pending.frame = None
+                t._array = held[n] = array
         self.hidden.clear()
 
     # ---- running the entries
@@ -122,7 +125,8 @@ class Fallback(Frame):
         """A promised tensor is a real one from now on."""
         self.arrays[value.slot] = real._array
         t = self.tensors[value.index]
-        if t is None:
+        if t is None:  # inside a region, or nobody's any more
+            self.tensors[value.index] = real
             return
         if isinstance(t._array, Pending):
             t._array.become(real._array)

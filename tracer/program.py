@@ -15,7 +15,7 @@ from ..eager.op import NO_ATTRS, STORE, Op, execute
 from ..eager.ops.movement import CLONE
 from ..eager.tape import State
 from ..eager.tensor import Tensor, wrap
-from .blueprint import in_order
+from .blueprint import Later, Snapshot, can_wait, in_order
 from .explain import logged
 from .trace import Backward, Call, Number, Trace
 
@@ -57,14 +57,18 @@ class Segment:
     """The program of a run of entries, for the values that outlive it."""
 
     def __init__(
-        self, trace: Trace, start: int, stop: int, keep: frozenset[int], alive: list[int], nodes: list[int], tops: list[Any]
+        self, trace: Trace, start: int, stop: int, keep: frozenset[int], alive: list[int], nodes: list[int], snapshot: Snapshot
     ) -> None:
+        tops = [snapshot.nodes[n] for n in nodes]
         self.alive = alive  # values that get their arrays
         self.nodes = nodes  # values that get a place on the tape
         self.tops = tops  # the plans of their nodes
         self.order = in_order(tops)
         self.run = make_program(trace, start, stop, keep)
-        self.writes = [(root, count) for root, count in writes(trace, start, stop).items()]
+        written = writes(trace, start, stop).items()
+        self.writes = [(root, count, trace.owners.get(root)) for root, count in written]  # with the value that brought it
+        self.writes_inside = any(owner is None for _, _, owner in self.writes)
+        self.late = Later(self.order, tops[0], snapshot) if len(tops) == 1 and can_wait(self.order, snapshot) else None
 
 
 def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise: bool = False) -> Program:

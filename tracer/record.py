@@ -9,10 +9,12 @@ from typing import Any
 from ..eager.autograd import _seeds as first_gradients
 from ..eager.devices import device_of
 from ..eager.exposure import exposed
+from ..eager.nn.module import Module
 from ..eager.op import Op, execute
 from ..eager.ops.create import ARANGE
 from ..eager.ops.movement import CLONE
 from ..eager.ops.shape import RESHAPED
+from ..eager.optim.optimizer import Optimizer
 from ..eager.pending import Pending, form_of, resolved
 from ..eager.rules import INPUT, INPUTS
 from ..eager.tape import FREED, Node, Pick, edge_of, run_backward
@@ -20,7 +22,10 @@ from ..eager.tensor import Tensor
 from .blueprint import Blueprint, Snapshot
 from .checks import CHECKS
 from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
+from .modules import ModuleRegion
+from .regions import Mark, NoRegionError, Region
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
+from .updates import UpdateRegion
 
 MAX_BREAKS = 200  # in one call: what reads values so often gains nothing from being compiled
 
@@ -332,6 +337,35 @@ class Recorder(Frame):
 
     def finish(self) -> None:
         self.stop("the end", End)
+
+    # ---- regions
+
+    def module(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A module is called."""
+        mark = Mark(self)
+        result = module.forward(*args, **kwargs)
+        if self.can_note(mark):
+            self.note_region(lambda: ModuleRegion(self, mark, module, (args, kwargs), result))
+        return result
+
+    def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
+        """An optimizer makes a step."""
+        mark = Mark(self)
+        result = step(optimizer)
+        if self.can_note(mark):
+            self.note_region(lambda: UpdateRegion(self, mark, optimizer))
+        return result
+
+    def can_note(self, mark: Mark) -> bool:
+        return self.region is None and self.state.autocast is None and len(self.trace.entries) > mark.start
+
+    def note_region(self, make: Callable[[], Region]) -> None:
+        """What was recorded since a mark may be a region."""
+        try:
+            found = make()
+        except NoRegionError:
+            return
+        self.trace.regions.setdefault(found.start, {})[found.key] = found
 
     # ---- backward
 

@@ -7,6 +7,7 @@ the last segment is run eagerly, from arrays that nobody has written to, and the
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections.abc import Callable
@@ -18,21 +19,28 @@ import numpy as np
 
 from ..eager.devices import device_of
 from ..eager.exposure import exposed
+from ..eager.nn.module import Module
 from ..eager.op import Op, execute
+from ..eager.optim.optimizer import Optimizer
 from ..eager.pending import Pending, resolved
 from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
 from ..eager.tensor import Tensor, versions_of, wrap
-from .blueprint import Snapshot, build
+from .blueprint import LateNode, Snapshot, build
 from .checks import CHECKS
 from .explain import logged, shown
 from .fallback import Fallback
 from .frame import expanded, refuses, run_parts
+from .generators import Warming
 from .passes import printed
 from .program import Segment, used_slots
 from .record import Recorder, backward_pass
-from .references import LONE, LONE_COUNTS, counts, referred
+from .references import LONE, LONE_COUNTS, counts, references, referred
+from .regions import MISSED
+from .source import LONE_HELD
 from .steps import general
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
+
+_new = object.__new__
 
 
 class Replayer(Fallback):
@@ -219,24 +227,46 @@ class Replayer(Fallback):
 
     def write(self, entry: Any) -> None:
         """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
+        tensors, held, arrays, values = self.tensors, self.held, self.arrays, self.trace.values
         for n in entry.mutated:
-            t, value = self.tensors[n], self.trace.values[n]
-            if t is not None and isinstance(t._array, Pending):
+            t, value = tensors[n], values[n]
+            slot = value.slot
+            array = arrays[slot]
+            if (  # the usual case at once: the array is its own memory, and nothing but the tensor and this frame has it
+                t is not None
+                and t._array is array
+                and array is held[n]
+                and type(array) is np.ndarray
+                and array.base is None
+                and references(array) <= LONE_HELD
+                and not self.used
+            ):
+                pass
+            elif t is not None and isinstance(t._array, Pending):
                 continue
-            self.held[n] = None
-            if t is None or not self.sole(value.slot):
-                self.held[n] = None if t is None else t._array
-                if type(self.entries[self.cursor]) is Break:
-                    self.segment()
-                else:
-                    self.diverge(WRITTEN)
-                    self.stop(WRITTEN)  # type: ignore[attr-defined]
-                return
+            else:
+                held[n] = array = None
+                if t is None or not self.sole(slot):
+                    held[n] = None if t is None else t._array
+                    self.written_now()
+                    return
             self.hidden.append(n)
-            t._array = self.held[n] = value.form(self, value.slot)
+            t._array = held[n] = pending = _new(value.form)
+            pending.frame = self
+            pending.slot = slot
+        self.have_written()
+
+    def have_written(self) -> None:
         following = self.entries[self.cursor]
         if type(following) is Break and following.reason is WRITTEN:  # others could see it then
             self.segment()
+
+    def written_now(self) -> None:
+        if type(self.entries[self.cursor]) is Break:
+            self.segment()
+        else:
+            self.diverge(WRITTEN)
+            self.stop(WRITTEN)  # type: ignore[attr-defined]
 
     # ---- what is not the next entry
 
@@ -379,25 +409,33 @@ class Replayer(Fallback):
             known = self.segment_for(stop, snapshot, alive, nodes)
         if self.hidden:
             self.reveal()
-        self.earlier.clear()
+        if self.earlier:
+            self.earlier.clear()
         if known.writes:
             self.broken = True  # if it fails in the middle, there is no way back
             undisturbed(known.run, self.arrays, self.scalars)
             self.broken = False
+            self.count_writes(known)
         else:
             known.run(self.arrays, self.scalars)
-        if known.writes:
-            self.count_writes(known)
-        self.hand_out(known, snapshot)
+        self.hand_out(known, snapshot, type(self.entries[stop]) is End)
 
     def count_writes(self, known: Segment) -> None:
         """Version counters go on."""
-        for n in known.alive:
-            box = self.tensors[n]._versions
-            if box is not None:
-                self.boxes.setdefault(self.trace.roots[self.trace.values[n].slot], box)
-        for root, count in known.writes:
-            self.versions(root)[0] += count
+        tensors = self.tensors
+        if known.writes_inside:
+            for n in known.alive:
+                box = tensors[n]._versions
+                if box is not None:
+                    self.boxes.setdefault(self.trace.roots[self.trace.values[n].slot], box)
+        for root, count, owner in known.writes:
+            t = None if owner is None else tensors[owner]
+            if t is None:
+                self.versions(root)[0] += count
+            elif t._versions is None:
+                t._versions = [count]
+            else:
+                t._versions[0] += count
 
     def segment_for(self, stop: int, snapshot: Snapshot, alive: list[int], nodes: list[int]) -> Segment:
         """The program for what outlives a segment."""
@@ -408,7 +446,8 @@ class Replayer(Fallback):
             began = perf_counter()
             tops = [snapshot.nodes[n] for n in nodes]
             keep = frozenset(trace.values[n].slot for n in alive) | snapshot.slots(tops) | used_slots(trace, stop)
-            found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, tops)
+            found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, snapshot)
+            found.run = Warming(found, self.function, trace, self.start, stop, keep)
             self.function.compiling(perf_counter() - began, "replay")
             with self.eagerly():
                 lines = f"from {shown(self.entries[self.start].line)} to {shown(self.entries[stop].line)}"
@@ -419,8 +458,7 @@ class Replayer(Fallback):
     def alive(self, stop: int) -> list[int]:
         """Values that are pending and that somebody can still see, and what they are views of."""
         results, views = self.trace.promises(self.start, stop)
-        found = self.alive_with_views(results) if views else referred(results, self.tensors, self.held, *LONE)
-        return [n for n in found if n not in self.hidden] if self.hidden else found
+        return self.alive_with_views(results) if views else referred(results, self.tensors, self.held, *LONE)
 
     def alive_with_views(self, results: list[int]) -> list[int]:
         """The same where views refer to their bases, and keep them alive."""
@@ -446,34 +484,50 @@ class Replayer(Fallback):
     def wanted_nodes(self, snapshot: Snapshot, alive: list[int]) -> list[int]:
         """Values that need a place on the tape: those promised one that somebody can still see."""
         tensors, nodes = self.tensors, snapshot.nodes
-        seen = dict.fromkeys((*alive, *self.hidden, *self.earlier))
-        return [n for n in seen if tensors[n] is not None and tensors[n]._node is PENDING and n in nodes]
+        if self.earlier:  # in-place ops have promised a new history to what was there
+            seen = dict.fromkeys((*alive, *self.hidden, *self.earlier))
+            return [n for n in seen if tensors[n] is not None and tensors[n]._node is PENDING and n in nodes]
+        return [n for n in alive if tensors[n]._node is PENDING and n in nodes]
 
     def base(self, value: Value) -> int:
         """What a value is a view of."""
         n = self.trace.base(value)
         return self.moved.get(n, n)
 
-    def hand_out(self, known: Segment, snapshot: Snapshot) -> None:
+    def hand_out(self, known: Segment, snapshot: Snapshot, last: bool) -> None:
+        """Tensors that are alive get their arrays and their place on the tape; at the end there is nobody left to tell."""
         tensors, values, arrays, held = self.tensors, self.trace.values, self.arrays, self.held
+        late = known.late if last and not self.made else None
+        share = (known.tops and late is None) or self.boxes
         for n in known.alive:
-            value, t = values[n], tensors[n]
-            array = arrays[value.slot]
-            t._array.become(array)
+            slot, t = values[n].slot, tensors[n]
+            array, pending = arrays[slot], t._array
+            pending.real = array
+            pending.frame = None
             t._array = held[n] = array
-            self.slots[id(array)] = value.slot
-            self.number[id(t)] = n
-            if t._versions is not None:
-                self.boxes.setdefault(self.trace.roots[value.slot], t._versions)
-            elif known.tops or self.trace.roots[value.slot] in self.boxes:
-                t._versions = self.versions(value.slot)
+            if not last:
+                self.slots[id(array)] = slot
+                self.number[id(t)] = n
+            if share:
+                self.share_versions(t, slot, bool(known.tops))
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
-        self.used.clear()
-        if known.tops:
+        if self.used:
+            self.used.clear()
+        if late is not None:
+            tensors[known.nodes[0]]._node = LateNode(late, self)
+        elif known.tops:
             build(known.order, snapshot, self)
             for n in known.nodes:
                 tensors[n]._node = self.made[snapshot.nodes[n]]
+
+    def share_versions(self, t: Tensor, slot: int, saved: bool) -> None:
+        """All that shows a memory has one version counter."""
+        root = self.trace.roots[slot]
+        if t._versions is not None:
+            self.boxes.setdefault(root, t._versions)
+        elif saved or root in self.boxes:
+            t._versions = self.versions(slot)
 
     # ---- divergence
 
@@ -489,6 +543,9 @@ class Replayer(Fallback):
         self.trace.shared = {s for s in trace.shared if s < slots}
         self.trace.sources = {s: source for s, source in trace.sources.items() if s < slots}
         self.trace.constants = {s: a for s, a in trace.constants.items() if s < slots}
+        for first, regions in trace.regions.items():
+            kept = {i: r for i, r in regions.items() if r.stop <= self.cursor}
+            self.trace.regions.update({first: kept} if kept else {})
         del self.tensors[values:], self.arrays[slots:], self.scalars[numbers:]
         for n, t in enumerate(self.tensors):
             if t is not None and isinstance(t._array, Pending):
@@ -506,13 +563,37 @@ class Replayer(Fallback):
         self.first, self.handed_out = start[0], start[1]
         self.conceal(start[0])  # type: ignore[attr-defined]
 
+    # ---- regions
+
+    def module(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A module is called: all of its ops at once, if it is certain what they are."""
+        regions = self.trace.regions.get(self.cursor)
+        if regions is not None and self.state.autocast is None:
+            region = regions.get(id(module))
+            if region is not None and region.owner() is module:
+                result = region.enter(self, args, kwargs)
+                if result is not MISSED:
+                    return result
+        return module.forward(*args, **kwargs)
+
+    def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
+        """An optimizer makes a step."""
+        regions = self.trace.regions.get(self.cursor)
+        if regions is not None and self.state.autocast is None:
+            region = regions.get(id(optimizer))
+            if region is not None and region.owner() is optimizer and region.enter(self, optimizer) is not MISSED:
+                return None
+        return step(optimizer)
+
     # ---- backward
 
     def backward(
         self, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
     ) -> list[Tensor | None]:
-        given = (roots, seeds, retain_graph, create_graph, wanted, accumulate)
         entry = self.entries[self.cursor]
+        if seeds is None and self.plain_pass(entry, roots, retain_graph, wanted, accumulate):
+            return []
+        given = (roots, seeds, retain_graph, create_graph, wanted, accumulate)
         if not (isinstance(entry, Backward) and self.same_pass(entry, *given)):
             if not self.other_path(lambda e: isinstance(e, Backward) and self.same_pass(e, *given)):
                 if type(entry) is Break:
@@ -537,6 +618,26 @@ class Replayer(Fallback):
         if entry.mutated:
             self.write(entry)
         return found
+
+    def plain_pass(self, entry: Any, roots: Any, retain_graph: bool, wanted: Any, accumulate: bool) -> bool:
+        """The usual case at once: `loss.backward()`, which gives each leaf its first gradient."""
+        if type(entry) is not Backward or not entry.plain or wanted is not None or not accumulate or self.made or self.copies:
+            return False
+        tensors, held = self.tensors, self.held
+        n = entry.roots[0]
+        if len(roots) != 1 or roots[0] is not tensors[n] or roots[0]._array is not held[n] or retain_graph is not entry.retain:
+            return False
+        for leaf, _, _, _ in entry.plain:
+            t = tensors[leaf]
+            if t._grad is not None or t._node is not None or t._hooks or t._after_accumulate:
+                return False
+        for leaf, after, slot, form in entry.plain:
+            tensors[leaf]._grad = tensors[after] = g = _new(Tensor)
+            g._array = held[after] = pending = _new(form)
+            pending.frame = self
+            pending.slot = slot
+        self.move(self.cursor + 1)
+        return True
 
     def same_pass(
         self, entry: Backward, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
@@ -608,17 +709,19 @@ def copied(array: Any) -> Any:
 
 def undisturbed(run: Callable[..., None], arrays: list[Any], scalars: list[Any]) -> None:
     """Run a program to its end, and let Ctrl-C come after it: half of an update is worse than none."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or threading.current_thread() is not _MAIN:
+    # _signal is what the module signal wraps in enums, which take longer than all the rest of this
+    if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or threading.current_thread() is not _MAIN:
         run(arrays, scalars)
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    _signal.signal(_SIGINT, lambda number, frame: came.append(number))
     try:
         run(arrays, scalars)
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _signal.signal(_SIGINT, _signal.default_int_handler)
     if came:
         raise KeyboardInterrupt
 
 
+_SIGINT = int(signal.SIGINT)
 _MAIN = threading.main_thread()

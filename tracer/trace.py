@@ -46,13 +46,22 @@ class Value:
         return f"v{self.index}"
 
 
+_NONE = object()
+
+
 def alike(a: Any, b: Any) -> bool:
     """Whether two settings are the same: equal, of one type, zeros of one sign, and NaN the same as NaN."""
     kind = a.__class__
     if kind is not b.__class__:
         return False
     if kind is dict:
-        return len(a) == len(b) and all(k in b and alike(v, b[k]) for k, v in a.items())
+        if len(a) != len(b):
+            return False
+        for k, v in a.items():
+            w = b.get(k, _NONE)
+            if v is not w and not alike(v, w):
+                return False
+        return True
     if kind is tuple or kind is list:
         return len(a) == len(b) and all(alike(x, y) for x, y in zip(a, b, strict=True))
     if kind is float:
@@ -172,8 +181,8 @@ class Backward:
     """A whole backward pass: what it does follows from what was checked before it."""
 
     __slots__ = (
-        "accumulate", "calls", "effects", "end", "firsts", "found", "freed", "given", "implicit", "line", "mutated", "retain",
-        "roots", "seeds", "wanted",
+        "accumulate", "calls", "effects", "end", "firsts", "found", "freed", "given", "implicit", "line", "mutated", "plain",
+        "retain", "roots", "seeds", "wanted",
     )  # fmt: skip
 
     op = None
@@ -196,6 +205,15 @@ class Backward:
         self.given: tuple[int, ...] = ()  # the numbers of the seeds
         self.implicit = False  # it begins with 1, which it makes itself
         self.end = (0, 0)  # how many values and slots there are after it
+        self.plain: tuple[Any, ...] = ()  # if it only gives leaves their first gradient: (leaf, gradient, its slot and form)
+
+    def settle(self, values: list[Value]) -> None:
+        """All about it is known."""
+        made = [(e.leaf, values[e.after]) for e in self.effects]
+        alone = self.implicit and len(self.roots) == 1 and self.accumulate and not (self.firsts or self.found or self.mutated)
+        first = all(e.before is None for e in self.effects) and len({v.index for _, v in made}) == len(made)
+        if alone and first and all(v.view is None and not v.requires_grad for _, v in made):
+            self.plain = tuple((leaf, v.index, v.slot, v.form) for leaf, v in made)
 
     def key(self) -> Any:
         effects = tuple((e.leaf, e.before, e.after) for e in self.effects)
@@ -274,6 +292,7 @@ class Trace:
         self.written: set[int] = set()  # slots from outside whose memory is written
         self.sources: dict[int, int] = {}  # of copies: what they are copies of
         self.constants: dict[int, Any] = {}  # arrays that are made of constants alone, which indices may be
+        self.regions: dict[int, dict[int, Any]] = {}  # by the entry they begin with and the id of the module or optimizer
         self.reshaped = False  # a tensor got another shape in place, which its views do not follow
         self.shared: set[int] = set()  # slots from outside that others than tensors may write
 
@@ -290,6 +309,7 @@ class Trace:
                 numbers += sum(1 for w in entry.wants if isinstance(w, Number))
             elif isinstance(entry, Backward):
                 values, slots = entry.end
+                entry.settle(self.values)
             self.written.update(self.values[n].slot for n in getattr(entry, "mutated", ()))
         for value in self.values:
             if value.slot in self.outside:

@@ -14,7 +14,9 @@ from ..dtypes import as_dtype, bfloat16, float16, float32, float64
 from ..grad_mode import no_grad
 from ..ops.convert import wanted
 from ..ops.create import empty_like
+from ..tape import local
 from ..tensor import Tensor
+from .changes import note_change
 from .hooks import (
     EVERYWHERE,
     Hooked,
@@ -76,6 +78,9 @@ class Module(Hooked, Stateful):
         try:
             if self._forward_pre_hooks or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or EVERYWHERE:
                 return self._call_with_hooks(args, kwargs)
+            tracer = local.state.tracer
+            if tracer is not None:
+                return tracer.module(self, args, kwargs)
             return self.forward(*args, **kwargs)
         except LOCATED as error:
             locate(error, self)
@@ -84,6 +89,7 @@ class Module(Hooked, Stateful):
     def _changed(self) -> None:
         """Note that the module is not what it was, for guards."""
         self.__dict__["_version_number"] = self._version_number + 1
+        note_change()
 
     # ---- attributes
 

@@ -59,6 +59,10 @@ ADAM_UPDATE = primitive("adam_update", "composite", run_adam, expand=expand_adam
 class Adam(Optimizer):
     """Adaptive moments, with bias correction; weight decay is added to the gradient unless it is decoupled."""
 
+    hyper = ("lr", "betas", "eps", "weight_decay")
+    switches = ("amsgrad", "maximize", "decoupled_weight_decay", "differentiable")
+    counter = "step"
+
     def __init__(
         self,
         params: Any,

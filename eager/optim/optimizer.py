@@ -42,6 +42,9 @@ def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
         self._opt_called = self._stepping = True
         try:
             if not (PRE_HOOKS or POST_HOOKS or self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks):
+                tracer = local.state.tracer
+                if tracer is not None and not args and not kwargs:
+                    return tracer.optimizer_step(self, step)
                 return step(self, *args, **kwargs)
             given = (self, *args)
             for hook in (*PRE_HOOKS.values(), *self._optimizer_step_pre_hooks.values()):
@@ -68,6 +71,11 @@ class Optimizer:
     param_groups: list[dict[str, Any]]
     state: dict[Any, dict[str, Any]]
     numbers: dict[str, type] = {"step": int}  # state that is a number here and a 0-dim tensor in a state_dict
+    # For the tracer, of an `update` that applies one op to each parameter, its gradient and its state, with numbers that are
+    # settings of the group in this order, and perhaps a counter; all else depends on no more than the truth of the switches.
+    hyper: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    counter: str | None = None  # state that each step adds 1 to
 
     _opt_called = False  # whether step() was called since there is a scheduler, which asks
     _scheduled = False

@@ -64,6 +64,10 @@ RMSPROP_UPDATE = primitive(
 class RMSprop(Optimizer):
     """The gradient divided by a running root mean square; `centered` by a running standard deviation."""
 
+    hyper = ("lr", "alpha", "eps", "weight_decay", "momentum")
+    switches = ("momentum", "centered", "maximize", "differentiable")
+    counter = "step"
+
     def __init__(
         self,
         params: Any,

@@ -49,6 +49,9 @@ SGD_UPDATE = primitive("sgd_update", "composite", run_sgd, expand=expand_sgd, up
 class SGD(Optimizer):
     """p -= lr * g, with momentum, dampening, Nesterov momentum and weight decay as in PyTorch."""
 
+    hyper = ("lr", "momentum", "dampening", "weight_decay")
+    switches = ("momentum", "nesterov", "maximize", "differentiable")
+
     def __init__(
         self,
         params: Any,

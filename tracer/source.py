@@ -1,0 +1,88 @@
+"""Python functions written for one place of a recording: what is known about it stands in them as constants, without loops.
+
+A replay is judged by what it costs beside the program, and these are what it consists of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import numpy as np
+
+from ..eager.exposure import exposed
+from ..eager.tape import PENDING
+from ..eager.tensor import Tensor
+from .references import LONE_ARRAY, references
+from .trace import Value
+
+LONE_HELD = LONE_ARRAY + 1  # references to an array that only its tensor and a frame have, which holds it twice
+
+
+class Source:
+    """The text of a function, and what its names stand for."""
+
+    def __init__(self, name: str, parameters: str) -> None:
+        self.name = name
+        self.lines = [f"def {name}({parameters}):"]
+        self.space: dict[str, Any] = {
+            "new": object.__new__, "Tensor": Tensor, "PENDING": PENDING, "exposed": exposed, "references": references,
+            "ndarray": np.ndarray, "Method": MethodType,
+        }  # fmt: skip
+        self.names: dict[int, str] = {}
+
+    def add(self, *lines: str) -> None:
+        self.lines += ["    " + line for line in lines]
+
+    def constant(self, value: Any) -> str:
+        """A name for an object."""
+        name = self.names.get(id(value))
+        if name is None:
+            name = self.names[id(value)] = f"c{len(self.names)}"
+            self.space[name] = value
+        return name
+
+    def function(self, title: str) -> Callable[..., Any]:
+        exec(compile("\n".join(self.lines), f"<tapejit {title}>", "exec"), self.space)
+        return self.space[self.name]  # type: ignore[no-any-return]
+
+    # ---- what several of them do
+
+    def bind(self, x: str, n: int, flag: bool, fresh: Any, otherwise: str) -> None:
+        """A tensor in the variable `x` that appears for the first time gets its number; its array is in `a` + x then."""
+        c, a = self.constant(fresh), f"a{x}"
+        self.add(
+            f"if {x} is None: {otherwise}",
+            f"{a} = {x}._array; b = {x}._versions; i = id({x}); j = id({a})",
+            f"if ({a} is not {c}.last() and not {c}.fits({x}, {a})) or {x}._requires_grad is not {flag} "
+            f"or {x}._node is not None or i in N or j in S or (b is not None and len(b) > 1 and exposed(b)): {otherwise}",
+            f"N[i] = {n}; S[j] = {fresh.slot}; T[{n}] = {x}; A[{n}] = B[{fresh.slot}] = {a}",
+        )
+
+    def known(self, x: str, n: int, flag: bool | None, otherwise: str) -> None:
+        """A tensor that is known by its number."""
+        wants = "" if flag is None else f" or {x}._requires_grad is not {flag}"
+        self.add(f"if {x} is not T[{n}] or (a{x} := {x}._array) is not A[{n}]{wants}: {otherwise}")
+
+    def promise(self, value: Value) -> None:
+        """A tensor that is pending, in the variable t."""
+        self.add(
+            f"t = T[{value.index}] = new(Tensor)",
+            f"t._array = p = A[{value.index}] = new({self.constant(value.form)}); p.frame = f; p.slot = {value.slot}",
+        )
+        if value.requires_grad:
+            self.add("t._requires_grad = True; t._node = PENDING")
+        if value.view is not None:
+            self.add(f"f.link(t, {self.constant(value)})")
+
+    def hide(self, targets: list[tuple[str, Value]], region: str) -> None:
+        """Memory of tensors in variables will be written: nobody may see it. Where somebody can, it is left to the frame."""
+        variables = " = ".join(f"a{x}" for x, _ in targets)
+        lone = [f"a{x}.base is None and a{x}.__class__ is ndarray and references(a{x}) <= {LONE_HELD}" for x, _ in targets]
+        self.add("if not f.used and " + " and ".join(lone) + ":")
+        for x, value in targets:
+            form = self.constant(value.form)
+            self.add(f"    {x}._array = p = A[{value.index}] = new({form}); p.frame = f; p.slot = {value.slot}")
+        self.add(f"    f.hidden += {[value.index for _, value in targets]}", "    f.have_written()")
+        self.add("else:", f"    {variables} = None", f"    f.write({region})")
