@@ -35,7 +35,7 @@ from .attention_parts import (
     vectors_in,
 )
 from .attention_scores import Sight
-from .builder import I64, PTR, Function, Module, Type, Value, constant
+from .builder import I1, I64, PTR, Function, Module, Type, Value, constant
 from .kernel import Kernel, Phase
 from .micro import first_lanes, scaled
 from .target import Target
@@ -131,9 +131,8 @@ class _Forward:
                 self.softmax(row, f.add(row, group.index), start, sight)
             depth = f.sub(least(f, sight.seen_by(f.add(row, integer(plan.rows - 1))), end), start)
             left, out = moved(f, self.scores, row, plan.scalar), moved(f, self.found, row, plan.scalar)
-            across(
-                f, self.module, plan, left, moved(f, values, start, plan.scalar), out, plan.value_width, depth, not self.single
-            )
+            more = None if self.single else constant(True, I1)
+            across(f, self.module, plan, left, moved(f, values, start, plan.scalar), out, plan.value_width, depth, more)
 
     def softmax(self, tile: Value, row: Value, start: Value, sight: Sight) -> None:
         """Scores of a few of a tile's rows to exponentials, which are divided at the end."""

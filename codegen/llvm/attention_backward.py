@@ -34,7 +34,7 @@ from .attention_parts import (
     vectors_in,
 )
 from .attention_scores import Sight
-from .builder import Function, Module, Value, constant
+from .builder import I1, Function, Module, Value, constant
 from .kernel import Kernel, Phase
 from .micro import scaled
 from .target import Target
@@ -90,10 +90,13 @@ class _Sums:
                 ahead(f, self.plan, sums[result], self.plan.spec.keys, width, to_write=True)
 
     def begin(self, f: Function, sums: dict[Layout, Rows]) -> None:
-        """Makes all sums 0."""
-        plan, zero = self.plan, constant(0, self.plan.kind)
+        """Makes sums 0 that nothing may be added to. A piece that has all blocks begins with the one that sees all keys."""
+        plan, spec, zero = self.plan, self.plan.spec, constant(0, self.plan.kind)
+        first, end = (0, self.height) if plan.shares > 1 else (spec.seen, spec.keys if self.direct else spec.seen)
+        if first == end:
+            return
         for result, width in self.parts:
-            with f.loop(0, plan.spec.keys if self.direct else self.height) as loop:
+            with f.loop(first, end) as loop:
                 start = sums[result].at(f, loop.index, plan.scalar)
                 for column in range(0, width, plan.lanes):
                     f.store(zero, f.pointer(start, column, plan.scalar))
@@ -146,8 +149,9 @@ class _Backward:
         self.key_rows = take(spec.seen * plan.width)
         self.queries = take(plan.block * plan.width)
         self.pulls = take(plan.block * plan.value_width)
-        self.scores = Rows(take(plan.block * plan.keys + plan.rows), plan.keys)
-        self.slopes = Rows(take(plan.block * plan.keys + plan.rows), plan.keys)
+        row = plan.keys + plan.lanes  # rows at powers of two from each other would share few places of the cache
+        self.scores = Rows(take(plan.block * row + plan.rows), row)
+        self.slopes = Rows(take(plan.block * row + plan.rows), row)
         self.found = Rows(take(plan.block * plan.width), plan.width)
         self.own_sums = take(self.sums.elements if plan.shares == 1 else 0)
 
@@ -175,13 +179,14 @@ class _Backward:
         self.sums.begin(f, sums)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
             inside = f.div(item.index, integer(plan.blocks))
-            first = scaled(f, f.rem(item.index, integer(plan.blocks)), plan.block)
-            self.block(f.add(scaled(f, head, spec.group), inside), first, key, sums)
+            number_of = f.sub(integer(plan.blocks - 1), f.rem(item.index, integer(plan.blocks)))
+            more = constant(True, I1) if plan.shares > 1 else f.compare("gt", item.index, integer(0))
+            self.block(f.add(scaled(f, head, spec.group), inside), scaled(f, number_of, plan.block), key, sums, more)
         if plan.shares == 1 and not self.sums.direct:
             self.sums.deliver(f, head, [base], integer(0), integer(spec.keys))
 
-    def block(self, head: Value, first: Value, key: Rows, sums: dict[Layout, Rows]) -> None:
-        """A block of query rows, from `first` on."""
+    def block(self, head: Value, first: Value, key: Rows, sums: dict[Layout, Rows], more: Value) -> None:
+        """A block of query rows, from `first` on. `more`: whether the sums hold something already."""
         f, plan, spec = self.f, self.plan, self.spec
         assert spec.pull is not None
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
@@ -203,9 +208,9 @@ class _Backward:
             with f.loop(0, plan.rows, plan.together) as group:
                 self.slopes_of(row, f.add(row, group.index), sight, log_total)
         if spec.of_value is not None:
-            self.add_to(sums[spec.of_value], self.scores, pull, plan.value_width, first, count, end)
+            self.add_to(sums[spec.of_value], self.scores, pull, plan.value_width, first, count, end, more)
         if spec.of_key is not None:
-            self.add_to(sums[spec.of_key], self.slopes, query, plan.width, first, count, end)
+            self.add_to(sums[spec.of_key], self.slopes, query, plan.width, first, count, end, more)
         if of_query is not None:
             self.of_query(of_query, count, tiles, key, sight)
 
@@ -260,14 +265,16 @@ class _Backward:
             f.store(gradient, place)
         return f.fma(p, gradient, so_far)
 
-    def add_to(self, sums: Rows, left: Rows, right: Rows, width: int, first: Value, count: Value, end: Value) -> None:
+    def add_to(
+        self, sums: Rows, left: Rows, right: Rows, width: int, first: Value, count: Value, end: Value, more: Value
+    ) -> None:
         """sums += left^T right, a tile of keys at a time, with the rows that see them."""
         f, plan, scalar = self.f, self.plan, self.plan.scalar
         with f.loop(integer(0), end, plan.rows) as key:
             from_row = most(f, f.sub(key.index, first), integer(0)) if self.spec.causal else integer(0)
             turned = Rows(f.pointer(left.at(f, from_row, scalar), key.index, scalar), 1, left.row)
             right_part, out = moved(f, right, from_row, scalar), moved(f, sums, key.index, scalar)
-            across(f, self.module, plan, turned, right_part, out, width, f.sub(count, from_row), True)
+            across(f, self.module, plan, turned, right_part, out, width, f.sub(count, from_row), more)
 
     def of_query(self, out: Rows, count: Value, tiles: Value, key: Rows, sight: Sight) -> None:
         """Slopes times keys, to the result itself if it is whole tiles."""
@@ -277,7 +284,7 @@ class _Backward:
             row = scaled(f, tile.index, plan.rows)
             depth = sight.seen_by(f.add(row, integer(plan.rows - 1)))
             left, found = moved(f, self.slopes, row, scalar), moved(f, out if direct else self.found, row, scalar)
-            across(f, self.module, plan, left, key, found, plan.width, depth, False)
+            across(f, self.module, plan, left, key, found, plan.width, depth)
         if direct:
             return
         with f.loop(integer(0), count) as loop:

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .builder import BYTES, I64, PTR, Function, Module, Type, Value, constant
+from .builder import BYTES, I1, I64, PTR, Function, Module, Type, Value, constant
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
 from .target import Target
 from .vmath_exp import exp_within
@@ -207,33 +207,46 @@ def moved(f: Function, rows: Rows, by: Value, scalar: str) -> Rows:
 
 def product(
     module: Module, plan: Plan, rows: int, vectors: int, row: int, step: int, right: int, out: int, adds: bool
-) -> Callable[[Function, Value, Value, Value, Value], None]:
-    """A function of (left, right, out, depth) that makes out = left right, or adds it; the same one for the same strides."""
+) -> Callable[[Function, Value, Value, Value, Value, Value], None]:
+    """A function of (left, right, out, depth, more) that makes out = left right, or if `more`, which only `adds` looks at,
+    out += left right. For the same strides it is the same one."""
     scalar, lanes = plan.scalar, plan.lanes
     name = f"product_{scalar}{lanes}_{rows}x{vectors}_{row}_{step}_{right}_{out}{'_added' if adds else ''}".replace("-", "m")
     if name not in module.functions:
-        f = module.function(name, [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64)], internal=True)
-        a, b, c, depth = f.params
+        params = [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64), ("more", I1)]
+        f = module.function(name, params, internal=True)
+        a, b, c, depth, more = f.params
         left = Side(a, scalar, tuple(i * row for i in range(rows)), spread=True)
         across = tuple(j * lanes for j in range(vectors))
         places = [f.pointer(c, i * out + j, scalar) for i in range(rows) for j in across]
-        sums = [f.load(place, plan.kind) for place in places] if adds else zeros(len(places), plan.kind)
+        sums = zeros(len(places), plan.kind)
+        if adds:
+            sums = [f.select(more, f.load(place, plan.kind), zero) for place, zero in zip(places, sums, strict=True)]
         found = multiply(f, left, Side(b, scalar, across), [Axis(depth, step, right)], [(0, 0)], sums, True)
         for value, place in zip(found, places, strict=True):
             f.store(value, place)
         f.back()
-    return lambda f, a, b, c, depth: f.call_local(name, None, a, b, c, depth) and None
+    return lambda f, a, b, c, depth, more: f.call_local(name, None, a, b, c, depth, more) and None
 
 
 def across(
-    f: Function, module: Module, plan: Plan, left: Rows, right: Rows, out: Rows, width: int, depth: Value, adds: bool
+    f: Function,
+    module: Module,
+    plan: Plan,
+    left: Rows,
+    right: Rows,
+    out: Rows,
+    width: int,
+    depth: Value,
+    more: Value | None = None,
 ) -> None:
-    """A tile of rows times all of a matrix' columns, a few vectors at a time. `width` is in whole vectors."""
+    """A tile of rows times all of a matrix' columns, in whole vectors, a few at a time. `more`: whether it is added."""
     column = 0
     while column < width:
         vectors = min(plan.vectors, (width - column) // plan.lanes)
-        call = product(module, plan, plan.rows, vectors, left.row, left.column, right.row, out.row, adds)
-        call(f, left.pointer, f.pointer(right.pointer, column, plan.scalar), f.pointer(out.pointer, column, plan.scalar), depth)
+        call = product(module, plan, plan.rows, vectors, left.row, left.column, right.row, out.row, more is not None)
+        there, result = (f.pointer(x.pointer, column, plan.scalar) for x in (right, out))
+        call(f, left.pointer, there, result, depth, more or constant(False, I1))
         column += vectors * plan.lanes
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from .attention_parts import Plan, Rows, integer, least, matrix, most, product
-from .builder import Function, Module, Type, Value, constant
+from .builder import I1, Function, Module, Type, Value, constant
 from .micro import scaled
 
 Body = Callable[[Value, bool, list[Value]], list[Value]]
@@ -55,7 +55,8 @@ class Sight:
             column = f.pointer(out.pointer, f.sub(key.index, start), scalar)
             with f.loop(self.first_tile(key.index), tiles) as tile:
                 row = scaled(f, tile.index, plan.rows)
-                call(f, left.at(f, row, scalar), panel, Rows(column, out.row).at(f, row, scalar), integer(width))
+                result = Rows(column, out.row).at(f, row, scalar)
+                call(f, left.at(f, row, scalar), panel, result, integer(width), constant(False, I1))
 
     def over_columns(
         self, tile: Value, start: Value, most_keys: int, carried: list[Value], body: Body, alike: bool = False
