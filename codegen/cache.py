@@ -18,7 +18,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import secrets
 import stat
 import time
 import warnings
@@ -133,7 +132,7 @@ class Cache:
             self.bytes = sum(size for _, size, _ in self._entries())
         self.writes += 1
         content = _head(key, data) + data
-        unfinished = self.folder / f"{key}.{os.getpid()}.{secrets.token_hex(4)}{UNFINISHED}"
+        unfinished = self.folder / f"{key}.{os.getpid()}.{os.urandom(4).hex()}{UNFINISHED}"
         try:
             _write(unfinished, content)
             os.replace(unfinished, self._path(key))

@@ -9,10 +9,13 @@ Results do not depend on the number of threads, so this changes nothing but time
 
 from __future__ import annotations
 
-FIRST, TRIES, SOONEST, HURRIED, LATEST = 4, 3, 16, 8, 1024  # runs before the first trial, in a trial, and between trials
+FIRST, SOONEST, HURRIED, LATEST = 4, 16, 8, 1024  # runs before the first trial, and between trials
+LATEST_IF_LONG = 64  # for long steps that run alone: what they miss when cores become free again is much
+HOPELESS_BITS = 3  # a long step that takes 2 ** this times as long alone is not tried again at once
+TRIES = 3  # in a trial; the one in the middle counts, as the first may have to wake workers, and any may be disturbed
 
 # What a program knows of itself, in words of 8 bytes.
-STATE = {"alone": 0, "left": 1, "interval": 2, "ticks_together": 3, "ticks_alone": 4, "best": 5}
+STATE = {"alone": 0, "left": 1, "interval": 2, "ticks_together": 3, "ticks_alone": 4, "lowest": 5, "highest": 6, "total": 7}
 STATE_WORDS = 8
 
 
@@ -29,7 +32,11 @@ entry:
   %interval_at = getelementptr i64, ptr %state, i64 $interval
   %together_at = getelementptr i64, ptr %state, i64 $ticks_together
   %alone_at = getelementptr i64, ptr %state, i64 $ticks_alone
-  %best_at = getelementptr i64, ptr %state, i64 $best
+  %lowest_at = getelementptr i64, ptr %state, i64 $lowest
+  %highest_at = getelementptr i64, ptr %state, i64 $highest
+  %total_at = getelementptr i64, ptr %state, i64 $total
+  %brief_at = getelementptr i8, ptr %pool, i64 $brief
+  %brief = load i64, ptr %brief_at
   %mode = load i64, ptr %state
   %left = load i64, ptr %left_at
   %trial = icmp slt i64 %left, 0
@@ -55,27 +62,47 @@ measure:
 try:
   %tries = add i64 %left, 1
   store i64 %tries, ptr %left_at
-  %best_yet = load i64, ptr %best_at
   %first = icmp eq i64 %left, $first_try
-  %quicker = icmp slt i64 %spent, %best_yet
-  %take = or i1 %first, %quicker
-  %best = select i1 %take, i64 %spent, i64 %best_yet
-  store i64 %best, ptr %best_at
-  %over = icmp eq i64 %tries, 0
-  br i1 %over, label %decide, label %leave
-decide:
-  store i64 %best, ptr %ticks_at
+  %low = load i64, ptr %lowest_at
+  %high = load i64, ptr %highest_at
+  %all = load i64, ptr %total_at
+  %lower = icmp slt i64 %spent, %low
+  %higher = icmp sgt i64 %spent, %high
+  %is_lowest = or i1 %first, %lower
+  %is_highest = or i1 %first, %higher
+  %lowest = select i1 %is_lowest, i64 %spent, i64 %low
+  %highest = select i1 %is_highest, i64 %spent, i64 %high
+  %others = select i1 %first, i64 0, i64 %all
+  %total = add i64 %others, %spent
+  store i64 %lowest, ptr %lowest_at
+  store i64 %highest, ptr %highest_at
+  store i64 %total, ptr %total_at
   %usual_at = select i1 %by_itself, ptr %together_at, ptr %alone_at
   %usual_ticks = load i64, ptr %usual_at
-  %part = lshr i64 %best, 4
-  %with_margin = add i64 %best, %part
+  %long = icmp sgt i64 %usual_ticks, %brief
+  %much = shl i64 %usual_ticks, $hopeless_bits
+  %far_more = icmp sgt i64 %spent, %much
+  %long_alone = and i1 %long, %by_itself
+  %hopeless = and i1 %long_alone, %far_more
+  %last = icmp eq i64 %tries, 0
+  %over = or i1 %last, %hopeless
+  br i1 %over, label %decide, label %leave
+decide:
+  %without_lowest = sub i64 %total, %lowest
+  %second = sub i64 %without_lowest, %highest
+  %middle = select i1 %hopeless, i64 %spent, i64 %second
+  store i64 %middle, ptr %ticks_at
+  %part = lshr i64 %middle, 4
+  %with_margin = add i64 %middle, %part
   %better = icmp slt i64 %with_margin, %usual_ticks
   %new_mode = select i1 %better, i64 %way, i64 %mode
   store i64 %new_mode, ptr %state
   %interval = load i64, ptr %interval_at
   %double = shl i64 %interval, 1
-  %late = icmp sgt i64 %double, $latest
-  %longer = select i1 %late, i64 $latest, i64 %double
+  %missing = select i1 %by_itself, i1 false, i1 %long
+  %latest = select i1 %missing, i64 $latest_if_long, i64 $latest
+  %late = icmp sgt i64 %double, %latest
+  %longer = select i1 %late, i64 %latest, i64 %double
   %new_interval = select i1 %better, i64 $soonest, i64 %longer
   store i64 %new_interval, ptr %interval_at
   store i64 %new_interval, ptr %left_at
@@ -105,8 +132,6 @@ usual:
   %due = icmp sle i64 %remaining, 0
   br i1 %due, label %consider, label %leave
 consider:
-  %brief_at = getelementptr i8, ptr %pool, i64 $brief
-  %brief = load i64, ptr %brief_at
   %short = icmp slt i64 %ticks, %brief
   %a = or i1 %short, %parked
   %worth = or i1 %a, %by_itself
@@ -121,4 +146,5 @@ leave:
 
 
 def values() -> dict[str, object]:
-    return {**STATE, "first_try": -TRIES, "soonest": SOONEST, "hurried": HURRIED, "latest": LATEST}
+    found: dict[str, object] = {**STATE, "first_try": -TRIES, "soonest": SOONEST, "hurried": HURRIED, "latest": LATEST}
+    return found | {"latest_if_long": LATEST_IF_LONG, "hopeless_bits": HOPELESS_BITS}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -24,6 +24,7 @@ import numpy as np
 
 from . import choice, entry_text, jit, threads
 from .entry_text import FROM_PYTHON, HEAD, HEAD_WORDS, HEADER, KINDS, PARALLEL, RELEASES
+from .work import at_work, making
 
 Program = Callable[[list[Any], list[Any]], bool]
 
@@ -55,9 +56,7 @@ def bind(
     The arrays are only looked at: they have to stay alive until it returns.
     """
     words = _descriptor(step, binding, constants, (PARALLEL if parallel else 0) | (RELEASES if releases_gil else 0))
-    with jit.at_work:
-        known = _fields_are_known()
-    return _native(words, keep) if known else _slow(words, binding, keep)
+    return _native(words, keep) if _fields_are_known() else _slow(words, binding, keep)
 
 
 def measured(program: Program) -> dict[str, float]:
@@ -105,14 +104,14 @@ class _Definition(ctypes.Structure):
 
 
 class _Code:
-    """The built-in function's code, and what CPython wants to know of it."""
+    """The built-in function's code, and what CPython wants to know of it. Tests replace some of what it calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, replaced: Mapping[str, int] | None = None) -> None:
         pool = threads.pool()
         python = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in FROM_PYTHON}
         types = {"list_type": id(list), "float_type": id(float), "array_type": id(np.ndarray), "type_error": id(TypeError)}
-        imports = {**python, **types, **pool.imports(), "pool": pool.address}
-        self.library = jit.link(jit.objects([entry_text.text()]), imports, ["tj_program", "tj_epoch", "tj_copy"])
+        imports = {**python, **types, **pool.imports(), "pool": pool.address, **(replaced or {})}
+        self.library = jit.link(jit.objects([entry_text.text()], opt=0), imports, ["tj_program", "tj_epoch", "tj_copy"])
         fastcall = 0x80  # METH_FASTCALL: arguments come as an array
         self.definition = _Definition(b"program", self.library["tj_program"], fastcall, b"Runs a compiled program.")
         if hasattr(os, "register_at_fork"):
@@ -123,8 +122,18 @@ class _Code:
         ctypes.c_int64.from_address(self.library["tj_epoch"]).value += 1
 
 
-@cache
 def _code() -> _Code:
+    if not _made:
+        with at_work, making:
+            if not _made:
+                _made.append(_make())
+    return _made[0]
+
+
+_made: list[_Code] = []  # one at most, for good: programs refer to it
+
+
+def _make() -> _Code:
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype = ctypes.py_object
     new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]

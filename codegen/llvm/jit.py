@@ -4,8 +4,6 @@ Code generation only: what emitters write is not optimised again. Several texts 
 an LLVM context and a target machine of its own; llvmlite's global lock is passed by for those calls, as nothing is shared.
 Objects are bytes that can be kept on disk. The small code model is used, so that constants are operands of instructions: all
 parts of an object are placed together, and what is further away is called through a table.
-
-A fork waits until nothing compiles, so that a child never inherits a lock of LLVM's that nobody will release.
 """
 
 from __future__ import annotations
@@ -14,8 +12,6 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from ctypes import byref, c_char_p, string_at
 from functools import cache
 from typing import Any
@@ -28,8 +24,8 @@ from ...eager.backends import get_num_threads
 from .. import cache as disk
 from . import perf
 from .target import Target, host
+from .work import at_work, making
 
-at_work = threading.RLock()  # held by who compiles or links, or makes what there is one of in a process
 _of_thread = threading.local()
 _numbers = itertools.count()
 
@@ -68,6 +64,8 @@ def compile_all(texts: Sequence[str], target: Target | None = None, opt: int = 3
     with at_work:
         if threads <= 1:
             return [_emit(text, target, opt, as_object=True) for text in texts]
+        from concurrent.futures import ThreadPoolExecutor  # takes a while, and a warm start does without
+
         longest_first = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
         with ThreadPoolExecutor(threads, "tapejit-compile") as pool:
             found = dict(
@@ -104,8 +102,7 @@ def assembly(text: str, target: Target | None = None, opt: int = 3) -> str:
 
 def _emit(text: str, target: Target, opt: int, as_object: bool) -> bytes:
     machine = _machine(target, opt)
-    module = _parse(text)
-    try:
+    with llvm.create_context() as context, _parse(text, context) as module:
         module.triple = target.triple
         module.data_layout = _layout(target)
         with ffi.OutputString() as said:
@@ -119,12 +116,9 @@ def _emit(text: str, target: Target, opt: int, as_object: bool) -> bytes:
             return string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
         finally:
             ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
-    finally:
-        module.close()
 
 
-def _parse(text: str) -> Any:
-    context = _own("context", llvm.create_context)
+def _parse(text: str, context: Any) -> Any:
     said = c_char_p(None)
     pointer = _unlocked("LLVMPY_ParseAssembly")(context, c_char_p(text.encode()), byref(said))
     if said.value is None:
@@ -140,16 +134,12 @@ def _unlocked(name: str) -> Callable[..., Any]:
     return getattr(function, "_cfn", function)
 
 
-def _own(name: Any, make: Callable[[], Any]) -> Any:
-    """Something that each thread has for itself."""
-    kept: dict[Any, Any] = _of_thread.__dict__.setdefault("kept", {})
-    if name not in kept:
-        kept[name] = make()
-    return kept[name]
-
-
 def _machine(target: Target, opt: int) -> Any:
-    return _own((target, opt), lambda: _new_machine(target, opt))
+    """Each thread has its own."""
+    kept: dict[Any, Any] = _of_thread.__dict__.setdefault("machines", {})
+    if (target, opt) not in kept:
+        kept[target, opt] = _new_machine(target, opt)
+    return kept[target, opt]
 
 
 def _new_machine(target: Target, opt: int) -> Any:
@@ -186,8 +176,10 @@ def link(objects: Sequence[bytes], imports: Mapping[str, int], exports: Sequence
     for name in names:
         builder.export_symbol(name)
     with at_work:
+        with making:
+            linker = _linker()
         try:
-            linked = builder.link(_linker(), f"tapejit{next(_numbers)}")
+            linked = builder.link(linker, f"tapejit{next(_numbers)}")
         except RuntimeError as error:
             raise CompileFailed(f"[compile] the generated code cannot be linked: {_first_line(str(error))}") from None
     library = Library(linked, names)
@@ -205,19 +197,3 @@ def _linker() -> Any:
 
 
 _never_freed: list[Any] = []
-
-_inner = getattr(ffi.lib, "_lock", nullcontext())  # llvmlite's, which libraries take too when they are freed
-
-
-def _before_fork() -> None:
-    at_work.acquire()
-    _inner.__enter__()
-
-
-def _after_fork() -> None:
-    _inner.__exit__(None, None, None)
-    at_work.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

@@ -15,12 +15,12 @@ import ctypes
 import os
 import sys
 import time
-from functools import cache
 
 from ...eager import backends
 from . import jit
 from .pool import LAYOUT, POOL_BYTES, SLOT_BYTES, text
 from .target import host
+from .work import at_work, making
 
 PATIENCE, HASTE, BRIEF = 1.5e-3, 1e-4, 5e-4  # seconds; what they are for is said in `pool.LAYOUT`
 EXPORTS = ("tj_run", "tj_barrier", "tj_alone", "tj_ticks", "tj_stop", "tj_prepare")
@@ -31,7 +31,7 @@ class Pool:
 
     def __init__(self, parking: str) -> None:
         architecture = host().triple.split("-")[0].replace("arm64", "aarch64")
-        self.library = jit.link(jit.objects([text(architecture, parking)]), {}, EXPORTS)
+        self.library = jit.link(jit.objects([text(architecture, parking)], opt=0), {}, EXPORTS)
         self._memory = ctypes.create_string_buffer(POOL_BYTES + SLOT_BYTES)
         start = ctypes.addressof(self._memory)
         self.address = start + -start % SLOT_BYTES
@@ -82,21 +82,22 @@ class Pool:
 
 def pool() -> Pool:
     """The pool of this process."""
-    with jit.at_work:  # so that two threads do not make two
-        return _pool()
+    if not _made:
+        with at_work, making:
+            if not _made:
+                _made.append(_make())
+    return _made[0]
 
 
-@cache
-def _pool() -> Pool:
+def _make() -> Pool:
     made = Pool("futex" if sys.platform == "linux" else "condition" if os.name == "posix" else "none")
-    _kept.append(made)
     atexit.register(_stop_at_exit, made)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=made.forget)
     return made
 
 
-_kept: list[Pool] = []  # workers may look at its memory until the very end
+_made: list[Pool] = []  # one at most, for good: workers may look at its memory until the very end
 
 
 def _stop_at_exit(pool: Pool) -> None:
