@@ -124,15 +124,6 @@ def thread_costs(library: jit.Library) -> dict[str, float]:
     return {f"hand-over to {count} threads, us": together - alone, "barrier, us": (many - few) / (MANY - FEW)}
 
 
-def middle(function: Callable[[], Any], times: int) -> float:
-    found = []
-    for _ in range(times):
-        start = time.perf_counter()
-        function()
-        found.append(time.perf_counter() - start)
-    return statistics.median(found) * 1e6
-
-
 def step_costs(library: jit.Library, where: str, times: int) -> dict[str, float]:
     """A step with 40 barriers, in the three ways."""
     ways: dict[str, Callable[[], Any]] = {}
@@ -140,7 +131,13 @@ def step_costs(library: jit.Library, where: str, times: int) -> dict[str, float]
         program = bind(library["phases"], Binding(()), [PHASES, WORK], parallel=parallel, keep=library)
         ways[name] = lambda p=program: p([], [])
     ways["together"] = run_directly(library["phases"], PHASES, WORK)
-    return {f"step of 40 phases, {where}, {name}, us": middle(way, times) for name, way in ways.items()}
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(times):
+        for name, way in ways.items():  # in turns, as the machine changes
+            start = time.perf_counter()
+            way()
+            taken[name].append(time.perf_counter() - start)
+    return {f"step of 40 phases, {where}, {name}, us": statistics.median(taken[name]) * 1e6 for name in ways}
 
 
 @contextmanager
