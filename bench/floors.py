@@ -50,7 +50,13 @@ def reference(floor: Floor, row: dict[str, Any]) -> tuple[str, float]:
     if name == FASTEST:
         peers = {p: measured[p]["best"] for p in PEERS if p in measured}
         name = min(peers, key=peers.__getitem__, default=FASTEST)
-    return name, measured.get(name, {}).get(floor.quantity, math.nan)
+    return name, figure(measured, name, floor.quantity)
+
+
+def figure(measured: dict[str, Any], variant: str, quantity: str) -> float:
+    """NaN where there is none, as of the first compiled step of what was never compiled."""
+    found = measured.get(variant, {}).get(quantity)
+    return math.nan if found is None else float(found)
 
 
 def verdicts(row: dict[str, Any]) -> list[str]:
@@ -58,7 +64,7 @@ def verdicts(row: dict[str, Any]) -> list[str]:
     lines = []
     for floor in FLOORS[row["workload"]]:
         name, theirs = reference(floor, row)
-        ratio = row["variants"].get(floor.variant, {}).get(floor.quantity, math.nan) / theirs
+        ratio = figure(row["variants"], floor.variant, floor.quantity) / theirs
         if math.isnan(ratio):
             continue
         mark = "reached" if ratio <= floor.limit else "not reached"

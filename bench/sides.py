@@ -71,12 +71,17 @@ class Tapejit(TorchLike):
         self.compiled = None if way == "eager" else self.torch.compile(self.training.step, pure=way == "pure")
         self.step = self.compiled or self.step
 
+    def programs(self) -> list[Any]:
+        """Native ones. A replay alone is no sign of them: it calls eager kernels until a segment is worth compiling."""
+        segments = [s for trace in self.compiled.traces for s in trace.programs.values()] if self.compiled else []
+        return [s.native for s in segments if getattr(s, "native", None) is not None]
+
     def is_compiled(self) -> bool:
-        return self.compiled is None or self.compiled.hits > 0
+        return self.compiled is None or bool(self.programs())
 
     def peak(self) -> int:
-        """NumPy's arrays, and the memory that programs have planned for themselves and keep from step to step."""
-        return peak_bytes("tapejit", self.last_step) + int(getattr(self.compiled, "arena_bytes", 0))
+        """NumPy's arrays, and the arenas that native programs keep from step to step, which were there before it."""
+        return peak_bytes("tapejit", self.last_step) + sum(program.arena.size for program in self.programs())
 
 
 class Torch(TorchLike):
@@ -179,22 +184,28 @@ def make(variant: str, workload: str, threads: int) -> Side:
     return Tapejit(variant, workload)
 
 
+def cycle(workload: str) -> int:
+    """How many batches there are of different shapes."""
+    return len(LENGTHS) if workload == "gru" else 1
+
+
 def start(side: Side, steps: int) -> dict[str, Any]:
-    """Seconds from the first call to the end of the first compiled step; and the first losses."""
-    losses, first = [], math.nan
+    """Seconds from the first call to the end of the first compiled step, if there was one; and the first losses."""
+    losses: list[Any] = []
+    first: float | None = None
     began = time.perf_counter()
     for i in range(FIRST + steps):
         loss = side.step(*side.batches[0 if i < FIRST else i % len(side.batches)])
-        if math.isnan(first) and side.is_compiled():
+        if first is None and side.is_compiled():
             side.finish(loss)
             first = time.perf_counter() - began
         losses.append(loss)
-    return {"losses": [side.number(loss) for loss in losses], "gradient": side.gradient_size(), "first": first}
+    numbers = [side.number(loss) for loss in losses]
+    return {"losses": numbers, "gradient": side.gradient_size(), "first": first, "compiled": side.is_compiled()}
 
 
 def blocks(side: Side, workload: str, seconds: float) -> list[float]:
     """Seconds per step, of blocks of steps that go through all of the batches where these differ in shape."""
-    cycle = len(LENGTHS) if workload == "gru" else 1
 
     def block(count: int) -> float:
         began = time.perf_counter()
@@ -203,7 +214,8 @@ def blocks(side: Side, workload: str, seconds: float) -> list[float]:
         side.finish(loss)
         return (time.perf_counter() - began) / count
 
-    count = cycle * max(1, math.ceil(BLOCK / block(cycle) / cycle))
+    shapes = cycle(workload)
+    count = shapes * max(1, math.ceil(BLOCK / block(shapes) / shapes))
     found, end = [], time.perf_counter() + seconds
     while not found or time.perf_counter() < end:
         found.append(block(count))
@@ -226,7 +238,7 @@ def serve(variant: str, workload: str, threads: int) -> None:
             try:
                 if request["do"] == "start":
                     side = make(variant, workload, threads)
-                    answer: Any = start(side, request["steps"])
+                    answer: Any = start(side, request["steps"] * cycle(workload))
                 elif request["do"] == "time":
                     assert side is not None
                     answer = blocks(side, workload, request["seconds"])

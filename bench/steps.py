@@ -88,7 +88,7 @@ class Entrant:
             self.worker = self.launch()
             answer = self.ask(do="start", steps=self.steps)
             if self.variant in COLD:
-                self.figures[quantity] = answer["first"]
+                self.figures |= {quantity: answer["first"], "compiled": answer["compiled"]}
         return [*answer["losses"], answer["gradient"]]
 
     def take_turn(self, seconds: float) -> None:
@@ -107,18 +107,23 @@ class Entrant:
 
 def copy_seconds(size: int) -> float:
     """The time to read and write `size` bytes in all, by plain copies on all cores: a best of several."""
-    count = max(1, size // 2 // 4 // THREADS)
+    count, repeats = max(1, size // 2 // 4 // THREADS), 8  # so that starting the threads does not count
+
+    def copy(source: np.ndarray, target: np.ndarray) -> None:
+        for _ in range(repeats):
+            np.copyto(target, source)
+
     pairs = [(np.ones(count, np.float32), np.ones(count, np.float32)) for _ in range(THREADS)]
     best = math.inf
-    for _ in range(5):
-        workers = [threading.Thread(target=np.copyto, args=pair) for pair in pairs[1:]]
+    for _ in range(3):
+        workers = [threading.Thread(target=copy, args=pair) for pair in pairs[1:]]
         began = time.perf_counter()
         for worker in workers:
             worker.start()
-        np.copyto(*pairs[0])
+        copy(*pairs[0])
         for worker in workers:
             worker.join()
-        best = min(best, time.perf_counter() - began)
+        best = min(best, (time.perf_counter() - began) / repeats)
     return best
 
 
@@ -210,7 +215,7 @@ def quickest(racing: list[Entrant]) -> dict[str, Any]:
 
 
 def seconds(value: float | None) -> str:
-    if value is None or math.isnan(value):
+    if value is None:
         return "-"
     return f"{value * 1e6:.1f} us" if value < 1e-3 else f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
 
@@ -229,10 +234,13 @@ def table(row: dict[str, Any]) -> list[str]:
         start = "".join(f"{seconds(found.get(k)):>11}" for k in ("cold", "warm"))
         ratio = f"{found['best'] / base:8.2f}"
         times = f"{seconds(found['median']):>10} {spread:>5} {seconds(found['best']):>10} {ratio}"
-        lines.append(f"  {NAMES[name]:24} {times}{start} {found['peak'] / 2**20:7.2f} MiB  {found['threads'] or '-'}")
+        label = NAMES[name] if found.get("compiled", True) else f"{NAMES[name]} *"
+        lines.append(f"  {label:24} {times}{start} {found['peak'] / 2**20:7.2f} MiB  {found['threads'] or '-'}")
     if "bytes" in row:
         rate = row["bytes"] / row["bytes_seconds"] / 1e9
         lines.append(f"  copying its {row['bytes'] / 2**20:.0f} MiB takes {seconds(row['bytes_seconds'])} ({rate:.1f} GB/s)")
+    if not all(found.get("compiled", True) for found in row["variants"].values()):
+        lines.append("  * no native code: the eager kernels, replayed")
     return lines + verdicts(row)
 
 
@@ -282,7 +290,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", default=",".join(PEERS), help="some of torch, compile, jax; or none")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each turn")
-    parser.add_argument("--steps", type=int, default=8, help="whose losses are compared, after four on the first batch")
+    parser.add_argument("--steps", type=int, default=8, help="of each shape whose losses are compared")
     parser.add_argument("--no-warm", action="store_true", help="start each library once: no time of a warm start")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)

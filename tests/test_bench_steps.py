@@ -40,7 +40,8 @@ def test_a_tiny_step_in_all_ways(tmp_path: Path) -> None:
     assert list(row["variants"]) == ["eager", "compiled", "pure"]
     for found in row["variants"].values():
         assert 0 < found["best"] <= found["median"] and found["peak"] > 0
-    assert row["variants"]["compiled"]["cold"] > 0 and "warm" not in row["variants"]["compiled"]
+    found = row["variants"]["compiled"]
+    assert (found["cold"] is not None) == found["compiled"] and "warm" not in found
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -70,6 +71,14 @@ def test_floors_are_compared_with_the_fastest_peer(load: Any) -> None:
     assert "0.90 x jax" in line and line.endswith("floor 0.70: not reached")
     row["variants"]["jax"]["best"] = 1.5
     assert floors.verdicts(row)[0].endswith(": reached")
+
+
+def test_a_replay_without_native_code_has_no_first_compiled_step(load: Any) -> None:
+    sides, torchlike = load("sides"), load("workloads.torchlike")
+    side = sides.Tapejit("compiled", "tiny")
+    side.step = side.compiled = tj.compile(torchlike.training(tj, "tiny").step, backend="plain")
+    answer = sides.start(side, 2)
+    assert side.compiled.hits > 0 and answer["first"] is None and not answer["compiled"]
 
 
 def test_every_workload_has_numbers_code_and_floors(load: Any) -> None:
