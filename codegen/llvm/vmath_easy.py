@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from .builder import Function, Value, constant
-from .vmath_parts import magnitude, number
+from .vmath_parts import as_bits, magnitude, number, with_sign
 
 
 def sqrt(f: Function, x: Value) -> Value:
@@ -33,6 +35,10 @@ def trunc(f: Function, x: Value) -> Value:
 def round(f: Function, x: Value) -> Value:
     """Half to even. Digits after the point are the caller's business."""
     return f.intrinsic("roundeven", x) if x.type.floating else x
+
+
+def square(f: Function, x: Value) -> Value:
+    return f.mul(x, x)
 
 
 def abs(f: Function, x: Value, unsigned: bool = False) -> Value:
@@ -65,3 +71,40 @@ def fmin(f: Function, a: Value, b: Value, unsigned: bool = False) -> Value:
 
 def unless_nan(f: Function, b: Value, a: Value, value: Value) -> Value:
     return f.select(f.is_nan(b), a, value) if a.type.floating else value
+
+
+def sign(f: Function, x: Value, unsigned: bool = False) -> Value:
+    """1, 0 or -1; 0 for NaN."""
+    zero, one = constant(0, x.type), constant(1, x.type)
+    value = f.select(f.compare("gt", x, zero, unsigned), one, zero)
+    return value if unsigned else f.select(f.compare("lt", x, zero), constant(-1, x.type), value)
+
+
+def copysign(f: Function, a: Value, b: Value) -> Value:
+    return with_sign(f, a, b)
+
+
+# ---- questions: their results are i1
+
+
+def isnan(f: Function, x: Value) -> Value:
+    return f.is_nan(x) if x.type.floating else constant(False, x.type.of("i1"))
+
+
+def isinf(f: Function, x: Value) -> Value:
+    if not x.type.floating:
+        return constant(False, x.type.of("i1"))
+    return f.compare("eq", magnitude(f, x), number(math.inf, x))
+
+
+def isfinite(f: Function, x: Value) -> Value:
+    if not x.type.floating:
+        return constant(True, x.type.of("i1"))
+    return f.compare("lt", magnitude(f, x), number(math.inf, x))
+
+
+def signbit(f: Function, x: Value, unsigned: bool = False) -> Value:
+    if unsigned:
+        return constant(False, x.type.of("i1"))
+    bits = as_bits(f, x) if x.type.floating else x
+    return f.compare("lt", bits, constant(0, bits.type))

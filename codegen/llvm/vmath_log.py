@@ -1,4 +1,4 @@
-"""Vector maths: logarithms and powers.
+"""Vector maths: logarithms and what is made of them.
 
 log(x) = n ln 2 + log(m), where x = m 2^n and m is from 0.75 to 1.5. The polynomials are minimax fits (Remez's exchange, 50
 digits), rounded from the lowest coefficient up with the rest fitted again each time, highest power first.
@@ -9,23 +9,20 @@ from __future__ import annotations
 import math
 
 from .builder import Function, Value
-from .vmath_exp import LN2, LOG2_E, near_one
+from .vmath_exp import LN2, LOG2_E, exp, exp2
 from .vmath_parts import (
-    at_least,
+    Whole,
     at_most,
+    format_of,
     has_wide_instructions,
+    held,
     horner,
     magnitude,
     mantissa_and_exponent,
-    nearest,
     number,
     power_of_two,
-    scaled,
     with_sign,
 )
-
-LOG2_E_LOW = 2.0355273740931033e-17  # what is left of log2(e)
-TWO_THIRDS_LOW = 3.700743415417188e-17
 
 # (log(1 + t) - t + t^2 / 2) / t^3, for t from -0.25 to 0.5; relative error of log 4.9e-9
 LOG_FLOAT = (
@@ -49,25 +46,57 @@ LOG_DOUBLE = (
     0.4000000000001122,
     0.6666666666666666,
 )
-# (log((1 + s) / (1 - s)) / s - 2 - 2/3 s^2) / s^4 in s^2, for |s| < 0.2; error of log 3.4e-21 s
-LOG_REST = (
-    0.12576908753330537,
-    0.1159146734660095,
-    0.13341203985812994,
-    0.15384404550484262,
-    0.18181821567876333,
-    0.2222222219078281,
-    0.2857142857157993,
-    0.3999999999999972,
-)
+
+# log10(2) in two parts, the first with few bits
+LOG10_2 = {"float": (0.301025390625, 4.605039066518657e-06), "double": (0.3010299955494702, 1.1451100898021838e-10)}
 
 
 def log(f: Function, x: Value) -> Value:
     m, n = mantissa_and_exponent(f, x)
     t = f.sub(m, number(1.0, x))
-    high, low = LN2[x.type.scalar]
-    rest = f.fma(n, number(low, x), log_rest(f, t))
-    return at_edges(f, x, f.fma(n, number(high, x), f.add(t, rest)))
+    return at_edges(f, x, log_of_parts(f, t, n))
+
+
+def log_of_parts(f: Function, t: Value, n: Value) -> Value:
+    """log((1 + t) * 2^n)."""
+    high, low = LN2[t.type.scalar]
+    rest = f.fma(n, number(low, t), log_rest(f, t))
+    return f.fma(n, number(high, t), f.add(t, rest))
+
+
+def log2(f: Function, x: Value) -> Value:
+    return log_to_base(f, x, LOG2_E, 2.0355273740931033e-17, (1.0, 0.0))
+
+
+def log10(f: Function, x: Value) -> Value:
+    return log_to_base(f, x, 0.4342944819032518, 1.098319650216765e-17, LOG10_2[x.type.scalar])
+
+
+def log_to_base(f: Function, x: Value, factor: float, factor_low: float, of_2: tuple[float, float]) -> Value:
+    """log(x) * factor, given log(2) * factor in two parts. t, the greatest part, is multiplied by twice the bits."""
+    m, n = mantissa_and_exponent(f, x)
+    t = f.sub(m, number(1.0, x))
+    rounded = held(factor, x)
+    low = factor - rounded if rounded != factor else factor_low
+    value = f.fma(log_rest(f, t), number(rounded, x), f.mul(t, number(low, x)))
+    if of_2[1]:
+        value = f.fma(n, number(of_2[1], x), value)
+    value = f.fma(t, number(rounded, x), value)
+    return at_edges(f, x, f.fma(n, number(of_2[0], x), value))
+
+
+def log1p(f: Function, x: Value) -> Value:
+    """log of the sum 1 + x, where what rounding took from the sum is added to its mantissa again."""
+    one = number(1.0, x)
+    total = f.add(x, one)
+    back = f.sub(total, one)
+    lost = f.add(f.sub(one, f.sub(total, back)), f.sub(x, back))
+    lost = f.select(f.compare("lt", total, number(math.inf, x)), lost, number(0.0, x))
+    m, n = mantissa_and_exponent(f, total)
+    magic = format_of(x).magic
+    inverse = Whole(n, f.sub(number(magic, x), at_most(f, n, format_of(x).bias - 1)))
+    t = f.fma(lost, power_of_two(f, inverse), f.sub(m, one))
+    return with_sign(f, at_edges(f, total, log_of_parts(f, t, n)), x)
 
 
 def log_rest(f: Function, t: Value) -> Value:
@@ -91,79 +120,64 @@ def at_edges(f: Function, x: Value, value: Value) -> Value:
     return f.select(f.compare("lt", x, infinity), value, x)
 
 
-# ---- powers
+# ---- the inverses of hyperbolic functions
+
+SQUARE_IS_ALL = {"float": 2.0**30, "double": 2.0**60}  # from here on 1 is nothing beside x^2, nor beside x
 
 
-def pow(f: Function, x: Value, y: Value) -> Value:
-    """|x|^y by logarithms, and the cases that C's pow has."""
-    size = magnitude(f, x)
-    value = pow_float(f, size, y) if x.type.scalar == "float" else pow_double(f, size, y)
-    one, zero, infinity = number(1.0, x), number(0.0, x), number(math.inf, x)
-    half = f.mul(y, number(0.5, x))
-    whole = f.compare("eq", f.intrinsic("trunc", y), y)
-    even = f.compare("eq", f.intrinsic("trunc", half), half)  # so is whatever is beyond the mantissa, and infinity
-    negative = f.compare("lt", x, zero)
-    impossible = f.and_(f.and_(negative, f.not_(whole)), f.compare("ne", size, infinity))
-    value = f.select(impossible, number(math.nan, x), value)
-    odd = f.and_(whole, f.not_(even))
-    value = f.select(odd, with_sign(f, value, x), value)
-    certain = f.or_(f.compare("eq", y, zero), f.compare("eq", x, one))
-    certain = f.or_(certain, f.and_(f.compare("eq", size, one), f.compare("eq", magnitude(f, y), infinity)))
-    return f.select(certain, one, value)
+def asinh(f: Function, x: Value) -> Value:
+    """log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))."""
+    one, size = number(1.0, x), magnitude(f, x)
+    square = f.mul(size, size)
+    root = f.intrinsic("sqrt", f.add(square, one))
+    return with_sign(f, log_of_twice(f, size, f.add(size, f.div(square, f.add(root, one)))), x)
 
 
-def pow_float(f: Function, x: Value, y: Value) -> Value:
-    """x^y for x >= 0, through double, which has all the bits that the product of y and the logarithm needs."""
-    wide_x, wide_y = f.convert("fpext", x, "double"), f.convert("fpext", y, "double")
-    exponent = f.mul(wide_y, f.mul(log(f, wide_x), number(LOG2_E, wide_x)))
-    exponent = at_most(f, at_least(f, exponent, -200.0), 200.0)
-    n = nearest(f, exponent, 1.0)
-    r = f.mul(f.sub(exponent, n.value), number(math.log(2), exponent))
-    return f.convert("fptrunc", f.mul(near_one(f, r), power_of_two(f, n)), "float")
-
-
-def pow_double(f: Function, x: Value, y: Value) -> Value:
-    """x^y for x >= 0. The logarithm has to have 12 bits more than a double: it is a sum of two."""
-    high, low = log2_in_two(f, x)
-    product = f.mul(y, high)
-    rest = f.fma(y, low, f.fma(y, high, f.neg(product)))
-    exponent = at_most(f, at_least(f, product, -1200.0), 1200.0)
-    n = nearest(f, exponent, 1.0)
-    rest = f.select(f.compare("eq", exponent, product), rest, number(0.0, x))
-    r = f.mul(f.add(f.sub(exponent, n.value), rest), number(math.log(2), x))
-    return scaled(f, near_one(f, r), n)
-
-
-def log2_in_two(f: Function, x: Value) -> tuple[Value, Value]:
-    """log2(x) = n + log2(e) (2 s + 2/3 s^3 + s^5 p(s^2)), where s = (m - 1) / (m + 1); two terms to twice the bits."""
-    m, n = mantissa_and_exponent(f, x)
+def acosh(f: Function, x: Value) -> Value:
+    """log1p(t + sqrt(t (t + 2))), where t = x - 1."""
     one = number(1.0, x)
-    t, below = f.sub(m, one), f.add(m, one)
-    below_low = f.sub(m, f.sub(below, one))
-    s = f.div(t, below)
-    left = f.fma(f.neg(s), below_low, f.fma(f.neg(s), below, t))
-    s_low = f.div(left, below)
-    square = f.mul(s, s)
-    square_low = f.fma(f.add(s, s), s_low, f.fma(s, s, f.neg(square)))
-    third = number(2 / 3, x)
-    term = f.mul(square, third)
-    term_low = f.fma(square, number(TWO_THIRDS_LOW, x), f.fma(square, third, f.neg(term)))
-    term_low = f.fma(square_low, third, term_low)
-    term, more = sum_in_two(f, term, f.mul(f.mul(square, square), horner(f, square, LOG_REST)))
-    bend, most = sum_in_two(f, number(2.0, x), term)
-    bend_low = f.add(most, f.add(more, term_low))
-    high, low = product_in_two(f, s, s_low, bend, bend_low)
-    high, low = product_in_two(f, high, low, number(LOG2_E, x), number(LOG2_E_LOW, x))
-    total, rest = sum_in_two(f, n, high)
-    return at_edges(f, x, total), f.add(rest, low)
+    t = f.sub(x, one)
+    root = f.intrinsic("sqrt", f.fma(t, t, f.add(t, t)))
+    return f.select(f.compare("lt", x, one), number(math.nan, x), log_of_twice(f, x, f.add(t, root)))
 
 
-def sum_in_two(f: Function, a: Value, b: Value) -> tuple[Value, Value]:
-    """a + b and what rounding takes from it; a is the larger one, or 0."""
-    total = f.add(a, b)
-    return total, f.sub(b, f.sub(total, a))
+def log_of_twice(f: Function, x: Value, before: Value) -> Value:
+    """log1p(before), or where x is so large that its square would overflow log(2 x)."""
+    large = f.compare("gt", x, number(SQUARE_IS_ALL[x.type.scalar], x))
+    value = log1p(f, f.select(large, x, before))
+    return f.add(value, f.select(large, number(math.log(2), x), number(0.0, x)))
 
 
-def product_in_two(f: Function, a: Value, a_low: Value, b: Value, b_low: Value) -> tuple[Value, Value]:
-    high = f.mul(a, b)
-    return high, f.fma(a, b_low, f.fma(a_low, b, f.fma(a, b, f.neg(high))))
+def atanh(f: Function, x: Value) -> Value:
+    """log1p(2 q) / 2, where q = |x| / (1 - |x|), for small x as |x| + |x| q."""
+    size = magnitude(f, x)
+    q = f.div(size, f.sub(number(1.0, x), size))
+    q = f.select(f.compare("lt", size, number(0.5, x)), f.fma(size, q, size), q)
+    return with_sign(f, f.mul(log1p(f, f.add(q, q)), number(0.5, x)), x)
+
+
+# ---- of two operands
+
+
+def logaddexp(f: Function, a: Value, b: Value) -> Value:
+    """log(exp(a) + exp(b))."""
+    larger, apart = larger_and_distance(f, a, b)
+    return f.add(larger, log1p(f, exp(f, apart)))
+
+
+def logaddexp2(f: Function, a: Value, b: Value) -> Value:
+    larger, apart = larger_and_distance(f, a, b)
+    return f.fma(log1p(f, exp2(f, apart)), number(LOG2_E, a), larger)
+
+
+def larger_and_distance(f: Function, a: Value, b: Value) -> tuple[Value, Value]:
+    """The larger one, and -|a - b|, which is 0 for two equal infinities too."""
+    apart = f.neg(magnitude(f, f.sub(a, b)))
+    apart = f.select(f.compare("eq", a, b), number(0.0, a), apart)
+    return f.select(f.compare("gt", a, b), a, b), apart
+
+
+def xlogy(f: Function, a: Value, b: Value) -> Value:
+    """a * log(b), and 0 where a is 0 and b a number."""
+    nothing = f.and_(f.compare("eq", a, number(0.0, a)), f.not_(f.is_nan(b)))
+    return f.select(nothing, number(0.0, a), f.mul(a, log(f, b)))

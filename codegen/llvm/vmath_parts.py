@@ -7,6 +7,7 @@ the function's CPU has them (`Function.has`), and integer arithmetic on the bits
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -42,6 +43,11 @@ def format_of(x: Value) -> Format:
 def number(c: float, like: Value) -> Value:
     """A constant of another value's type."""
     return constant(c, like.type)
+
+
+def held(c: float, like: Value) -> float:
+    """A constant as a type holds it."""
+    return c if like.type.scalar == "double" else float(struct.unpack("<f", struct.pack("<f", c))[0])
 
 
 def horner(f: Function, x: Value, coefficients: Sequence[float]) -> Value:
