@@ -109,8 +109,8 @@ def erfc_tail(f: Function, x: Value) -> Value:
     t = f.div(below, above)
     t_low = f.fma(f.neg(t), above_low, f.sub(x, f.add(below, four)))
     t_low = f.add(f.fma(f.neg(t), above, below), t_low)  # times x + 4
-    *bends, start = ERFC
-    bend, start = horner(f, t, bends), number(start, x)
+    *bends, lowest = ERFC
+    bend, start = horner(f, t, bends), number(lowest, x)
     p = f.fma(bend, t, start)
     slope = f.fma(f.add(x, x), p, f.mul(above, number(-2 / math.sqrt(math.pi), x)))
     p_low = f.fma(bend, t, f.sub(start, p))
