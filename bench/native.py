@@ -29,6 +29,7 @@ import numpy as np
 import tapejit as tj
 from tapejit.codegen.llvm import entry, jit, threads
 from tapejit.codegen.llvm.entry import Binding, bind
+from tapejit.codegen.llvm.pool import MOST_THREADS
 
 FLOORS = {"program, 50 arrays, us": 5.0}
 FEW, MANY, PHASES, WORK = 10, 410, 40, 16_000
@@ -107,10 +108,10 @@ def call_costs(library: jit.Library) -> dict[str, float]:
 def run_directly(step: int, *table: int) -> Callable[[], int]:
     """A step on all threads, without a program around it."""
     words = np.array([*table, 0], np.int64)
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     pool = threads.pool()
     run, address, where = prototype(pool.library["tj_run"]), pool.address, words.ctypes.data
-    return lambda words=words: run(address, step, where)
+    return lambda words=words: run(address, step, where, MOST_THREADS)
 
 
 def thread_costs(library: jit.Library) -> dict[str, float]:

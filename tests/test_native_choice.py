@@ -17,17 +17,21 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.alone, self.together, self.how = 1, 0, 0, 1
         self.runs: list[str] = []
+        self.most: int | None = None
         ticks = ctypes.CFUNCTYPE(ctypes.c_int64)(lambda: self.now)
-        run = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)(lambda *_: self.ran("together", self.together, self.how))
+        run = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(
+            lambda *given: self.ran("together", self.together, self.how, given[3])
+        )
         step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
             lambda *_: self.ran("alone", self.alone, None)
         )
         addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (ticks, run, step)]
         code = entry._Code({"tj_ticks": addresses[0], "tj_run": addresses[1]})
         monkeypatch.setattr(entry, "_made", [code])
-        self.program = bind(addresses[2], Binding(()), releases_gil=False, keep=(ticks, run, step, code))
+        self.program = bind(addresses[2], Binding(()), releases_gil=False, most_threads=7, keep=(ticks, run, step, code))
 
-    def ran(self, way: str, ticks: int, how: int | None) -> int | None:
+    def ran(self, way: str, ticks: int, how: int | None, most: int | None = None) -> int | None:
+        self.most = most
         self.now += ticks
         self.runs.append(way)
         return how
@@ -43,6 +47,11 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
+
+
+def test_a_program_says_how_many_threads_it_has_room_for(clock: Clock) -> None:
+    assert clock.run(1) == ["together"]
+    assert clock.most == 7
 
 
 def brief() -> int:

@@ -221,12 +221,12 @@ def some_pool(request: pytest.FixtureRequest) -> Iterator[threads.Pool]:
         found.stop()
 
 
-def run_relay(found: threads.Pool, library: jit.Library, cells: int, rounds: int) -> tuple[int, Any, Any]:
+def run_relay(found: threads.Pool, library: jit.Library, cells: int, rounds: int, most: int = 99) -> tuple[int, Any, Any]:
     """How it ran, what it computed, what it should have."""
     first = np.arange(cells, dtype=np.int64)
     rows = [first.copy(), np.zeros(cells, np.int64)]
     table = np.array([rows[0].ctypes.data, rows[1].ctypes.data, cells, rounds], np.int64)
-    how = found.run(library["relay"], table.ctypes.data)
+    how = found.run(library["relay"], table.ctypes.data, most)
     return how, rows[rounds % 2], relay(first, rounds)
 
 
@@ -240,6 +240,22 @@ def test_all_threads_meet_at_barriers(some_pool: threads.Pool, count: int) -> No
         assert (how > 0) == (count > 1 and some_pool.parking != "none")
     if some_pool.parking != "none" and count > 1:
         assert some_pool.threads == count
+
+
+def test_a_step_runs_on_no_more_threads_than_it_has_room_for(some_pool: threads.Pool) -> None:
+    tj.set_num_threads(5)
+    library = steps(some_pool)
+    flag = np.ones(1, np.int64)
+    for most in (3, 5, 1, 2, 9):
+        how, found, expected = run_relay(some_pool, library, 13, ROUNDS, most)
+        assert np.array_equal(found, expected)
+        together = some_pool.parking != "none" and most > 1
+        assert (how > 0) == together
+        seen = np.zeros(5, np.int64)
+        table = np.array([seen.ctypes.data, flag.ctypes.data], np.int64)
+        some_pool.run(library["hold"], table.ctypes.data, most)
+        taking = min(most, 5) if together else 1
+        assert seen.tolist() == [taking] * taking + [0] * (5 - taking)
 
 
 def test_the_number_of_threads_may_change_between_steps() -> None:

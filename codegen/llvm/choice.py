@@ -26,7 +26,7 @@ def initial() -> dict[str, int]:
 
 # `left` counts down to the next trial; while it is negative, a trial is on.
 TEXT = """
-define internal void @choose(ptr %pool, ptr %state, ptr %step, ptr %table) nounwind {
+define internal void @choose(ptr %pool, ptr %state, ptr %step, ptr %table, i64 %most) nounwind {
 entry:
   %left_at = getelementptr i64, ptr %state, i64 $left
   %interval_at = getelementptr i64, ptr %state, i64 $interval
@@ -49,7 +49,7 @@ alone:
   call void %step(ptr %table, i64 0, i64 1, ptr @tj_alone)
   br label %measure
 together:
-  %ran = call i32 @tj_run(ptr %pool, ptr %step, ptr %table)
+  %ran = call i32 @tj_run(ptr %pool, ptr %step, ptr %table, i64 %most)
   %refused = icmp eq i32 %ran, 0
   br i1 %refused, label %leave, label %measure
 measure:

@@ -24,6 +24,7 @@ import numpy as np
 
 from . import choice, entry_text, jit, threads
 from .entry_text import FROM_PYTHON, HEAD, HEAD_WORDS, HEADER, KINDS, PARALLEL, RELEASES
+from .pool import MOST_THREADS
 from .work import at_work, making
 
 Program = Callable[[list[Any], list[Any]], bool]
@@ -49,13 +50,16 @@ def bind(
     *,
     parallel: bool = True,
     releases_gil: bool = True,
+    most_threads: int = MOST_THREADS,
     keep: Any = None,
 ) -> Program:
     """A program from the address of its step. `keep` lives as long as it: the library, the arena.
 
+    It never runs on more than `most_threads`, whatever `tj.set_num_threads` says later: its scratch memory may be for so many.
     The arrays are only looked at: they have to stay alive until it returns.
     """
-    words = _descriptor(step, binding, constants, (PARALLEL if parallel else 0) | (RELEASES if releases_gil else 0))
+    flags = (PARALLEL if parallel else 0) | (RELEASES if releases_gil else 0)
+    words = _descriptor(step, binding, constants, flags, most_threads)
     return _native(words, keep) if _fields_are_known() else _slow(words, binding, keep)
 
 
@@ -67,7 +71,7 @@ def measured(program: Program) -> dict[str, float]:
     return {**found, "runs alone": float(state[choice.STATE["alone"]])}
 
 
-def _descriptor(step: int, binding: Binding, constants: Sequence[int], flags: int) -> Any:
+def _descriptor(step: int, binding: Binding, constants: Sequence[int], flags: int, most: int = 1) -> Any:
     """The words of a program, as an array whose table begins on a cache line."""
     numbers = [x for place, kind in binding.numbers for x in (place, KINDS[kind])]
     before = HEAD_WORDS + len(binding.slots) + len(numbers)
@@ -83,6 +87,7 @@ def _descriptor(step: int, binding: Binding, constants: Sequence[int], flags: in
         "numbers": len(binding.numbers),
         "length": max(binding.slots, default=-1) + 1,
         "table": table,
+        "most": most,
     }
     for name, value in head.items():
         words[HEAD[name]] = value
@@ -176,7 +181,7 @@ def _slow(words: Any, binding: Binding, keep: Any) -> Program:
             for i, (place, kind) in enumerate(binding.numbers, len(binding.slots)):
                 table[i] = scalars[place] if kind == "i64" else np.float64(scalars[place]).view(np.int64)
             if words[HEAD["flags"]] & PARALLEL:
-                pool.run(int(words[HEAD["step"]]), table.ctypes.data)
+                pool.run(int(words[HEAD["step"]]), table.ctypes.data, int(words[HEAD["most"]]))
             else:
                 run(table.ctypes.data, 0, 1, pool.library["tj_alone"])
         finally:

@@ -16,7 +16,7 @@ KINDS = {"double": 0, "i64": 1}
 PARALLEL, RELEASES = 1, 2
 
 # The descriptor, in words. After the head: the slots, pairs of place and kind of the numbers, the table.
-HEAD = {"in_use": 0, "step": 1, "flags": 2, "slots": 3, "numbers": 4, "length": 5, "table": 6, "state": 8}
+HEAD = {"in_use": 0, "step": 1, "flags": 2, "slots": 3, "numbers": 4, "length": 5, "table": 6, "most": 7, "state": 8}
 HEAD_WORDS = HEAD["state"] + choice.STATE_WORDS
 
 MESSAGES = {
@@ -45,7 +45,7 @@ declare void @PyErr_SetString(ptr, ptr)
 declare ptr @PyBool_FromLong(i64)
 declare ptr @PyEval_SaveThread()
 declare void @PyEval_RestoreThread(ptr)
-declare i32 @tj_run(ptr, ptr, ptr)
+declare i32 @tj_run(ptr, ptr, ptr, i64)
 declare i64 @tj_ticks()
 @tj_alone = external constant i8
 @list_type = external constant i8
@@ -202,7 +202,9 @@ held:
   br i1 %parallel, label %together, label %alone
 together:
   %state = getelementptr i64, ptr %words, i64 $state
-  call void @choose(ptr @pool, ptr %state, ptr %step, ptr %table)
+  %most_at = getelementptr i64, ptr %words, i64 $most
+  %most = load i64, ptr %most_at
+  call void @choose(ptr @pool, ptr %state, ptr %step, ptr %table, i64 %most)
   br label %done
 alone:
   call void %step(ptr %table, i64 0, i64 1, ptr @tj_alone)

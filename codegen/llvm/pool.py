@@ -22,8 +22,9 @@ LAYOUT = {
     "stop": 4,  # i32: workers return
     "step": 8,
     "table": 16,
-    "threads": 24,  # i64: that take part, with the caller; 0 before the first step
+    "threads": 24,  # i64: that there are, with the caller; 0 before the first step
     "asked": 32,  # i64: that were asked for when the workers were made
+    "taking": 48,  # i64: that take part in the step; a step may have room for fewer than there are
     "float_mode": 40,  # the caller's, for all: the bits of a result do not depend on who computes it
     "arrived": 64,  # i32: at the barrier
     "phase": 128,  # i32: grows when a barrier opens
@@ -68,12 +69,12 @@ meet:
   %phase = getelementptr i8, ptr %pool, i64 $phase
   %held = getelementptr i8, ptr %pool, i64 $held
   %arrived = getelementptr i8, ptr %pool, i64 $arrived
-  %threads_at = getelementptr i8, ptr %pool, i64 $threads
-  %threads = load i32, ptr %threads_at
+  %taking_at = getelementptr i8, ptr %pool, i64 $taking
+  %taking = load i32, ptr %taking_at
   %old = load atomic i32, ptr %phase monotonic, align 4
   %before = atomicrmw add ptr %arrived, i32 1 acq_rel
   %now = add i32 %before, 1
-  %last = icmp eq i32 %now, %threads
+  %last = icmp eq i32 %now, %taking
   br i1 %last, label %release, label %hold
 release:
   store atomic i32 0, ptr %arrived monotonic, align 4
@@ -105,6 +106,7 @@ entry:
   %step_at = getelementptr i8, ptr %pool, i64 $step
   %table_at = getelementptr i8, ptr %pool, i64 $table
   %threads_at = getelementptr i8, ptr %pool, i64 $threads
+  %taking_at = getelementptr i8, ptr %pool, i64 $taking
   %float_mode = getelementptr i8, ptr %pool, i64 $float_mode
   %done = getelementptr i8, ptr %pool, i64 $done
   %finished = getelementptr i8, ptr %pool, i64 $finished
@@ -142,8 +144,14 @@ work:
   call void @take_float_mode(ptr %float_mode)
   %step = load ptr, ptr %step_at
   %table = load ptr, ptr %table_at
+  %taking = load i64, ptr %taking_at
+  %takes = icmp slt i64 %index, %taking
+  br i1 %takes, label %part, label %through_with_it
+part:
+  call void %step(ptr %table, i64 %index, i64 %taking, ptr %slot)
+  br label %through_with_it
+through_with_it:
   %threads = load i64, ptr %threads_at
-  call void %step(ptr %table, i64 %index, i64 %threads, ptr %slot)
   %workers64 = sub i64 %threads, 1
   %workers = trunc i64 %workers64 to i32
   %before = atomicrmw add ptr %done, i32 1 acq_rel
@@ -263,11 +271,12 @@ leave:
 }
 """
 
-# The step on all threads; alone if the pool is busy with another's. 0: alone; 1: together; 2: together, most waits parked.
+# The step on all threads, or on the `most` that it has room for; alone if the pool is busy with another's.
+# 0: alone; 1: together; 2: together, and most waits parked.
 RUN = """
 @tj_alone = constant [16 x i64] zeroinitializer, align 128
 
-define i32 @tj_run(ptr %pool, ptr %step, ptr %table) nounwind {
+define i32 @tj_run(ptr %pool, ptr %step, ptr %table, i64 %most) nounwind {
 entry:
   %wanted_at = getelementptr i8, ptr %pool, i64 $wanted
   %wanted_word = load ptr, ptr %wanted_at
@@ -296,7 +305,9 @@ change:
 count:
   %threads_at = getelementptr i8, ptr %pool, i64 $threads
   %threads = load i64, ptr %threads_at
-  %some = icmp sgt i64 %threads, 1
+  %crowd = icmp sgt i64 %threads, %most
+  %taking = select i1 %crowd, i64 %most, i64 %threads
+  %some = icmp sgt i64 %taking, 1
   br i1 %some, label %together, label %nobody
 nobody:
   store atomic i32 0, ptr %busy release, align 4
@@ -317,13 +328,15 @@ together:
   store i64 %haste, ptr %budget_at
   store ptr %step, ptr %step_at
   store ptr %table, ptr %table_at
+  %taking_at = getelementptr i8, ptr %pool, i64 $taking
+  store i64 %taking, ptr %taking_at
   %float_mode = getelementptr i8, ptr %pool, i64 $float_mode
   call void @keep_float_mode(ptr %float_mode)
   %parks = load i64, ptr %parks_at
   %barriers = load i64, ptr %barriers_at
   %unfinished = load i32, ptr %finished
   call void @open(ptr %pool, ptr %generation, ptr %idle)
-  call void %step(ptr %table, i64 0, i64 %threads, ptr %slot)
+  call void %step(ptr %table, i64 0, i64 %taking, ptr %slot)
   %budget = load i64, ptr %budget_at
   %parked = call i1 @wait(ptr %pool, ptr %finished, i32 %unfinished, ptr %joining, i64 %budget)
   br i1 %parked, label %weary, label %judge
@@ -339,10 +352,10 @@ judge:
   %new_parks = sub i64 %parks_now, %parks
   %new_barriers = sub i64 %barriers_now, %barriers
   %twice = shl i64 %new_parks, 1
-  %others = sub i64 %threads, 1
+  %others = sub i64 %taking, 1
   %waits = mul i64 %new_barriers, %others
-  %most = icmp ugt i64 %twice, %waits
-  %how = select i1 %most, i32 2, i32 1
+  %mostly = icmp ugt i64 %twice, %waits
+  %how = select i1 %mostly, i32 2, i32 1
   ret i32 %how
 }
 """
@@ -359,7 +372,7 @@ define void @tj_barrier(ptr %slot) nounwind {
   ret void
 }
 
-define i32 @tj_run(ptr %pool, ptr %step, ptr %table) nounwind {
+define i32 @tj_run(ptr %pool, ptr %step, ptr %table, i64 %most) nounwind {
   call void %step(ptr %table, i64 0, i64 1, ptr @tj_alone)
   ret i32 0
 }

@@ -18,7 +18,7 @@ import time
 
 from ...eager import backends
 from . import jit
-from .pool import LAYOUT, POOL_BYTES, SLOT_BYTES, text
+from .pool import LAYOUT, MOST_THREADS, POOL_BYTES, SLOT_BYTES, text
 from .target import host
 from .work import at_work, making
 
@@ -39,7 +39,8 @@ class Pool:
         self._ticks = ctypes.CFUNCTYPE(ctypes.c_int64)(self.library["tj_ticks"])
         self._stop = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(self.library["tj_stop"])
         self._prepare = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.library["tj_prepare"])
-        self._run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(self.library["tj_run"])
+        run = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+        self._run = run(self.library["tj_run"])
         self.ticks_per_second = self._measure_ticks()
         self.word("wanted").value = backends.thread_count.buffer_info()[0]
         for name, seconds in (("patience", PATIENCE), ("haste", HASTE), ("brief", BRIEF)):
@@ -52,16 +53,19 @@ class Pool:
 
     @property
     def threads(self) -> int:
-        """How many took part in the last step that was run together, the caller too; 0 before the first."""
+        """How many there are, the caller too; 0 before the first step that was run together."""
         return self.word("threads").value
 
     def imports(self) -> dict[str, int]:
         """What generated code calls, by name."""
         return {name: self.library[name] for name in EXPORTS}
 
-    def run(self, step: int, table: int) -> int:
-        """A step, by its address, on all threads; returns when it is done. 0: alone; 1: together; 2: and most waits parked."""
-        return self._run(self.address, step, table)
+    def run(self, step: int, table: int, most: int = MOST_THREADS) -> int:
+        """A step, by its address, on all threads, `most` at most; returns when it is done.
+
+        0: it ran alone; 1: together; 2: together, and most waits had to park.
+        """
+        return self._run(self.address, step, table, most)
 
     def stop(self) -> bool:
         """Ends the workers, for good: steps run alone from now on. Not while a step is running."""
