@@ -18,23 +18,24 @@ class Clock:
         self.now, self.alone, self.together, self.how = 1, 0, 0, 1
         self.runs: list[str] = []
         self.most: int | None = None
+        pointer = ctypes.c_void_p
         ticks = ctypes.CFUNCTYPE(ctypes.c_int64)(lambda: self.now)
-        run = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 4)(
-            lambda *given: self.ran("together", self.together, self.how, given[3])
-        )
-        step = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
-            lambda *_: self.ran("alone", self.alone, None)
-        )
+        run = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, pointer, ctypes.c_int64)(self.ran_together)
+        step = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, ctypes.c_int64, pointer)(self.ran_alone)
         addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (ticks, run, step)]
         code = entry._Code({"tj_ticks": addresses[0], "tj_run": addresses[1]})
         monkeypatch.setattr(entry, "_made", [code])
         self.program = bind(addresses[2], Binding(()), releases_gil=False, most_threads=7, keep=(ticks, run, step, code))
 
-    def ran(self, way: str, ticks: int, how: int | None, most: int | None = None) -> int | None:
+    def ran_together(self, _pool: int, _step: int, _table: int, most: int) -> int:
+        self.now += self.together
         self.most = most
-        self.now += ticks
-        self.runs.append(way)
-        return how
+        self.runs.append("together")
+        return self.how
+
+    def ran_alone(self, _table: int, _thread: int, _threads: int, _pool: int) -> None:
+        self.now += self.alone
+        self.runs.append("alone")
 
     def run(self, times: int) -> list[str]:
         """Which way each run went."""
