@@ -99,7 +99,11 @@ def _descriptor(step: int, binding: Binding, constants: Sequence[int], flags: in
 
 
 def _native(words: Any, keep: Any) -> Program:
-    return ctypes.pythonapi.PyCFunction_NewEx(ctypes.byref(_code().definition), words, (words, keep))
+    return _new_function(ctypes.addressof(_code().definition), words, (words, keep))
+
+
+_prototype = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
+_new_function = _prototype(("PyCFunction_NewEx", ctypes.pythonapi))  # of a definition, `self`, and what it keeps alive
 
 
 class _Definition(ctypes.Structure):
@@ -131,18 +135,11 @@ def _code() -> _Code:
     if not _made:
         with at_work, making:
             if not _made:
-                _made.append(_make())
+                _made.append(_Code())
     return _made[0]
 
 
 _made: list[_Code] = []  # one at most, for good: programs refer to it
-
-
-def _make() -> _Code:
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    return _Code()
 
 
 @cache
