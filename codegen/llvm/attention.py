@@ -27,14 +27,16 @@ from .attention_parts import (
     matrix,
     moved,
     number,
+    of_group,
     over_lanes,
     panels,
     plus,
     put,
     rounded,
+    unravelled,
     vectors_in,
 )
-from .attention_scores import Sight
+from .attention_scores import Column, Few, Sight
 from .builder import I1, I64, PTR, Function, Module, Type, Value, constant
 from .kernel import Kernel, Phase
 from .micro import first_lanes, scaled
@@ -81,37 +83,37 @@ class _Forward:
         """A head of keys, and its share of the blocks of queries."""
         f, plan, spec = self.f, self.plan, self.spec
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
-        key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
-        value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
+        at = unravelled(f, spec.key_batch, head)
+        key, value = matrix(f, spec.key, at, spec.scalar), matrix(f, spec.value, at, spec.scalar)
         ahead(f, plan, value, spec.seen, spec.value_width)
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         if plan.shares == 1:
-            following = f.add(head, integer(1))
-            ahead(f, plan, matrix(f, spec.key, spec.key_batch, following, spec.scalar), spec.seen, spec.width)
+            following = unravelled(f, spec.key_batch, f.add(head, integer(1)))
+            ahead(f, plan, matrix(f, spec.key, following, spec.scalar), spec.seen, spec.width)
         values = vectors_in(f, plan, value, integer(spec.seen), spec.value_width, self.values)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
             inside = f.div(item.index, integer(plan.blocks))
             first = scaled(f, f.rem(item.index, integer(plan.blocks)), plan.block)
-            self.block(f.add(scaled(f, head, spec.group), inside), first, values)
+            self.block(of_group(f, plan, at, inside), first, values)
 
-    def block(self, head: Value, first: Value, values: Rows) -> None:
+    def block(self, at: list[Value], first: Value, values: Rows) -> None:
         """A block of query rows, from `first` on."""
         f, plan, spec = self.f, self.plan, self.spec
         assert spec.out is not None
-        out = moved(f, matrix(f, spec.out, spec.batch, head, spec.scalar), first, spec.scalar)
+        out = moved(f, matrix(f, spec.out, at, spec.scalar), first, spec.scalar)
         ahead(f, plan, out, plan.block, spec.value_width, to_write=True)
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
-        query = moved(f, matrix(f, spec.query, spec.batch, head, spec.scalar), first, spec.scalar)
+        query = moved(f, matrix(f, spec.query, at, spec.scalar), first, spec.scalar)
         query = query if plan.even else copied(f, plan, query, count, spec.width, self.queries)
-        sight = Sight(f, plan, head, first, self.scores)
+        sight = Sight(f, plan, at, first)
         if self.single:
             self.keys_from(integer(0), tiles, query, values, sight)
         else:
             self.begin()
             with f.loop(integer(0), sight.seen_by(integer(plan.block - 1)), self.at_a_time) as loop:
                 self.keys_from(loop.index, tiles, query, values, sight)
-        self.finish(head, first, count, out)
+        self.finish(at, first, count, out)
 
     def begin(self) -> None:
         f, plan = self.f, self.plan
@@ -128,45 +130,45 @@ class _Forward:
         with f.loop(sight.first_tile(start), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             with f.loop(0, plan.rows, plan.together) as group:
-                self.softmax(row, f.add(row, group.index), start, sight)
+                self.softmax(Few(sight, row, f.add(row, group.index), start, self.at_a_time))
             depth = f.sub(least(f, sight.seen_by(f.add(row, integer(plan.rows - 1))), end), start)
             left, out = moved(f, self.scores, row, plan.scalar), moved(f, self.found, row, plan.scalar)
             more = None if self.single else constant(True, I1)
             across(f, self.module, plan, left, moved(f, values, start, plan.scalar), out, plan.value_width, depth, more)
 
-    def softmax(self, tile: Value, row: Value, start: Value, sight: Sight) -> None:
-        """Scores of a few of a tile's rows to exponentials, which are divided at the end."""
+    def softmax(self, few: Few) -> None:
+        """Scores of a few rows to exponentials, which are divided at the end."""
         f, plan, which = self.f, self.plan, range(self.plan.together)
-        lowest = [constant(-math.inf, plan.kind)] * plan.together
+        scores = moved(f, self.scores, few.row, plan.scalar)
 
-        def raise_(column: Value, hidden: bool, highest: list[Value]) -> list[Value]:
+        def raised(column: Column, highest: list[Value]) -> list[Value]:
             found = []
-            for i in which:
-                score, changed = sight.score(row, i, start, column, hidden)
-                if changed:
-                    f.store(score, sight.place(row, i, column))
+            for i, place in enumerate(column.places(scores)):
+                score = few.score(f.load(place, plan.kind), column, i)
+                if few.changed(column):
+                    f.store(score, place)
                 found.append(larger(f, score, highest[i]))
             return found
 
-        highest = [over_lanes(f, x, larger) for x in sight.over_columns(tile, start, self.at_a_time, lowest, raise_)]
-        where = [f.add(row, integer(i)) for i in which]
+        lowest = [constant(-math.inf, plan.kind)] * plan.together
+        highest = [over_lanes(f, x, larger) for x in few.over_columns(lowest, raised)]
+        where = [f.add(few.row, integer(i)) for i in which]
         tops = [f.pointer(self.highest, r, plan.scalar) for r in where]
         totals = [f.pointer(self.sums, r, plan.scalar) for r in where]
         if not self.single:
             highest = [larger(f, number(f, top, plan.kind), x) for top, x in zip(tops, highest, strict=True)]
         shifts = [self.shift(x) for x in highest]
 
-        def power(column: Value, hidden: bool, sums: list[Value]) -> list[Value]:
+        def powers(column: Column, sums: list[Value]) -> list[Value]:
             found = []
-            for i in which:
-                place = sight.place(row, i, column)
+            for i, place in enumerate(column.places(scores)):
                 p = exponential(f, f.sub(f.load(place, plan.kind), shifts[i]))
                 f.store(p, place)
                 found.append(f.add(sums[i], p))
             return found
 
         nothing = [constant(0, plan.kind)] * plan.together
-        sums = [over_lanes(f, x, plus) for x in sight.over_columns(tile, start, self.at_a_time, nothing, power, alike=True)]
+        sums = [over_lanes(f, x, plus) for x in few.over_columns(nothing, powers, alike=True)]
         for i in which:
             total = sums[i] if self.single else self.scaled_down(where[i], tops[i], totals[i], shifts[i], sums[i])
             f.store(first_of(f, highest[i]), tops[i])
@@ -190,10 +192,10 @@ class _Forward:
             f.store(f.mul(f.load(place, plan.kind), factor), place)
         return f.add(f.mul(number(f, total, plan.kind), factor), sums)
 
-    def finish(self, head: Value, first: Value, count: Value, out: Rows) -> None:
+    def finish(self, at: list[Value], first: Value, count: Value, out: Rows) -> None:
         """Divides by the sums and writes the results of a block."""
         f, plan, spec = self.f, self.plan, self.spec
-        log_total = moved(f, matrix(f, spec.log_total, spec.batch, head, spec.scalar), first, spec.scalar)
+        log_total = moved(f, matrix(f, spec.log_total, at, spec.scalar), first, spec.scalar)
         for start in range(0, plan.block, plan.lanes):
             self.statistics(start, first_lanes(plan.block - start, plan.lanes))
         with f.loop(integer(0), count) as loop:

@@ -26,14 +26,16 @@ from .attention_parts import (
     most,
     moved,
     number,
+    of_group,
     over_lanes,
     panels,
     plus,
     put,
     rounded,
+    unravelled,
     vectors_in,
 )
-from .attention_scores import Sight
+from .attention_scores import Column, Few, Sight
 from .builder import I1, Function, Module, Value, constant
 from .kernel import Kernel, Phase
 from .micro import scaled
@@ -73,12 +75,12 @@ class _Sums:
         self.height = rounded(spec.seen, plan.rows)
         self.elements = 0 if self.direct else sum(self.height * rounded(width, plan.lanes) for _, width in self.parts)
 
-    def rows(self, f: Function, head: Value, base: Value) -> dict[Layout, Rows]:
+    def rows(self, f: Function, at: list[Value], base: Value) -> dict[Layout, Rows]:
         """Where the sums of each result are."""
         plan, found, start = self.plan, {}, 0
         for result, width in self.parts:
             if self.direct:
-                found[result] = matrix(f, result, plan.spec.key_batch, head, plan.scalar)
+                found[result] = matrix(f, result, at, plan.scalar)
             else:
                 found[result] = Rows(f.pointer(base, start, plan.scalar), rounded(width, plan.lanes))
                 start += self.height * rounded(width, plan.lanes)
@@ -101,12 +103,12 @@ class _Sums:
                 for column in range(0, width, plan.lanes):
                     f.store(zero, f.pointer(start, column, plan.scalar))
 
-    def deliver(self, f: Function, head: Value, bases: list[Value], first: Value, end: Value) -> None:
+    def deliver(self, f: Function, at: list[Value], bases: list[Value], first: Value, end: Value) -> None:
         """Writes rows of a head's gradients: the sums of all bases together, and 0 for keys that nobody sees."""
         plan, spec, scalar = self.plan, self.plan.spec, self.plan.scalar
         for result, width in self.parts:
-            out = matrix(f, result, spec.key_batch, head, scalar)
-            sources = [self.rows(f, head, base)[result] for base in bases]
+            out = matrix(f, result, at, scalar)
+            sources = [self.rows(f, at, base)[result] for base in bases]
             with f.loop(first, least(f, end, integer(spec.seen))) as loop:
                 starts = [source.at(f, loop.index, scalar) for source in sources]
                 target = out.at(f, loop.index, scalar)
@@ -133,7 +135,13 @@ def _emit_total(module: Module, name: str, sums: _Sums, pointers: int) -> Phase:
         base = f.pointer(f.params[-4], scaled(f, head, sums.elements * plan.shares), plan.scalar)
         bases = [f.pointer(base, share * sums.elements, plan.scalar) for share in range(plan.shares)]
         first = scaled(f, block, _ROWS)
-        sums.deliver(f, head, bases, first, least(f, f.add(first, integer(_ROWS)), integer(plan.spec.keys)))
+        sums.deliver(
+            f,
+            unravelled(f, plan.spec.key_batch, head),
+            bases,
+            first,
+            least(f, f.add(first, integer(_ROWS)), integer(plan.spec.keys)),
+        )
     f.back()
     return Phase(name, plan.heads * blocks)
 
@@ -159,21 +167,21 @@ class _Backward:
         """A head of keys, and its share of the blocks of queries."""
         f, plan, spec = self.f, self.plan, self.spec
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
-        key = matrix(f, spec.key, spec.key_batch, head, spec.scalar)
+        at = unravelled(f, spec.key_batch, head)
+        key, value = matrix(f, spec.key, at, spec.scalar), matrix(f, spec.value, at, spec.scalar)
         base = self.own_sums
         if plan.shares > 1:
             base = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), spec.scalar)
-        sums = self.sums.rows(f, head, base)
+        sums = self.sums.rows(f, at, base)
         self.sums.foresee(f, sums)
-        value = matrix(f, spec.value, spec.key_batch, head, spec.scalar)
         if self.sloped:
             ahead(f, plan, value, spec.seen, spec.value_width)
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         if self.sloped:
             panels(self.module, f, plan, value, spec.value_width, 1, self.values)
         if plan.shares == 1:
-            following = f.add(head, integer(1))
-            ahead(f, plan, matrix(f, spec.key, spec.key_batch, following, spec.scalar), spec.seen, spec.width)
+            following = unravelled(f, spec.key_batch, f.add(head, integer(1)))
+            ahead(f, plan, matrix(f, spec.key, following, spec.scalar), spec.seen, spec.width)
         if spec.of_query is not None:
             key = vectors_in(f, plan, key, integer(spec.seen), spec.width, self.key_rows)
         self.sums.begin(f, sums)
@@ -181,32 +189,32 @@ class _Backward:
             inside = f.div(item.index, integer(plan.blocks))
             number_of = f.sub(integer(plan.blocks - 1), f.rem(item.index, integer(plan.blocks)))
             more = constant(True, I1) if plan.shares > 1 else f.compare("gt", item.index, integer(0))
-            self.block(f.add(scaled(f, head, spec.group), inside), scaled(f, number_of, plan.block), key, sums, more)
+            self.block(of_group(f, plan, at, inside), scaled(f, number_of, plan.block), key, sums, more)
         if plan.shares == 1 and not self.sums.direct:
-            self.sums.deliver(f, head, [base], integer(0), integer(spec.keys))
+            self.sums.deliver(f, at, [base], integer(0), integer(spec.keys))
 
-    def block(self, head: Value, first: Value, key: Rows, sums: dict[Layout, Rows], more: Value) -> None:
+    def block(self, at: list[Value], first: Value, key: Rows, sums: dict[Layout, Rows], more: Value) -> None:
         """A block of query rows, from `first` on. `more`: whether the sums hold something already."""
         f, plan, spec = self.f, self.plan, self.spec
         assert spec.pull is not None
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
-        query = self.rows_of(spec.query, head, first, count, spec.width, self.queries)
-        pull = self.rows_of(spec.pull, head, first, count, spec.value_width, self.pulls)
+        query = self.rows_of(spec.query, at, first, count, spec.width, self.queries)
+        pull = self.rows_of(spec.pull, at, first, count, spec.value_width, self.pulls)
         of_query = None
         if spec.of_query is not None:
-            of_query = moved(f, matrix(f, spec.of_query, spec.batch, head, spec.scalar), first, spec.scalar)
+            of_query = moved(f, matrix(f, spec.of_query, at, spec.scalar), first, spec.scalar)
             ahead(f, plan, of_query, plan.block, spec.width, to_write=True)
-        sight = Sight(f, plan, head, first, self.scores)
+        sight = Sight(f, plan, at, first)
         start, end = integer(0), sight.seen_by(integer(plan.block - 1))
         sight.products(self.module, query, self.keys, spec.width, self.scores, start, end, tiles)
         if self.sloped:
             sight.products(self.module, pull, self.values, spec.value_width, self.slopes, start, end, tiles)
-        log_total = matrix(f, spec.log_total, spec.batch, head, spec.scalar)
+        log_total = matrix(f, spec.log_total, at, spec.scalar)
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             with f.loop(0, plan.rows, plan.together) as group:
-                self.slopes_of(row, f.add(row, group.index), sight, log_total)
+                self.slopes_of(Few(sight, row, f.add(row, group.index), start, plan.keys), log_total)
         if spec.of_value is not None:
             self.add_to(sums[spec.of_value], self.scores, pull, plan.value_width, first, count, end, more)
         if spec.of_key is not None:
@@ -214,54 +222,48 @@ class _Backward:
         if of_query is not None:
             self.of_query(of_query, count, tiles, key, sight)
 
-    def rows_of(self, layout: Layout, head: Value, first: Value, count: Value, width: int, room: Value) -> Rows:
+    def rows_of(self, layout: Layout, at: list[Value], first: Value, count: Value, width: int, room: Value) -> Rows:
         """A block's rows, to be read as vectors and by whole tiles."""
         f, plan = self.f, self.plan
-        found = moved(f, matrix(f, layout, self.spec.batch, head, plan.scalar), first, plan.scalar)
+        found = moved(f, matrix(f, layout, at, plan.scalar), first, plan.scalar)
         return (vectors_in if plan.even else copied)(f, plan, found, count, width, room)
 
-    def slopes_of(self, tile: Value, row: Value, sight: Sight, log_total: Rows) -> None:
-        """Scores of a few of a tile's rows to probabilities, and the gradients of these to slopes of the scores."""
+    def slopes_of(self, few: Few, log_total: Rows) -> None:
+        """Scores of a few rows to probabilities, and the gradients of these to slopes of the scores."""
         f, plan, spec, which = self.f, self.plan, self.spec, range(self.plan.together)
-        last = integer(spec.queries - 1)
-        at = [least(f, f.add(f.add(sight.first, row), integer(i)), last) for i in which]
+        row, last = f.add(few.sight.first, few.row), integer(spec.queries - 1)
+        at = [least(f, f.add(row, integer(i)), last) for i in which]
         totals = [number(f, log_total.at(f, r, plan.scalar), plan.kind) for r in at]
+        scores, slopes = (moved(f, x, few.row, plan.scalar) for x in (self.scores, self.slopes))
 
-        def probabilities(column: Value, hidden: bool, means: list[Value]) -> list[Value]:
+        def probabilities(column: Column, means: list[Value]) -> list[Value]:
             found = []
-            for i, total, mean in zip(which, totals, means, strict=True):
-                score, _ = sight.score(row, i, integer(0), column, hidden)
-                p = exponential(f, f.sub(score, total))
-                f.store(p, sight.place(row, i, column))
-                found.append(self.mean(mean, p, row, i, column, sight, hidden) if self.sloped else mean)
+            for i, (place, gradient) in enumerate(zip(column.places(scores), column.places(slopes), strict=True)):
+                p = exponential(f, f.sub(few.score(f.load(place, plan.kind), column, i), totals[i]))
+                f.store(p, place)
+                found.append(self.mean(means[i], p, gradient, column.seen[i]) if self.sloped else means[i])
             return found
 
-        nothing = [constant(0, plan.kind)] * len(which)
-        sums = sight.over_columns(tile, integer(0), plan.keys, nothing, probabilities)
+        sums = few.over_columns([constant(0, plan.kind)] * plan.together, probabilities)
         if not self.sloped:
             return
         means = [over_lanes(f, x, plus) for x in sums]
         scale = constant(spec.scale, plan.kind)
 
-        def slope(column: Value, hidden: bool, none: list[Value]) -> list[Value]:
-            for i, mean in zip(which, means, strict=True):
-                p, place = f.load(sight.place(row, i, column), plan.kind), self.slope_place(row, i, column)
-                f.store(f.mul(f.mul(p, scale), f.sub(f.load(place, plan.kind), mean)), place)
+        def sloped(column: Column, none: list[Value]) -> list[Value]:
+            for i, (place, gradient) in enumerate(zip(column.places(scores), column.places(slopes), strict=True)):
+                p = f.mul(f.load(place, plan.kind), scale)
+                f.store(f.mul(p, f.sub(f.load(gradient, plan.kind), means[i])), gradient)
             return none
 
-        sight.over_columns(tile, integer(0), plan.keys, [], slope, alike=True)
+        few.over_columns([], sloped, alike=True)
 
-    def slope_place(self, row: Value, i: int, column: Value) -> Value:
-        f, scalar = self.f, self.plan.scalar
-        return f.pointer(f.pointer(self.slopes.at(f, row, scalar), column, scalar), i * self.slopes.row, scalar)
-
-    def mean(self, so_far: Value, p: Value, row: Value, i: int, column: Value, sight: Sight, hidden: bool) -> Value:
+    def mean(self, so_far: Value, p: Value, place: Value, seen: Value | None) -> Value:
         """A row's mean gradient in the making. What is hidden is made 0, as it may be NaN."""
         f, plan = self.f, self.plan
-        place = self.slope_place(row, i, column)
         gradient = f.load(place, plan.kind)
-        if hidden:
-            gradient = f.select(sight.lanes_seen(row, i, integer(0), column), gradient, constant(0, plan.kind))
+        if seen is not None:
+            gradient = f.select(seen, gradient, constant(0, plan.kind))
             f.store(gradient, place)
         return f.fma(p, gradient, so_far)
 

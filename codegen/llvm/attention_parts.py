@@ -188,13 +188,27 @@ def plus(f: Function, a: Value, b: Value) -> Value:
 # ---- where things are
 
 
-def matrix(f: Function, layout: Layout, batch: tuple[int, ...], index: Value, scalar: str) -> Rows:
-    """The matrix of a flat index into the batch."""
-    offset = integer(0)
-    for size, stride in zip(reversed(batch), reversed(layout.strides[:-2]), strict=True):
-        offset = f.add(offset, scaled(f, f.rem(index, integer(size)), stride))
+def unravelled(f: Function, batch: tuple[int, ...], index: Value) -> list[Value]:
+    """A flat index into the batch as one for each of its dims."""
+    found: list[Value] = []
+    for size in reversed(batch[1:]):
+        found.insert(0, f.rem(index, integer(size)))
         index = f.div(index, integer(size))
-    return Rows(f.pointer(f.params[layout.pointer], offset, scalar), *layout.strides[-2:])
+    return [index, *found] if batch else []
+
+
+def of_group(f: Function, plan: Plan, at: list[Value], inside: Value) -> list[Value]:
+    """Where a head of queries is in the batch, from where the head of keys is that it shares with others."""
+    return at if plan.spec.group == 1 else [*at[:-1], f.add(scaled(f, at[-1], plan.spec.group), inside)]
+
+
+def matrix(f: Function, layout: Layout, at: list[Value], scalar: str) -> Rows:
+    """The matrix of one place in the batch."""
+    pointer = f.params[layout.pointer]
+    for index, stride in zip(at, layout.strides[:-2], strict=True):
+        if stride:
+            pointer = f.pointer(pointer, scaled(f, index, stride), scalar)
+    return Rows(pointer, *layout.strides[-2:])
 
 
 def moved(f: Function, rows: Rows, by: Value, scalar: str) -> Rows:

@@ -14,16 +14,14 @@ from .attention_parts import Plan, Rows, integer, least, matrix, most, product
 from .builder import I1, Function, Module, Type, Value, constant
 from .micro import scaled
 
-Body = Callable[[Value, bool, list[Value]], list[Value]]
-
 
 class Sight:
-    """The scores of a block, in `scores`, from a key on that is given with each call as `start`."""
+    """A block of query rows, from `first` on, at one place of the batch."""
 
-    def __init__(self, f: Function, plan: Plan, head: Value, first: Value, scores: Rows) -> None:
-        self.f, self.plan, self.first, self.scores = f, plan, first, scores
+    def __init__(self, f: Function, plan: Plan, at: list[Value], first: Value) -> None:
+        self.f, self.plan, self.first = f, plan, first
         spec = plan.spec
-        self.mask = None if spec.mask is None else matrix(f, spec.mask, spec.batch, head, spec.mask_scalar)
+        self.mask = None if spec.mask is None else matrix(f, spec.mask, at, spec.mask_scalar)
 
     def seen_by(self, row: Value) -> Value:
         """The number of keys that a row sees."""
@@ -39,11 +37,6 @@ class Sight:
             return integer(0)
         return f.div(most(f, f.sub(key, self.first), integer(0)), integer(plan.rows))
 
-    def place(self, row: Value, i: int, column: Value) -> Value:
-        """Where a score is: of the i-th row after `row`."""
-        f, scalar = self.f, self.plan.scalar
-        return f.pointer(f.pointer(self.scores.at(f, row, scalar), column, scalar), i * self.scores.row, scalar)
-
     def products(
         self, module: Module, left: Rows, right: Value, width: int, out: Rows, start: Value, end: Value, tiles: Value
     ) -> None:
@@ -58,89 +51,103 @@ class Sight:
                 result = Rows(column, out.row).at(f, row, scalar)
                 call(f, left.at(f, row, scalar), panel, result, integer(width), constant(False, I1))
 
-    def over_columns(
-        self, tile: Value, start: Value, most_keys: int, carried: list[Value], body: Body, alike: bool = False
-    ) -> list[Value]:
-        """Vectors of columns that a tile's rows see, from a key on. `alike`: the body is the same for hidden keys."""
-        f, plan, spec = self.f, self.plan, self.plan.spec
-        last = self.columns_seen(tile, plan.rows - 1, start, most_keys)
-        some_hidden = spec.causal or spec.seen % plan.lanes != 0
-        whole = last
-        if some_hidden and not alike:
-            least_seen = self.columns_seen(tile, 0, start, most_keys)
-            whole = f.sub(least_seen, f.rem(least_seen, integer(plan.lanes)))
-        with f.loop(integer(0), whole, plan.lanes, carried=carried) as loop:
-            loop.next(*body(loop.index, False, loop.carried))
-        carried = loop.results
-        if some_hidden and not alike:
-            with f.loop(whole, last, plan.lanes, carried=carried) as loop:
-                loop.next(*body(loop.index, True, loop.carried))
-            carried = loop.results
-        return carried
 
-    def columns_seen(self, row: Value, i: int, start: Value, most_keys: int) -> Value:
-        """How many of the next keys after `start` the i-th row after `row` sees."""
+class Column:
+    """A vector of columns of a few rows: where it begins, and which of its lanes each row sees, if some are hidden."""
+
+    def __init__(self, few: Few, index: Value, hidden: bool) -> None:
+        self.few, self.index, self.hidden = few, index, hidden
+        self.seen: list[Value | None] = [None] * few.plan.together
+        if hidden:
+            self.seen = [self.lanes_seen(i) for i in range(few.plan.together)]
+
+    def lanes_seen(self, i: int) -> Value:
+        few, f, lanes = self.few, self.few.f, self.few.plan.lanes
+        left = f.sub(few.limits[i], self.index)
+        return f.compare("gt", left, integer(0)) if lanes == 1 else f.mask_below(left, lanes)
+
+    def places(self, rows: Rows) -> list[Value]:
+        """Where its elements are in rows that begin with the first of the few."""
+        f, scalar = self.few.f, self.few.plan.scalar
+        start = f.pointer(rows.pointer, self.index, scalar)
+        return [f.pointer(start, i * rows.row, scalar) for i in range(self.few.plan.together)]
+
+
+class Few:
+    """A few of a tile's rows, from `row` on, and at most `most_keys` keys, from `start` on."""
+
+    def __init__(self, sight: Sight, tile: Value, row: Value, start: Value, most_keys: int) -> None:
+        self.sight, self.row, self.start, self.most_keys = sight, row, start, most_keys
+        self.f, self.plan = f, plan = sight.f, sight.plan
+        self.last = self.seen_by(f.add(tile, integer(plan.rows - 1)))
+        self.whole, self.limits = self.last, [self.last] * plan.together
+        self.some_hidden = plan.spec.causal or plan.spec.seen % plan.lanes != 0
+        if self.some_hidden:
+            fewest = most(f, self.seen_by(tile), integer(0))
+            self.whole = f.sub(fewest, f.rem(fewest, integer(plan.lanes)))
+            self.limits = [self.seen_by(f.add(row, integer(i))) for i in range(plan.together)]
+
+    def seen_by(self, row: Value) -> Value:
+        """How many of these keys a row sees, which is below 0 if it sees not even all keys before them."""
         f = self.f
-        count = f.sub(self.seen_by(f.add(row, integer(i))), start)
-        return most(f, least(f, count, integer(most_keys)), integer(0))
+        return least(f, f.sub(self.sight.seen_by(row), self.start), integer(self.most_keys))
 
-    def score(self, row: Value, i: int, start: Value, column: Value, hidden: bool) -> tuple[Value, bool]:
-        """Scores of the i-th row after `row` with the mask, -inf for keys it does not see; and whether that changed them."""
-        f, plan = self.f, self.plan
-        found = f.load(self.place(row, i, column), plan.kind)
-        if not hidden and self.mask is None:
-            return found, False
-        seen = self.lanes_seen(row, i, start, column) if hidden else None
-        if self.mask is not None:
-            found = f.add(found, self.masking(row, i, f.add(start, column), seen))
-        if seen is not None:
-            found = f.select(seen, found, constant(-math.inf, plan.kind))
-        return found, True
+    def over_columns(
+        self, carried: list[Value], body: Callable[[Column, list[Value]], list[Value]], alike: bool = False
+    ) -> list[Value]:
+        """All columns that the tile's rows see, those with hidden keys at the end. `alike`: the body does not look at that."""
+        f, lanes = self.f, self.plan.lanes
+        with f.loop(integer(0), self.last if alike else self.whole, lanes, carried=carried) as loop:
+            loop.next(*body(Column(self, loop.index, False), loop.carried))
+        if self.some_hidden and not alike:
+            with f.loop(self.whole, self.last, lanes, carried=loop.results) as loop:
+                loop.next(*body(Column(self, loop.index, True), loop.carried))
+        return loop.results
 
-    def lanes_seen(self, row: Value, i: int, start: Value, column: Value) -> Value:
-        """Which lanes, from a column on, a row sees."""
-        f, plan = self.f, self.plan
-        left = f.sub(self.seen_by(f.add(row, integer(i))), f.add(start, column))
-        if plan.lanes == 1:
-            return f.compare("gt", left, integer(0))
-        return f.mask_below(left, plan.lanes)
+    def changed(self, column: Column) -> bool:
+        """Whether `score` differs from what the products are."""
+        return column.hidden or self.sight.mask is not None
 
-    def masking(self, row: Value, i: int, key: Value, seen: Value | None) -> Value:
-        """What the mask adds to the scores of keys from one on. Rows after the last one take the last one's."""
+    def score(self, product: Value, column: Column, i: int) -> Value:
+        """Scores of the i-th row from the product, with the mask, and -inf for keys that it does not see."""
+        f, seen = self.f, column.seen[i]
+        if self.sight.mask is not None:
+            product = f.add(product, self.masking(self.sight.mask, column, i))
+        return product if seen is None else f.select(seen, product, constant(-math.inf, product.type))
+
+    def masking(self, mask: Rows, column: Column, i: int) -> Value:
+        """What the mask adds to the scores. Rows after the last one take the last one's."""
         f, plan, spec = self.f, self.plan, self.plan.spec
-        assert self.mask is not None
-        kind = plan.kind.of(spec.mask_scalar)
-        at = least(f, f.add(f.add(self.first, row), integer(i)), integer(spec.queries - 1))
-        where = self.mask.at(f, at, spec.mask_scalar)
-        if self.mask.column == 0:
-            found = f.splat(f.load(where, Type(spec.mask_scalar)), plan.lanes)
-        elif self.mask.column == 1 and plan.lanes > 1:
-            found = f.load(f.pointer(where, key, spec.mask_scalar), kind, seen)
-        else:
-            found = self.apart(f.pointer(where, scaled(f, key, self.mask.column), spec.mask_scalar), kind, seen)
+        row = least(f, f.add(f.add(self.sight.first, self.row), integer(i)), integer(spec.queries - 1))
+        key = f.add(self.start, column.index)
+        where = f.pointer(mask.at(f, row, spec.mask_scalar), scaled(f, key, mask.column), spec.mask_scalar)
+        found = masked(f, where, mask.column, plan.kind.of(spec.mask_scalar), column.seen[i])
         if spec.mask_scalar == "i8":
-            shown = f.compare("ne", found, constant(0, kind))
+            shown = f.compare("ne", found, constant(0, found.type))
             return f.select(shown, constant(0, plan.kind), constant(-math.inf, plan.kind))
         if spec.mask_scalar == plan.scalar:
             return found
         return f.convert("fpext" if plan.scalar == "double" else "fptrunc", found, plan.scalar)
 
-    def apart(self, where: Value, kind: Type, seen: Value | None) -> Value:
-        """Elements of a mask that are not side by side."""
-        f = self.f
-        assert self.mask is not None
-        if kind.lanes == 1:
-            return self.one(where, kind, seen)
-        steps = ", ".join(f"i64 {i * self.mask.column}" for i in range(kind.lanes))
-        return f.gather(where, Value(f"<{steps}>", Type("i64", kind.lanes)), kind.scalar, seen)
 
-    def one(self, where: Value, kind: Type, seen: Value | None) -> Value:
-        """A single element, which is there only if it is seen."""
-        f = self.f
-        if seen is None:
-            return f.load(where, kind)
-        kept = f.stack(kind)
-        f.store(constant(0, kind), kept)
-        with f.when(seen):
-            f.store(f.load(where, kind), kept)
-        return f.load(kept, kind)
+def masked(f: Function, where: Value, stride: int, kind: Type, seen: Value | None) -> Value:
+    """Elements of a mask, a stride apart, where they are seen."""
+    if stride == 0:
+        return f.splat(f.load(where, Type(kind.scalar)), kind.lanes)
+    if kind.lanes == 1:
+        return one(f, where, kind, seen)
+    if stride == 1:
+        return f.load(where, kind, seen)
+    steps = ", ".join(f"i64 {i * stride}" for i in range(kind.lanes))
+    return f.gather(where, Value(f"<{steps}>", Type("i64", kind.lanes)), kind.scalar, seen)
+
+
+def one(f: Function, where: Value, kind: Type, seen: Value | None) -> Value:
+    """A single element, which is there only if it is seen."""
+    if seen is None:
+        return f.load(where, kind)
+    kept = f.stack(kind)
+    f.store(constant(0, kind), kept)
+    with f.when(seen):
+        f.store(f.load(where, kind), kept)
+    return f.load(kept, kind)
