@@ -97,12 +97,12 @@ def _work(shape: Shape, rows: int, columns: int, vectors: int) -> float:
     for height, down in ((rows, shape.m // rows), (shape.m % rows, 1)):
         for width, across in ((vectors, columns // vectors), (columns % vectors, 1)):
             if height and width and down and across:
-                total += down * across * _step(height, width, shape)
+                total += down * across * step_cost(height, width, shape)
                 code += height * width + 6
     return total * (1 + 0.0006 * code)
 
 
-def _step(rows: int, vectors: int, shape: Shape) -> float:
+def step_cost(rows: int, vectors: int, shape: Shape) -> float:
     """Cycles of one step of a tile: two products at a time, two loads at a time, each sum after the one before."""
     near = shape.k * shape.n * shape.size < 32 << 10
     from_l2 = 0 if near else vectors * shape.lanes * shape.size / 20

@@ -306,15 +306,15 @@ class _Product:
         """Vectors of columns, each into its place in a panel."""
         plan, gemm = self.plan, self.gemm
         matrix = source(f, gemm.b, batch, gemm.scalar)
-        whole, edge = divmod(self.vectors, plan.vectors)
+        panels, edge = divmod(self.vectors, plan.vectors)
         rest = gemm.n % plan.lanes
 
         def one(vector: Value, count: int) -> None:
-            panel, inside = unravel(f, vector, (whole + 1, plan.vectors))
+            panel, inside = unravel(f, vector, (panels + 1, plan.vectors))
             width = constant(plan.width, I64)
             if edge:
                 narrow = constant(edge * plan.lanes, I64)
-                width = f.select(f.compare("lt", panel, constant(whole, I64)), width, narrow)
+                width = f.select(f.compare("lt", panel, constant(panels, I64)), width, narrow)
             column = scaled(f, vector, plan.lanes)
             start = f.sub(scaled(f, panel, plan.width), to.origin)
             there = f.add(scaled(f, start, gemm.k), scaled(f, inside, plan.lanes))
@@ -384,7 +384,7 @@ class _Piece:
     columns: Span
 
     def write(self) -> None:
-        plan, f = self.work.plan, self.f
+        plan = self.work.plan
         _ = self.a, self.b, self.buffer  # written here, before the loops that use them
         if plan.pack_a and self.work.plan.own_a:
             self.pack_a()

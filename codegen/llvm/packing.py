@@ -74,14 +74,14 @@ def straight(operand: Operand) -> bool:
 
 
 def by_depth(operand: Operand) -> bool:
-    """Whether the left operand's columns lie along memory: a panel then has its rows side by side for each step of the depth."""
+    """Whether the left operand's columns lie along memory: panels have rows side by side then, for each step of the depth."""
     return operand.row == 1 and operand.column != 1
 
 
 def pack_straight(
     f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, start: Value, stop: Value
 ) -> None:
-    """A panel of `count` columns from `first` on, from a row `start` to a row `stop`: row by row, filled up to whole vectors."""
+    """A panel of `count` columns from `first` on, from row `start` to row `stop`: row by row, filled up to whole vectors."""
     width = -(-count // lanes) * lanes
     with f.loop(start, stop) as loop:
         there = f.pointer(to, scaled(f, loop.index, width), matrix.scalar)
