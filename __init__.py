@@ -111,6 +111,7 @@ from .eager.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.serialization import load, save
 from .eager.tensor import Size, Tensor
+from . import codegen as _codegen  # makes programs for what is compiled
 from .tracer import CompileError, compile, compile_stats
 from .tracer import EagerPackage as _EagerPackage
 from .tracer import diff as _diff

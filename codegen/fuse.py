@@ -18,8 +18,8 @@ from typing import Any
 
 from ..tracer.graph import Form, Node
 from .expr import HEAVY, Expr, Exprs, Guard, walk
-from .index import ZERO, Index, atom, flattened, unflattened, var
-from .lower import Place, definition_of, dtype_of, lowerable
+from .index import ZERO, Index, Picked, atom, flattened, unflattened, var
+from .lower import Place, definition_of, dtype_of, lowerable, scattered, scatters
 from .prepare import REDUCTIONS, Prepared
 
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
@@ -77,8 +77,9 @@ class Member:
     node: Node
     name: str
     which: int
-    kind: str  # element, total, column, down, product
+    kind: str  # element, total, column, down, product, scatter
     expr: Expr | None = None  # of an element: what it is; of totals: what is added up
+    index: Index | None = None  # of what is scattered: where it is added
 
 
 @dataclass
@@ -96,8 +97,9 @@ class Step:
     writes: set[str] = field(default_factory=set)  # inputs whose memory is written
 
     @property
-    def is_loops(self) -> bool:
-        return self.domain is not None
+    def open(self) -> bool:
+        """Whether others may join."""
+        return self.domain is not None and not any(m.kind == "scatter" for m in self.members.values())
 
 
 class Schedule:
@@ -152,7 +154,7 @@ class Schedule:
     def fusable(self, node: Node) -> bool:
         if node.op.name in REDUCTIONS:
             return reducible(node, self.forms)
-        return lowerable(node, self.forms)
+        return lowerable(node, self.forms) or scatters(node, self.forms)
 
     # ---- placing
 
@@ -164,6 +166,8 @@ class Schedule:
                 self.home[node.results[0]] = -1
             elif node.op.name in REDUCTIONS and reducible(node, self.forms):
                 self.place_reduction(node)
+            elif scatters(node, self.forms):
+                self.place_scatter(node)
             elif not lowerable(node, self.forms):
                 self.place_special(node)
             elif node.op.kind != "pointwise" or self.cheap(node):
@@ -237,7 +241,7 @@ class Schedule:
         for step in self.steps[max(first, 0) :]:
             shared = self.shared(step, leaves)
             if (
-                step.is_loops
+                step.open
                 and (step.number == first or shared)
                 and shared > score
                 and self.joins(step, node, name, which, True)
@@ -317,7 +321,7 @@ class Schedule:
         first = self.earliest(node, name)
         best, kind, score = None, "", -1
         for step in self.steps[max(first, 0) :]:
-            if not step.is_loops or step.node is not None:
+            if not step.open or step.node is not None:
                 continue
             shared = self.shared(step, leaves)
             if shared > score and (step.number == first or shared):
@@ -386,6 +390,22 @@ class Schedule:
                 m.expr = expr
         if trying:
             return
+
+    def place_scatter(self, node: Node) -> None:
+        """Loops of their own over what is added, one after the other where the order counts."""
+        (name,), shape = node.results, self.forms[node.operands[0]].shape
+        cols = shape[-1] if shape else 1
+        step = Step(len(self.steps), Domain(math.prod(shape) // cols if cols else 0, cols), decided=True, shape=shape)
+        assert step.domain is not None
+        self.steps.append(step)
+        place = unflattened(step.domain.flat, shape)
+        value, where = scattered(Reading(self, step), node, place)
+        index = self.address(name, where)
+        step.members[name] = Member(node, name, 0, "scatter", value, index)
+        picks = [e for i, _ in index.terms if isinstance(i, Picked) for e in walk([i.expr])]
+        step.reads |= {e.data[0] for e in [*walk([value]), *picks] if e.kind == "load"}
+        self.note(name, node, f"step {step.number}: loops of its own over what is added")
+        self.settle(step, node, name)
 
     # ---- what is not loops
 

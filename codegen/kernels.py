@@ -89,7 +89,9 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
             found.buffers += [x for x in node.results if x not in buffers]
             found.writes = set(node.results)
     if nest is not None:
-        found.writes = {s.buffer for s in nest.stores()} | {t.buffer for t in nest.totals() if t.buffer is not None}
+        found.writes = {s.buffer for s in (*nest.stores(), *nest.scatters)} | {
+            t.buffer for t in nest.totals() if t.buffer is not None
+        }
     return found
 
 
@@ -155,4 +157,5 @@ def signature(nest: Nest, buffers: list[str], numbers: list[int]) -> Any:
         for stage in nest.stages
     ]
     domain = nest.domain
-    return (domain.rows, domain.cols, nest.vector, tuple(rows), tuple(stages))
+    added = tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype) for s in nest.scatters)
+    return (domain.rows, domain.cols, nest.vector, tuple(rows), tuple(stages), added)

@@ -475,6 +475,49 @@ def scatter(reader: Reader, node: Node, which: int, place: Place, guard: Guard) 
     return exprs.where(here, value, reader.get(x, place, guard))
 
 
+# ---- added at indices
+
+
+def scatters(node: Node, forms: dict[str, Form]) -> bool:
+    """Whether a node adds elements to places that indices say."""
+    name = node.op.name
+    if name not in ("row_sum", "scatter_sum", "index_sum") or node.attrs.get("by_frequency"):
+        return False
+    if any(not isinstance(x, str) or not forms[x].on_cpu for x in node.operands):
+        return False
+    return forms[node.operands[0]].dtype.kind in "fiu" and all(forms[x].dtype.kind in "iu" for x in node.operands[1:])
+
+
+def scattered(reader: Reader, node: Node, place: Place) -> tuple[Expr, Place]:
+    """What is added for the element at a place, and where."""
+    exprs, source, name = reader.exprs, node.operands[0], node.op.name
+    value = reader.get(source, place, ())
+    if name == "row_sum":
+        row = pick(reader, node.operands[1], place[:-1], (), node.attrs["rows"])
+        padding = node.attrs["padding_idx"]
+        if padding >= 0:
+            here = exprs.op("eq", "bool", row.terms[0][0].expr, exprs.const(padding, "int64"))
+            value = exprs.where(here, exprs.const(converted(0, value.dtype), value.dtype), value)
+        return value, (row, place[-1])
+    shape = node.attrs["shape"]
+    if name == "scatter_sum":
+        d = node.attrs["dim"]
+        row = pick(reader, node.operands[1], place, (), shape[d])
+        return value, (*place[:d], row, *place[d + 1 :])
+    indices, dims = node.operands[1:], node.attrs["dims"]
+    ndim = max(len(shape_of(reader, i)) for i in indices)
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
+    picked, rest = place[at : at + ndim], iter((*place[:at], *place[at + ndim :]))
+    where: list[Index] = []
+    for d, n in enumerate(shape):
+        if d in dims:
+            i = indices[dims.index(d)]
+            where.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), (), n, wraps=True))
+        else:
+            where.append(next(rest))
+    return value, tuple(where)
+
+
 # ---- which nodes can be defined so
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from .expr import Expr, walk
+from .expr import Expr, picked, walk
 from .fuse import Domain, Schedule, Step
 from .index import Index, Picked, Var, depends
 from .lower import dtype_of
@@ -29,6 +29,16 @@ class Store:
     expr: Expr
     dtype: str  # in memory
     late: bool = False  # it overwrites what the nest reads: in the last stage
+
+
+@dataclass
+class Scatter:
+    """An element that is added to one of a buffer, which is 0 at first."""
+
+    buffer: str
+    index: Index
+    expr: Expr
+    dtype: str
 
 
 @dataclass
@@ -67,6 +77,7 @@ class Nest:
     vector: str  # r or c: the loop whose steps are done several at a time
     lines: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
+    scatters: tuple[Scatter, ...] = ()
 
     def stores(self) -> list[Store]:
         return [s for stage in self.stages for s in (*stage.before, *stage.stores)]
@@ -75,14 +86,16 @@ class Nest:
         return [t for stage in self.stages for t in (*stage.totals, *stage.columns, *stage.downs)]
 
     def expressions(self) -> list[Expr]:
-        return [s.expr for s in self.stores()] + [t.expr for t in self.totals()]
+        rows: list[Store | Scatter] = [*self.stores(), *self.scatters]
+        picks = [e for s in rows for e in picked(s.index)]
+        return [*[s.expr for s in rows], *picks, *[t.expr for t in self.totals()]]
 
     def loads(self) -> list[Expr]:
         return [e for e in walk(self.expressions()) if e.kind == "load"]
 
     def buffers(self) -> list[str]:
         """All buffers, in the order in which they appear."""
-        names = [e.data[0] for e in self.loads()] + [s.buffer for s in self.stores()]
+        names = [e.data[0] for e in self.loads()] + [s.buffer for s in (*self.stores(), *self.scatters)]
         names += [t.buffer for t in self.totals() if t.buffer is not None]
         return list(dict.fromkeys(names))
 
@@ -115,6 +128,10 @@ def nest_of(schedule: Schedule, step: Step, stored: set[str]) -> Nest:
                 stage(0).stores.append(Store(m.name, schedule.address(m.name, place), expr, dtype))
             continue
         assert m.expr is not None
+        if m.kind == "scatter":
+            assert m.index is not None
+            row = Scatter(m.name, m.index, m.expr, dtype)
+            return Nest(domain, stages, "c", (m.node.line,), (m.node.op.name,), (row,))
         buffer = schedule.backs.get(m.name, m.name)
         if m.kind == "total":
             stage(depth.of(m.expr)).totals.append(Total(m.name, m.node.op.name, m.expr, dtype, m.kind))
@@ -226,6 +243,9 @@ def text(nest: Nest) -> str:
         lines += [f"        {t.name} {joined(t.op)} {t.expr}" for t in stage.totals]
         lines += [f"        {t.name}[c] {joined(t.op)} {t.expr}" for t in stage.columns]
         lines += [f"        {s.buffer}[{s.index}] = {s.expr}" for s in stage.stores]
+    if nest.scatters:
+        lines.append(f"    for c in range({domain.cols}):")
+        lines += [f"        {s.buffer}[{s.index}] += {s.expr}" for s in nest.scatters]
     return "\n".join(lines) + "\n"
 
 

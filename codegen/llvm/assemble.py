@@ -22,6 +22,7 @@ from .builder import I64, PTR, Module, Type, Value, constant
 from .contract import attention_of, emit_attention, emit_product, product_of
 from .emit import emit
 from .kernel import Kernel
+from .scatter import emit_scatter
 from .target import Target
 from .values import SCALARS
 
@@ -70,10 +71,17 @@ class Kernels:
     def nest(self, launch: Launch) -> Made:
         nest = launch.nest
         assert nest is not None
-        key = ("nest", signature(nest, launch.buffers, launch.numbers))
-        found = self.once(key, lambda m, name: emit(m, name, nest, launch.buffers, launch.numbers, self.target))
+        sizes = {s.buffer: self.forms[s.buffer].size for s in nest.scatters}
+        key = ("nest", signature(nest, launch.buffers, launch.numbers), tuple(sizes.values()))
+        found = self.once(key, lambda m, name: self.loops(m, name, launch, sizes))
         assert found is not None
         return Made(launch, *found, [(b, 0) for b in launch.buffers], launch.numbers)
+
+    def loops(self, module: Module, name: str, launch: Launch, sizes: dict[str, int]) -> Kernel:
+        assert launch.nest is not None
+        if sizes:
+            return emit_scatter(module, name, launch.nest, sizes, launch.buffers, launch.numbers, self.target)
+        return emit(module, name, launch.nest, launch.buffers, launch.numbers, self.target)
 
     def offset(self, view: tuple[str, int, tuple[int, ...]]) -> tuple[str, int]:
         return view[0], view[1] * self.forms[view[0]].itemsize
