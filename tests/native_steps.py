@@ -82,6 +82,28 @@ entry:
   ret void
 }
 
+; writes to four megabytes of its own stack; the table: an array that gets a sign of it
+define void @spread(ptr %table, i64 %thread, i64 %threads, ptr %pool) nounwind {
+entry:
+  %room = alloca [4194304 x i8], align 64
+  %seen = load ptr, ptr %table
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %i1, %body ]
+  %more = icmp slt i64 %i, 4194304
+  br i1 %more, label %body, label %leave
+body:
+  %back = sub i64 4194303, %i
+  %at = getelementptr i8, ptr %room, i64 %back
+  store volatile i8 1, ptr %at
+  %i1 = add i64 %i, 64
+  br label %head
+leave:
+  %seen_at = getelementptr i64, ptr %seen, i64 %thread
+  store i64 1, ptr %seen_at
+  ret void
+}
+
 ; the table: an array of doubles; each thread halves the smallest normal number into its place
 define void @halve(ptr %table, i64 %thread, i64 %threads, ptr %pool) nounwind {
 entry:
@@ -93,7 +115,6 @@ entry:
   ret void
 }
 
-declare void @llvm.x86.sse.ldmxcsr(ptr)
 declare i64 @tj_ticks()
 
 ; the table: ticks to waste if alone, ticks to waste if not; thread 0 wastes them
@@ -115,7 +136,7 @@ leave:
   ret void
 }
 """
-STEPS = ("relay", "hold", "report", "halve", "waste")
+STEPS = ("relay", "hold", "report", "spread", "halve", "waste")
 
 
 def steps(pool: threads.Pool | None = None) -> jit.Library:

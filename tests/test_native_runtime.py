@@ -350,6 +350,14 @@ def test_many_callers_at_once() -> None:
     assert not wrong
 
 
+def test_workers_have_room_on_their_stacks() -> None:
+    tj.set_num_threads(3)
+    seen = np.zeros(3, np.int64)
+    library = steps()
+    threads.pool().run(library["spread"], np.array([seen.ctypes.data]).ctypes.data)
+    assert seen.tolist() == [1, 1, 1]
+
+
 @pytest.mark.skipif(not LINUX, reason="reads /proc")
 def test_workers_get_no_signals() -> None:
     before = set(os.listdir("/proc/self/task"))

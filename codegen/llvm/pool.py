@@ -15,6 +15,7 @@ from string import Template
 from . import parking as waiting
 
 MOST_THREADS = 256
+STACK_BYTES = 8 << 20  # of a worker: steps have scratch memory there, and what systems give of themselves may be much less
 
 # Where things are in the pool, in bytes. What different threads write is on different cache lines.
 LAYOUT = {
@@ -173,6 +174,9 @@ leave:
 WORKERS = """
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(ptr, ptr)
+declare i32 @pthread_attr_init(ptr)
+declare i32 @pthread_attr_setstacksize(ptr, i64)
+declare i32 @pthread_attr_destroy(ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i32 @sigfillset(ptr)
 declare i32 @sigdelset(ptr, i32)
@@ -210,6 +214,9 @@ define internal void @make_workers(ptr %pool, i64 %wanted) nounwind {
 entry:
   %all = alloca [128 x i8], align 16
   %before = alloca [128 x i8], align 16
+  %attributes = alloca [128 x i8], align 16
+  %ai = call i32 @pthread_attr_init(ptr %attributes)
+  %as = call i32 @pthread_attr_setstacksize(ptr %attributes, i64 $stack)
   %f = call i32 @sigfillset(ptr %all)
 $leave_faults
   %m = call i32 @pthread_sigmask(i32 $set_mask, ptr %all, ptr %before)
@@ -238,7 +245,7 @@ body:
   store i64 %i, ptr %index_at
   store i32 %seen, ptr %seen_at
   store i64 %patience, ptr %between_at
-  %failed = call i32 @pthread_create(ptr %handle_at, ptr null, ptr @worker, ptr %slot)
+  %failed = call i32 @pthread_create(ptr %handle_at, ptr %attributes, ptr @worker, ptr %slot)
   %good = icmp eq i32 %failed, 0
   br i1 %good, label %made, label %leave
 made:
@@ -248,6 +255,7 @@ leave:
   %threads_at = getelementptr i8, ptr %pool, i64 $threads
   store i64 %i, ptr %threads_at
   %u = call i32 @pthread_sigmask(i32 $set_mask, ptr %before, ptr null)
+  %ad = call i32 @pthread_attr_destroy(ptr %attributes)
   ret void
 }
 
@@ -393,7 +401,7 @@ def text(architecture: str, parking: str) -> str:
         return WITHOUT_WORKERS
     parts = waiting.text(architecture, parking == "futex") + BARRIER + WORKER + WORKERS + RUN
     values: dict[str, object] = {**LAYOUT, **{f"slot_{name}": at for name, at in SLOT.items()}}
-    values |= {"slot_bytes": SLOT_BYTES, "most_threads": MOST_THREADS}
+    values |= {"slot_bytes": SLOT_BYTES, "most_threads": MOST_THREADS, "stack": STACK_BYTES}
     values |= waiting.values(architecture)
     values |= {"set_mask": int(signal.SIG_SETMASK), "leave_faults": _leave_faults()}
     return Template(parts).substitute(values)
