@@ -56,9 +56,10 @@ def child(function):
 
 def forever():
     rows = [np.zeros(1000, np.int64), np.zeros(1000, np.int64)]
+    table = np.array([r.ctypes.data for r in rows] + [1000, 100])
     while True:
         program(rows, [1000, 100])
-        direct.run(library["relay"], np.array([r.ctypes.data for r in rows] + [1000, 100]).ctypes.data)
+        direct.run(library["relay"], table.ctypes.data)
 
 assert works()
 """

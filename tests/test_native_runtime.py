@@ -353,8 +353,9 @@ def test_many_callers_at_once() -> None:
 def test_workers_have_room_on_their_stacks() -> None:
     tj.set_num_threads(3)
     seen = np.zeros(3, np.int64)
+    table = np.array([seen.ctypes.data])
     library = steps()
-    threads.pool().run(library["spread"], np.array([seen.ctypes.data]).ctypes.data)
+    threads.pool().run(library["spread"], table.ctypes.data)
     assert seen.tolist() == [1, 1, 1]
 
 
