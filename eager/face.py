@@ -32,10 +32,13 @@ def faced(function: Any, space: str, name: str, takes_out: bool) -> Any:
     known = {*names[0], *names[2]}
     renamed = {old: new for old, new in OTHER_NAMES.items() if new in known and old not in known}
     takes_out = takes_out and "out" not in known
+    traced = space == "nn.functional"
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
+            if traced and (tracer := local.state.tracer) is not None:
+                return tracer.functional(function, args, kwargs)
             return function(*args, **kwargs)
         except Exception as error:
             said = takes_out and "out" in kwargs

@@ -261,6 +261,27 @@ def test_hooks_closures_and_patches_of_optimizers() -> None:
     assert entered(f)["SGD.step"] >= 5
 
 
+def test_two_steps_in_one_call() -> None:
+    def script(compile: Any, note: Any) -> None:
+        model = mlp()
+        opts = [tj.optim.AdamW(model.parameters()), tj.optim.SGD(model[0].parameters(), lr=0.1)]
+
+        @compile
+        def step(x: Any) -> Any:
+            opts[0].zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            for opt in (*opts, opts[0]):
+                opt.step()
+            return loss
+
+        for i in range(6):
+            note(step(inputs(i)), *state(model), repr(opts[0].state_dict()))
+
+    f = both(script, replayed=3, divergences=0)
+    assert entered(f)["AdamW.step"] >= 6
+
+
 def test_optimizers_of_the_users_own() -> None:
     class Doubled(tj.optim.SGD):
         def update(self, params: Any, group: Any) -> None:

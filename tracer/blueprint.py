@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from ..eager.tape import FREED, Node, Pick, _numbers
@@ -250,6 +251,10 @@ def can_wait(plans: list[Plan], snapshot: Snapshot) -> bool:
     return not plans[-1].pick and not any(isinstance(v, (SavedArray, SavedNumber, Several)) for v in kept)
 
 
+def _none_of(tensors: Any) -> tuple[()]:
+    return ()
+
+
 class Later:
     """The nodes of a tensor that outlives a call, as far as they are the same at each call."""
 
@@ -260,6 +265,7 @@ class Later:
         edges = [e for plan in plans for e in plan.edges]
         self.leaves = sorted({e.value for e in edges if isinstance(e, Leaf)})
         self.outer = sorted({e.value for e in edges if isinstance(e, Outer)})
+        self.pick: Any = itemgetter(*self.leaves, *self.leaves[:1]) if self.leaves else _none_of  # a tuple also of one
 
 
 class LateNode(Node):
@@ -268,13 +274,13 @@ class LateNode(Node):
     def __init__(self, later: Later, frame: Any) -> None:
         tensors = frame.tensors
         self.number = next(_numbers)
-        self._later = later, [tensors[n] for n in later.leaves], [frame.outer_nodes[n] for n in later.outer]
+        self._later = later, later.pick(tensors), [frame.outer_nodes[n] for n in later.outer] if later.outer else ()
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("op", "edges", "saved") or "_later" not in self.__dict__:
             raise AttributeError(name)
         later, leaves, outer = self._later
-        made = Made(dict(zip(later.leaves, leaves, strict=True)), dict(zip(later.outer, outer, strict=True)))
+        made = Made(dict(zip(later.leaves, leaves, strict=False)), dict(zip(later.outer, outer, strict=True)))
         build(later.plans, later.snapshot, made)
         for i, plan in enumerate(later.plans, 1):  # what consumes it has been numbered since
             made.made[plan].number = self.number - 1 + i / (len(later.plans) + 1)  # type: ignore[assignment]

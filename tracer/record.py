@@ -20,9 +20,10 @@ from ..eager.rules import INPUT, INPUTS
 from ..eager.tape import FREED, Node, Pick, edge_of, run_backward
 from ..eager.tensor import Tensor
 from .blueprint import Blueprint, Snapshot
+from .calls import CallRegion
 from .checks import CHECKS
 from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
-from .modules import ModuleRegion
+from .modules import ModuleRegion, is_ours
 from .regions import Mark, NoRegionError, Region
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
 from .updates import UpdateRegion
@@ -43,6 +44,7 @@ class Recorder(Frame):
     owners: dict[int, int]  # of each slot from outside the value that brought it
     first: int = 0  # the first of the values since the last break
     breaks: int = 0
+    depth: int = 0  # of calls of the library's code
     concealed: list[Tensor]  # tensors that hide their arrays
     rewritten: list[int]  # values that in-place ops have written since the last break
     handed_out: int = 0  # slots from before the last break: anybody may have their arrays
@@ -343,9 +345,28 @@ class Recorder(Frame):
     def module(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A module is called."""
         mark = Mark(self)
-        result = module.forward(*args, **kwargs)
-        if self.can_note(mark):
+        ours = is_ours(module)
+        self.depth += ours
+        try:
+            result = module.forward(*args, **kwargs)
+        finally:
+            self.depth -= ours
+        if ours and self.can_note(mark):
             self.note_region(lambda: ModuleRegion(self, mark, module, (args, kwargs), result))
+        return result
+
+    def functional(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of `nn.functional` is called."""
+        if self.depth:
+            return function(*args, **kwargs)
+        mark = Mark(self)
+        self.depth = 1
+        try:
+            result = function(*args, **kwargs)
+        finally:
+            self.depth = 0
+        if self.can_note(mark):
+            self.note_region(lambda: CallRegion(self, mark, function, function.__name__, (args, kwargs), result))
         return result
 
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:

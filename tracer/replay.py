@@ -27,6 +27,7 @@ from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
 from ..eager.tensor import Tensor, versions_of, wrap
 from .blueprint import LateNode, Snapshot, build
 from .checks import CHECKS
+from .closing import Closing, make_closing
 from .explain import logged, shown
 from .fallback import Fallback
 from .frame import expanded, refuses, run_parts
@@ -402,23 +403,40 @@ class Replayer(Fallback):
 
     def compute(self, stop: int, snapshot: Snapshot) -> None:
         """Run the program of a segment and hand out what it made."""
+        known = self.trace.segments.get((self.start, stop))
+        if known is not None and known.closing is not None and self.ended(known, known.closing):
+            return
         alive = self.alive(stop)
         nodes = self.wanted_nodes(snapshot, alive)
-        known = self.trace.segments.get((self.start, stop))
         if known is None or known.alive != alive or known.nodes != nodes:
             known = self.segment_for(stop, snapshot, alive, nodes)
         if self.hidden:
             self.reveal()
-        if self.earlier:
-            self.earlier.clear()
+        self.earlier.clear()
+        self.run_program(known)
+        if known.writes:
+            self.count_writes(known)
+        self.hand_out(known, snapshot)
+
+    def ended(self, known: Segment, closing: Closing) -> bool:
+        """The usual end of a call, if this is one."""
+        if closing.hidden != self.hidden or self.made or self.boxes or self.earlier or not closing.same(self):
+            return False
+        if self.hidden:
+            closing.before(self)
+        self.run_program(known)
+        closing.after(self)
+        if closing.late is not None:
+            self.tensors[known.nodes[0]]._node = LateNode(closing.late, self)
+        return True
+
+    def run_program(self, known: Segment) -> None:
         if known.writes:
             self.broken = True  # if it fails in the middle, there is no way back
             undisturbed(known.run, self.arrays, self.scalars)
             self.broken = False
-            self.count_writes(known)
         else:
             known.run(self.arrays, self.scalars)
-        self.hand_out(known, snapshot, type(self.entries[stop]) is End)
 
     def count_writes(self, known: Segment) -> None:
         """Version counters go on."""
@@ -448,6 +466,8 @@ class Replayer(Fallback):
             keep = frozenset(trace.values[n].slot for n in alive) | snapshot.slots(tops) | used_slots(trace, stop)
             found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, snapshot)
             found.run = Warming(found, self.function, trace, self.start, stop, keep)
+            if type(self.entries[stop]) is End:
+                found.closing = make_closing(trace, found, self.start, stop, list(self.hidden))
             self.function.compiling(perf_counter() - began, "replay")
             with self.eagerly():
                 lines = f"from {shown(self.entries[self.start].line)} to {shown(self.entries[stop].line)}"
@@ -487,36 +507,29 @@ class Replayer(Fallback):
         if self.earlier:  # in-place ops have promised a new history to what was there
             seen = dict.fromkeys((*alive, *self.hidden, *self.earlier))
             return [n for n in seen if tensors[n] is not None and tensors[n]._node is PENDING and n in nodes]
-        return [n for n in alive if tensors[n]._node is PENDING and n in nodes]
+        return [n for n in alive if n in nodes and tensors[n]._node is PENDING]
 
     def base(self, value: Value) -> int:
         """What a value is a view of."""
         n = self.trace.base(value)
         return self.moved.get(n, n)
 
-    def hand_out(self, known: Segment, snapshot: Snapshot, last: bool) -> None:
-        """Tensors that are alive get their arrays and their place on the tape; at the end there is nobody left to tell."""
+    def hand_out(self, known: Segment, snapshot: Snapshot) -> None:
+        """Tensors that are alive get their arrays and their place on the tape."""
         tensors, values, arrays, held = self.tensors, self.trace.values, self.arrays, self.held
-        late = known.late if last and not self.made else None
-        share = (known.tops and late is None) or self.boxes
         for n in known.alive:
             slot, t = values[n].slot, tensors[n]
-            array, pending = arrays[slot], t._array
-            pending.real = array
-            pending.frame = None
+            array = arrays[slot]
+            t._array.become(array)
             t._array = held[n] = array
-            if not last:
-                self.slots[id(array)] = slot
-                self.number[id(t)] = n
-            if share:
+            self.slots[id(array)] = slot
+            self.number[id(t)] = n
+            if known.tops or self.boxes:
                 self.share_versions(t, slot, bool(known.tops))
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
-        if self.used:
-            self.used.clear()
-        if late is not None:
-            tensors[known.nodes[0]]._node = LateNode(late, self)
-        elif known.tops:
+        self.used.clear()
+        if known.tops:
             build(known.order, snapshot, self)
             for n in known.nodes:
                 tensors[n]._node = self.made[snapshot.nodes[n]]
@@ -576,6 +589,17 @@ class Replayer(Fallback):
                     return result
         return module.forward(*args, **kwargs)
 
+    def functional(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of `nn.functional` is called."""
+        regions = self.trace.regions.get(self.cursor)
+        if regions is not None and self.state.autocast is None:
+            region = regions.get(id(function))
+            if region is not None and region.owner() is function:
+                result = region.enter(self, args, kwargs)
+                if result is not MISSED:
+                    return result
+        return function(*args, **kwargs)
+
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
         """An optimizer makes a step."""
         regions = self.trace.regions.get(self.cursor)
@@ -623,19 +647,11 @@ class Replayer(Fallback):
         """The usual case at once: `loss.backward()`, which gives each leaf its first gradient."""
         if type(entry) is not Backward or not entry.plain or wanted is not None or not accumulate or self.made or self.copies:
             return False
-        tensors, held = self.tensors, self.held
         n = entry.roots[0]
-        if len(roots) != 1 or roots[0] is not tensors[n] or roots[0]._array is not held[n] or retain_graph is not entry.retain:
+        if len(roots) != 1 or roots[0] is not self.tensors[n] or roots[0]._array is not self.held[n]:
             return False
-        for leaf, _, _, _ in entry.plain:
-            t = tensors[leaf]
-            if t._grad is not None or t._node is not None or t._hooks or t._after_accumulate:
-                return False
-        for leaf, after, slot, form in entry.plain:
-            tensors[leaf]._grad = tensors[after] = g = _new(Tensor)
-            g._array = held[after] = pending = _new(form)
-            pending.frame = self
-            pending.slot = slot
+        if retain_graph is not entry.retain or not entry.step(self):
+            return False
         self.move(self.cursor + 1)
         return True
 

@@ -79,7 +79,7 @@ class Source:
     def hide(self, targets: list[tuple[str, Value]], region: str) -> None:
         """Memory of tensors in variables will be written: nobody may see it. Where somebody can, it is left to the frame."""
         variables = " = ".join(f"a{x}" for x, _ in targets)
-        lone = [f"a{x}.base is None and a{x}.__class__ is ndarray and references(a{x}) <= {LONE_HELD}" for x, _ in targets]
+        lone = [f"a{x}.__class__ is ndarray and a{x}.base is None and references(a{x}) <= {LONE_HELD}" for x, _ in targets]
         self.add("if not f.used and " + " and ".join(lone) + ":")
         for x, value in targets:
             form = self.constant(value.form)

@@ -14,7 +14,8 @@ from typing import Any
 from ..eager.op import NO_ATTRS
 from ..eager.tape import PENDING
 from ..eager.tensor import Tensor
-from .trace import Call, Constant, Number, Trace, alike
+from .source import Source
+from .trace import Backward, Call, Constant, Number, Trace, alike
 
 Step = Callable[..., Any]
 
@@ -27,8 +28,25 @@ def make_steps(trace: Trace) -> list[Step]:
             entry.step = entry.step or _compiled(k, entry)  # paths that begin alike share entries
             steps.append(entry.step)
         else:
+            if isinstance(entry, Backward) and entry.plain:
+                entry.step = entry.step or _first_gradients(entry)
             steps.append(general)
     return steps
+
+
+def _first_gradients(entry: Backward) -> Step:
+    """Whether the leaves have neither gradients nor hooks nor a history; then they are promised gradients."""
+    source = Source("first_gradients", "f")
+    source.add("T = f.tensors; A = f.held")
+    for i, (leaf, _) in enumerate(entry.plain):
+        x = f"x{i}"
+        source.add(f"{x} = T[{leaf}]")
+        source.add(f"if {x}._grad is not None or {x}._node is not None or {x}._hooks or {x}._after_accumulate: return False")
+    for i, (_, value) in enumerate(entry.plain):
+        source.promise(value)
+        source.add(f"x{i}._grad = t")
+    source.add("return True")
+    return source.function(f"pass: {len(entry.plain)} leaves")
 
 
 def general(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:

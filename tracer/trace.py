@@ -182,7 +182,7 @@ class Backward:
 
     __slots__ = (
         "accumulate", "calls", "effects", "end", "firsts", "found", "freed", "given", "implicit", "line", "mutated", "plain",
-        "retain", "roots", "seeds", "wanted",
+        "retain", "roots", "seeds", "step", "wanted",
     )  # fmt: skip
 
     op = None
@@ -205,7 +205,8 @@ class Backward:
         self.given: tuple[int, ...] = ()  # the numbers of the seeds
         self.implicit = False  # it begins with 1, which it makes itself
         self.end = (0, 0)  # how many values and slots there are after it
-        self.plain: tuple[Any, ...] = ()  # if it only gives leaves their first gradient: (leaf, gradient, its slot and form)
+        self.plain: tuple[tuple[int, Value], ...] = ()  # if it only gives leaves their first gradients: these
+        self.step: Any = None  # then a function that does: see steps.py
 
     def settle(self, values: list[Value]) -> None:
         """All about it is known."""
@@ -213,7 +214,7 @@ class Backward:
         alone = self.implicit and len(self.roots) == 1 and self.accumulate and not (self.firsts or self.found or self.mutated)
         first = all(e.before is None for e in self.effects) and len({v.index for _, v in made}) == len(made)
         if alone and first and all(v.view is None and not v.requires_grad for _, v in made):
-            self.plain = tuple((leaf, v.index, v.slot, v.form) for leaf, v in made)
+            self.plain = tuple(made)
 
     def key(self) -> Any:
         effects = tuple((e.leaf, e.before, e.after) for e in self.effects)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numbers
-import warnings
 from typing import Any
 
 from ..dtypes import int64
+from ..errors import warn
 from ..ops.create import empty, ones, tensor, zeros
 from ..tensor import Tensor
 from . import functional as F
@@ -209,10 +209,9 @@ class _InstanceNorm(_NormBase):
             raise ValueError(
                 f"expected input's size at dim={dim} to match num_features ({self.num_features}), but got: {size}."
             )
-        warnings.warn(
+        warn(
             f"input's size at dim={dim} does not match num_features. You can silence this warning by not passing in "
-            "num_features, which is not used because affine=False",
-            stacklevel=4,
+            "num_features, which is not used because affine=False"
         )
 
 

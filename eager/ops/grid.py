@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import warn
 from ..op import public
 from ..samples import A, sample
 from ..tensor import Tensor
@@ -61,10 +61,9 @@ def check(input: Tensor, grid: Tensor, mode: str, padding_mode: str) -> None:
 
 def warn_of_default(align_corners: bool | None) -> bool:
     if align_corners is None:
-        warnings.warn(
+        warn(
             "Default grid_sample and affine_grid behavior has changed to align_corners=False since 1.3.0. Please specify "
-            "align_corners=True if the old behavior is desired. See the documentation of grid_sample for details.",
-            stacklevel=3,
+            "align_corners=True if the old behavior is desired. See the documentation of grid_sample for details."
         )
     return bool(align_corners)
 

@@ -7,9 +7,9 @@ Masks here say which keys are left out (True), or are added to the scores. Insid
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
+from ..errors import warn
 from ..op import public
 from ..samples import A, B, sample
 from ..tensor import Tensor
@@ -32,9 +32,7 @@ def check_mask(mask: Tensor | None, name: str, other: Tensor | None = None, othe
     if mask._array.dtype.kind != "b" and not mask.dtype.is_floating_point:
         raise AssertionError(f"only bool and floating types of {name} are supported")
     if other is not None and mask._array.dtype != other._array.dtype:
-        warnings.warn(
-            f"Support for mismatched {name} and {other_name} is deprecated. Use same type for both instead.", stacklevel=4
-        )
+        warn(f"Support for mismatched {name} and {other_name} is deprecated. Use same type for both instead.")
 
 
 def added_form(mask: Tensor, like: Tensor) -> Tensor:
