@@ -78,7 +78,8 @@ class Few:
 
     def __init__(self, sight: Sight, tile: Value, row: Value, start: Value, most_keys: int) -> None:
         self.sight, self.row, self.start, self.most_keys = sight, row, start, most_keys
-        self.f, self.plan = f, plan = sight.f, sight.plan
+        f, plan = sight.f, sight.plan
+        self.f, self.plan = f, plan
         self.last = self.seen_by(f.add(tile, integer(plan.rows - 1)))
         self.whole, self.limits = self.last, [self.last] * plan.together
         self.some_hidden = plan.spec.causal or plan.spec.seen % plan.lanes != 0
