@@ -13,7 +13,7 @@ from .index import Index, Picked, Var
 from .nest import Nest, nest_of
 from .prepare import Prepared
 
-MATRICES = ("matmul",)
+CONVOLUTIONS = ("conv", "conv_input_grad", "conv_weight_grad")
 ATTENTION = ("attention", "attention_backward")
 
 
@@ -22,7 +22,7 @@ class Launch:
     """A step of the program: a nest, an op with a kernel of its own (and the nest that follows it), or an op as it is."""
 
     step: Step
-    kind: str  # nest, matmul, attention, opaque
+    kind: str  # nest, product, attention, opaque
     node: Node | None
     nest: Nest | None
     buffers: list[str]
@@ -34,20 +34,27 @@ class Launch:
 
 def contraction(node: Node, schedule: Schedule) -> Domain | None:
     """The domain of what may follow a product; None for what is no product that there is a kernel for."""
-    if node.op.name not in MATRICES or not all(isinstance(x, str) for x in node.operands):
+    name, forms = node.op.name, schedule.forms
+    if name not in ("matmul", *CONVOLUTIONS) or not all(isinstance(x, str) for x in node.operands):
         return None
-    forms = schedule.forms
     if any(forms[x].ndim < 2 or forms[x].dtype.kind != "f" or forms[x].itemsize == 2 for x in node.operands):
         return None
     shape = forms[node.results[0]].shape
-    if 0 in shape or forms[node.operands[0]].shape[-1] == 0:
+    if 0 in shape or any(0 in forms[x].shape for x in node.operands):
         return None
-    return Domain(math.prod(shape[:-1]), shape[-1])
+    if name == "matmul":
+        return Domain(math.prod(shape[:-1]), shape[-1])
+    if name == "conv_weight_grad":
+        pull = schedule.strided(node.operands[1])
+        if pull is None or pull[2][-1] != 1:
+            return None
+        return Domain(shape[0], math.prod(shape[1:]))
+    return Domain(shape[0] * shape[1], math.prod(shape[2:]))
 
 
 def kept(node: Node) -> bool:
     """Composites that have kernels of their own."""
-    return node.op.name in ATTENTION
+    return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 
 def scheduled(graph: Prepared) -> Schedule:
@@ -76,7 +83,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         found = Launch(step, "nest", None, nest, nest.buffers(), numbers_of(nest))
         found.reads = {e.data[0] for e in nest.loads()}
     else:
-        kind = "matmul" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
+        kind = "product" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
         operands = {x: strided(schedule, x) for x in dict.fromkeys(node.values())}
         buffers = list(dict.fromkeys(b for b, _, _ in operands.values()))
         found = Launch(step, kind, node, nest, buffers, [], operands)
@@ -89,9 +96,11 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
             found.buffers += [x for x in node.results if x not in buffers]
             found.writes = set(node.results)
     if nest is not None:
-        found.writes = {s.buffer for s in (*nest.stores(), *nest.scatters)} | {
-            t.buffer for t in nest.totals() if t.buffer is not None
-        }
+        found.writes = (
+            {s.buffer for s in nest.stores()}
+            | {s.buffer for s in nest.scatters}
+            | {t.buffer for t in nest.totals() if t.buffer is not None}
+        )
     return found
 
 

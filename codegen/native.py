@@ -280,7 +280,7 @@ def work_of(steps: list[Launch]) -> int:
     for x in steps:
         if x.nest is not None:
             total += x.nest.domain.rows * x.nest.domain.cols * max(len(x.nest.ops), 1)
-        if x.kind == "matmul" and x.node is not None and x.nest is not None:
+        if x.kind == "product" and x.node is not None and x.nest is not None:
             total += x.nest.domain.rows * x.nest.domain.cols
         total += 100_000 * (x.kind == "attention")
     return total

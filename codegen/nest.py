@@ -95,7 +95,7 @@ class Nest:
 
     def buffers(self) -> list[str]:
         """All buffers, in the order in which they appear."""
-        names = [e.data[0] for e in self.loads()] + [s.buffer for s in (*self.stores(), *self.scatters)]
+        names = [e.data[0] for e in self.loads()] + [s.buffer for s in self.stores()] + [s.buffer for s in self.scatters]
         names += [t.buffer for t in self.totals() if t.buffer is not None]
         return list(dict.fromkeys(names))
 

@@ -19,12 +19,11 @@ from ..kernels import Launch, signature
 from ..plan import Arena
 from . import jit, threads
 from .builder import I64, PTR, Module, Type, Value, constant
-from .contract import attention_of, emit_attention, emit_product, product_of
+from .contract import attention_of, emit_attention, emit_product, spec_of
 from .emit import emit
 from .kernel import Kernel
 from .scatter import emit_scatter
 from .target import Target
-from .values import SCALARS
 
 MOST_SCRATCH = 1 << 20  # bytes on a thread's stack
 
@@ -54,7 +53,7 @@ class Kernels:
         """The kernel of a step; None if there is none, and the op has to be called as it is."""
         if launch.kind == "nest":
             return self.nest(launch)
-        if launch.kind == "matmul":
+        if launch.kind == "product":
             return self.product(launch)
         return self.attention(launch) if launch.kind == "attention" else None
 
@@ -89,10 +88,9 @@ class Kernels:
     def product(self, launch: Launch) -> Made:
         node, nest = launch.node, launch.nest
         assert node is not None and nest is not None
-        scalar = SCALARS[self.forms[node.results[0]].dtype.name]
-        spec = product_of(node, launch.operands, self.forms, scalar)
+        spec = spec_of(node, launch.operands, self.forms)
         buffers = nest.buffers()
-        key = ("matmul", spec, signature(nest, buffers, launch.numbers))
+        key = ("product", spec, signature(nest, buffers, launch.numbers))
         found = self.once(key, lambda m, name: emit_product(m, name, launch, self.forms, self.target))
         assert found is not None
         views = [launch.operands[x] for x in node.operands]

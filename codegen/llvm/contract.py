@@ -14,12 +14,15 @@ from .attention import emit_forward
 from .attention_backward import emit_backward
 from .attention_parts import Attention, Layout
 from .builder import I64, Function, Module, Value, constant
+from .conv import Conv, emit_conv
 from .emit import Emitter, Scope
 from .gemm import Gemm
+from .jit import CompileFailed
 from .kernel import Kernel
 from .packing import Operand
 from .target import Target
 from .values import SCALARS
+from .windows import Array
 
 View = tuple[str, int, tuple[int, ...]]  # buffer, offset and strides, in elements
 
@@ -66,20 +69,37 @@ def across(sizes: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, .
 def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target) -> Kernel:
     """The kernel of a product; its pointers are the two operands, then the nest's buffers, then its numbers."""
     assert launch.node is not None and launch.nest is not None
-    kind = forms[launch.node.results[0]].dtype.name
-    spec = product_of(launch.node, launch.operands, forms, SCALARS[kind])
-    follow = Follow(launch.nest, launch.nest.buffers(), launch.numbers, spec)
-    return gemm.emit(module, name, spec, 2 + len(follow.buffers) + len(follow.numbers), follow, target)
+    nest, buffers, numbers = launch.nest, launch.nest.buffers(), launch.numbers
+    spec = spec_of(launch.node, launch.operands, forms)
+    count = 2 + len(buffers) + len(numbers)
+    if isinstance(spec, Gemm):
+        return gemm.emit(module, name, spec, count, Follow(nest, buffers, numbers, spec.batch, spec.m), target)
+    shape = forms[launch.node.results[0]].shape
+    batch = () if spec.op == "conv_weight_grad" else shape[:1]
+    found = emit_conv(module, name, spec, count, Follow(nest, buffers, numbers, batch, shape[len(batch)]), target)
+    if found is None:
+        raise CompileFailed(f"[compile] there is no kernel for {spec.op}")
+    return found
+
+
+def spec_of(node: Node, views: dict[str, View], forms: dict[str, Form]) -> Gemm | Conv:
+    """What a product is to compute, of its first two pointers."""
+    scalar = SCALARS[forms[node.results[0]].dtype.name]
+    if node.op.name == "matmul":
+        return product_of(node, views, forms, scalar)
+    arrays = [Array(i, forms[x].shape, views[x][2], scalar) for i, x in enumerate(node.operands)]
+    return Conv(node.op.name, arrays[0], arrays[1], node.attrs["geometry"])
 
 
 class Follow:
     """What happens to the elements of a product: a nest, at one vector of them after the other."""
 
-    def __init__(self, nest: Nest, buffers: list[str], numbers: list[int], spec: Gemm) -> None:
+    def __init__(self, nest: Nest, buffers: list[str], numbers: list[int], batch: tuple[int, ...], rows: int) -> None:
         self.nest = nest
         self.buffers = buffers
         self.numbers = numbers
-        self.spec = spec
+        self.batch = batch
+        self.rows = rows  # of each matrix of the batch
         self.known: dict[int, Scope] = {}  # of each function: what is computed at its beginning
 
     def __call__(self, f: Function, batch: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
@@ -107,9 +127,9 @@ class Follow:
 
     def row(self, f: Function, batch: list[Value], m: Value) -> Value:
         found: Value | None = None
-        for i, size in zip(batch, self.spec.batch, strict=True):
+        for i, size in zip(batch, self.batch, strict=True):
             found = i if found is None else f.add(f.mul(found, constant(size, I64)), i)
-        return m if found is None else f.add(f.mul(found, constant(self.spec.m, I64)), m)
+        return m if found is None else f.add(f.mul(found, constant(self.rows, I64)), m)
 
 
 # ---- attention
