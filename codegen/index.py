@@ -265,7 +265,9 @@ def flattened(index: Sequence[Index], shape: Sequence[int]) -> Index:
 
 
 def unflattened(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
-    """The index of the element that stands at a place."""
+    """The index of the element that stands at a place; of nothing at all, where there are no elements."""
+    if 0 in shape:
+        return (ZERO,) * len(shape)
     found: list[Index] = []
     for k, n in enumerate(reversed(shape)):
         last = k == len(shape) - 1
@@ -277,6 +279,8 @@ def unflattened(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
 
 def reshaped(index: tuple[Index, ...], before: Sequence[int], after: Sequence[int]) -> tuple[Index, ...]:
     """The index into an array of shape `after` of what stands at `index` in one of shape `before`, with the same elements."""
+    if 0 in after:
+        return (ZERO,) * len(after)
     found: list[Index] = []
     i = j = 0
     while j < len(after):  # groups of dims with the same number of elements, one after the other

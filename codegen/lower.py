@@ -71,6 +71,15 @@ def converted(value: Any, dtype: str) -> Any:
     return float(value)
 
 
+def floating(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def widened(dtype: str) -> str:
+    """What several steps on halves are computed in, to be rounded once."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
 # ---- pointwise
 
 COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit"}
@@ -89,7 +98,7 @@ def pointwise(reader: Reader, node: Node, which: int, place: Place, guard: Guard
         if isinstance(x, str):
             args.append(reader.get(x, broadcast(place, reader.forms[x].shape), guard))
         else:
-            args.append(scalar(reader, x, "bool" if name == "where" and k == 0 else common))
+            args.append(scalar(reader, x, "bool" if name == "where" and k == 0 else widened(common)))
     return operation(reader.exprs, name, result, common, args, node)
 
 
@@ -103,11 +112,15 @@ def operation(exprs: Exprs, name: str, result: str, common: str, args: list[Expr
         return exprs.op(name.replace("logical", "bitwise"), "bool", *flags)
     if name == "clamp":
         return clamped(exprs, args[0], node.attrs["low"], node.attrs["high"], result)
+    if name == "round":
+        return rounded(exprs, args[0], node.attrs["decimals"], result)
     if name == "pow":
-        return power(exprs, args[0], args[1], result)
+        a, b = (exprs.cast(x, widened(result)) for x in args)
+        return exprs.cast(power(exprs, a, b, widened(result)), result)
     if name == "where":
         return exprs.where(args[0], exprs.cast(args[1], result), exprs.cast(args[2], result))
-    return exprs.op(name, result, *[exprs.cast(a, common) for a in args])
+    given = [a if a.dtype == widened(common) else exprs.cast(a, common) for a in args]
+    return exprs.op(name, result, *given)
 
 
 def truth(exprs: Exprs, x: Expr) -> Expr:
@@ -122,6 +135,19 @@ def clamped(exprs: Exprs, x: Expr, low: Any, high: Any, dtype: str) -> Expr:
     return x
 
 
+def rounded(exprs: Exprs, x: Expr, decimals: int, dtype: str) -> Expr:
+    """As the eager kernel: scaled, rounded half to even, and scaled back."""
+    if not floating(dtype):
+        return x
+    if decimals == 0:
+        return exprs.op("round", dtype, x)
+    wide = widened(dtype)
+    scale = exprs.const(10.0 ** abs(decimals), wide)
+    there, back = ("mul", "true_divide") if decimals > 0 else ("true_divide", "mul")
+    found = exprs.op("round", wide, exprs.op(there, wide, exprs.cast(x, wide), scale))
+    return exprs.cast(exprs.op(back, wide, found, scale), dtype)
+
+
 def power(exprs: Exprs, a: Expr, b: Expr, dtype: str) -> Expr:
     """As the eager kernel: small powers are products."""
     if b.kind == "const":
@@ -129,14 +155,14 @@ def power(exprs: Exprs, a: Expr, b: Expr, dtype: str) -> Expr:
             return exprs.op("mul", dtype, a, a)
         if b.data == 3:
             return exprs.op("mul", dtype, exprs.op("mul", dtype, a, a), a)
-        if dtype.startswith(("float", "bfloat")):
+        if floating(dtype):
             if b.data == 1:
                 return a
             if b.data == 0.5:
                 return exprs.op("sqrt", dtype, a)
             if b.data == -1:
                 return exprs.op("true_divide", dtype, exprs.const(1.0, dtype), a)
-    return exprs.op("pow", dtype, exprs.cast(a, dtype), exprs.cast(b, dtype))
+    return exprs.op("pow", dtype, a, b)
 
 
 # ---- other indices

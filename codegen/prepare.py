@@ -52,7 +52,8 @@ def prepared(graph: Graph, kept: Callable[[Node], bool]) -> Prepared:
             else:
                 names.update(zip(part.results, same.results, strict=True))
     outside = {x.name for x in graph.inputs}
-    ends = Ends(nodes, forms, names, outside)
+    constants = {name for node in nodes if node.op.name == "constant" for name in node.results}
+    ends = Ends(nodes, forms, names, outside | constants)
     backs = [(w, ends.own(w.value, w.input.name)) for w in graph.write_backs]
     outputs = [(o, o.value if o.value in outside else ends.own(o.value)) for o in graph.outputs]
     wanted = {v for _, v in outputs} | {v for _, v in backs}
