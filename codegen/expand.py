@@ -56,11 +56,44 @@ class Sketch:
         self.kept = kept
         self.count = 0
         self.names: list[str] = []  # by slot
+        self.templates: dict[Any, tuple[Node, list[Node]] | None] = {}  # of composites on operands of the same forms
         self.nodes: list[Node] = []
         self.line = ""
 
     def of(self, node: Node) -> list[Node]:
         """The nodes that a composite stands for, the last of which make its results."""
+        key = (node.op, repr(node.attrs), *[self.kind_of(x) for x in (*node.operands, *node.results)])
+        if key not in self.templates:
+            self.templates[key] = None
+            self.templates[key] = (node, self.first(node))
+        known = self.templates[key]
+        if known is None:
+            raise OpaqueError("it was tried before")
+        return known[1] if known[0] is node else self.again(node, *known)
+
+    def kind_of(self, x: Operand) -> Any:
+        return self.forms[x] if isinstance(x, str) else x.key()
+
+    def again(self, node: Node, model: Node, nodes: list[Node]) -> list[Node]:
+        """What another node of the same op on operands of the same forms stands for."""
+        pairs = zip((*model.operands, *model.results), (*node.operands, *node.results), strict=True)
+        names: dict[Any, Operand] = {}
+        for old, new in pairs:
+            names[old if isinstance(old, str) else id(old)] = new
+        if len(names) != len(node.operands) + len(node.results):
+            return self.first(node)  # an operand stands twice: once here, and not there
+        found = []
+        for part in nodes:
+            for old in part.results:
+                if old not in names:
+                    names[old] = f"e{self.count}"
+                    self.count += 1
+                    self.forms[names[old]] = self.forms[old]
+            operands = tuple(names.get(x, x) if isinstance(x, str) else names.get(id(x), x) for x in part.operands)
+            found.append(Node(part.op, operands, part.attrs, tuple(names[x] for x in part.results), part.several, node.line))
+        return found
+
+    def first(self, node: Node) -> list[Node]:
         self.nodes, self.names, self.line = [], [], node.line
         self.viewed: set[int] = set()  # slots that views were taken of
         inputs = tuple(self.operand(x, node) for x in node.operands)

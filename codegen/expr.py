@@ -61,9 +61,17 @@ class Expr:
         return (*self.args, *[e for i in self.indices for e in picked(i)])
 
     @cached_property
-    def heavy(self) -> bool:
-        """Whether it costs more to compute again than to keep."""
-        return any((e.kind == "op" and e.data[0] in HEAVY) for e in walk([self]))
+    def reads(self) -> frozenset[str]:
+        """The buffers that it is loaded from."""
+        own = frozenset([self.data[0]]) if self.kind == "load" else frozenset()
+        return own.union(*[e.reads for e in self.inner])
+
+    @cached_property
+    def totals(self) -> frozenset[Expr]:
+        """The totals of the row, and the product, that it is made of."""
+        if self.kind in ("total", "product"):
+            return frozenset([self])
+        return frozenset().union(*[e.totals for e in self.inner])
 
     def __repr__(self) -> str:
         return shown(self)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..tracer.graph import Form, Node
-from .expr import HEAVY, Expr, Exprs, Guard, walk
-from .index import ZERO, Index, Picked, atom, flattened, unflattened, var
+from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
+from .index import ZERO, Index, atom, flattened, unflattened, var
 from .lower import Place, definition_of, dtype_of, lowerable, scattered, scatters
 from .prepare import REDUCTIONS, Prepared
 
@@ -127,6 +127,8 @@ class Schedule:
         self.kept = {v for _, v in graph.outputs} | set(self.backs)  # values that become memory somebody can see
         self.wanted = self.kept | self.operands()
         self.last_use = {x: i for i, node in enumerate(graph.nodes) for x in node.values()}
+        self.costs: dict[str, tuple[frozenset[str], int, bool]] = {}  # of values that are computed again: see `cost`
+        self.dependent: dict[str, set[str]] = {}  # of inputs: the values that are computed again from them
         self.consumers: dict[str, list[Node]] = {}
         for node in graph.nodes:
             for name in node.values():
@@ -171,7 +173,7 @@ class Schedule:
             elif not lowerable(node, self.forms):
                 self.place_special(node)
             elif node.op.kind != "pointwise" or self.cheap(node):
-                self.transparent.update(node.results)
+                self.see_through(node)
             else:
                 self.place_element(node, node.results[0], 0)
             for name in node.results:
@@ -196,27 +198,32 @@ class Schedule:
         large = [x for x in leaves if 2 * self.forms[x].size > size]
         return not heavy and len(large) <= 1 and ops <= MOST_OPS and len(leaves) <= MOST_LEAVES
 
-    def leaves(self, node: Node) -> set[str]:
+    def see_through(self, node: Node) -> None:
+        """Readers compute what a node makes again."""
+        found = self.cost(node)
+        for name in node.results:
+            self.transparent.add(name)
+            self.costs[name] = found
+            for x in found[0]:
+                if self.home[x] == -1:
+                    self.dependent.setdefault(x, set()).add(name)
+
+    def leaves(self, node: Node) -> frozenset[str]:
         """The values in memory that a node reads."""
         return self.cost(node)[0]
 
-    def cost(self, node: Node) -> tuple[set[str], int, bool]:
+    def cost(self, node: Node) -> tuple[frozenset[str], int, bool]:
         """The values in memory that a node reads, how many ops lie between, and whether there are heavy ones among them."""
         found: set[str] = set()
-        ops, heavy, stack, seen = 0, False, [node], set()
-        while stack:
-            at = stack.pop()
-            if id(at) in seen:
-                continue
-            seen.add(id(at))
-            ops += at.op.kind == "pointwise"
-            heavy = heavy or at.op.name in HEAVY
-            for x in at.values():
-                if x in self.transparent:
-                    stack.append(self.maker[x][0])
-                else:
-                    found.add(x)
-        return found, ops, heavy
+        ops, heavy = int(node.op.kind == "pointwise"), node.op.name in HEAVY
+        for x in dict.fromkeys(node.values()):
+            if x in self.transparent:
+                leaves, more, costly = self.costs[x]
+                found |= leaves
+                ops, heavy = ops + more, heavy or costly
+            else:
+                found.add(x)
+        return frozenset(found), ops, heavy
 
     def earliest(self, node: Node, name: str) -> int:
         """The first step that a node could be in: what it reads is made there or before."""
@@ -227,9 +234,9 @@ class Schedule:
 
     def keep_old(self, target: str, node: Node) -> None:
         """What will be computed from an input that is about to be written is computed before."""
-        for name in sorted(self.transparent):
+        for name in sorted(self.dependent.get(target, set()) & self.transparent):
             later = name in self.kept or self.last_use.get(name, -1) > self.at
-            if later and self.maker[name][0] is not node and target in self.leaves(self.maker[name][0]):
+            if later and self.maker[name][0] is not node:
                 self.materialise(name, f"{target} is written before it is read")
 
     def place_element(self, node: Node, name: str, which: int) -> None:
@@ -240,12 +247,7 @@ class Schedule:
         best, score = None, -1
         for step in self.steps[max(first, 0) :]:
             shared = self.shared(step, leaves)
-            if (
-                step.open
-                and (step.number == first or shared)
-                and shared > score
-                and self.joins(step, node, name, which, True)
-            ):
+            if step.open and (step.number == first or shared) and shared > score and self.joins(step, node, name, which, True):
                 best, score = step, shared
         if best is None or not self.joins(best, node, name, which):
             best = self.opened(self.forms[name].shape, node)
@@ -256,7 +258,7 @@ class Schedule:
             self.note(name, node, f"step {best.number}: shares {score} bytes")
         self.settle(best, node, name)
 
-    def shared(self, step: Step, leaves: set[str]) -> int:
+    def shared(self, step: Step, leaves: frozenset[str]) -> int:
         return sum(self.forms[x].nbytes for x in leaves if x in step.members or x in step.reads)
 
     def settle(self, step: Step, node: Node, name: str) -> None:
@@ -291,7 +293,7 @@ class Schedule:
             expr = Reading(self, step).define(node, which, place)
         except UnfusableError:
             return False
-        reads = {e.data[0] for e in walk([expr]) if e.kind == "load"}
+        reads = expr.reads
         if len(step.reads | reads) + len(step.members) > MOST_STREAMS and step.members:
             return False
         target = self.backs.get(name)
@@ -338,7 +340,7 @@ class Schedule:
         self.decide(best, domain, kind)
         expr = Reading(self, best).input_of(node, kind)
         best.members[name] = Member(node, name, 0, kind, expr)
-        best.reads |= {e.data[0] for e in walk([expr]) if e.kind == "load"}
+        best.reads |= expr.reads
         self.settle(best, node, name)
 
     def fits(self, step: Step, node: Node, domain: Domain) -> str:
@@ -402,8 +404,7 @@ class Schedule:
         value, where = scattered(Reading(self, step), node, place)
         index = self.address(name, where)
         step.members[name] = Member(node, name, 0, "scatter", value, index)
-        picks = [e for i, _ in index.terms if isinstance(i, Picked) for e in walk([i.expr])]
-        step.reads |= {e.data[0] for e in [*walk([value]), *picks] if e.kind == "load"}
+        step.reads |= value.reads.union(*[e.reads for e in picked(index)])
         self.note(name, node, f"step {step.number}: loops of its own over what is added")
         self.settle(step, node, name)
 

@@ -80,7 +80,7 @@ class Emitter:
 
     def computable(self, e: Expr) -> bool:
         """Whether the totals that something needs are there."""
-        return all(self.find(x) is not None for x in walk([e]) if x.kind in ("total", "product"))
+        return all(self.find(x) is not None for x in e.totals)
 
     def find(self, e: Expr) -> Value | None:
         return self.scopes[-1].find(e)
@@ -250,15 +250,11 @@ class Emitter:
 
 
 def has_totals(e: Expr) -> bool:
-    if "totals" not in e.__dict__:
-        e.__dict__["totals"] = e.kind == "total" or any(has_totals(x) for x in e.inner)
-    return bool(e.__dict__["totals"])
+    return any(x.kind == "total" for x in e.totals)
 
 
 def has_product(e: Expr) -> bool:
-    if "products" not in e.__dict__:
-        e.__dict__["products"] = e.kind == "product" or any(has_product(x) for x in e.inner)
-    return bool(e.__dict__["products"])
+    return any(x.kind == "product" for x in e.totals)
 
 
 # ---- whole nests
