@@ -12,7 +12,7 @@ from collections.abc import Callable
 from ...eager import special
 from .builder import Function, Value
 from .vmath_exp import above_one, exp, reduced_in_two
-from .vmath_log import log, log1p
+from .vmath_log import log
 from .vmath_parts import at_least, at_most, each_lane, horner, magnitude, number, scaled, with_sign
 from .vmath_trig import tan
 
@@ -135,16 +135,17 @@ def erfc(f: Function, x: Value) -> Value:
 
 
 def erfinv(f: Function, x: Value) -> Value:
-    """Winitzki's formula, right to 3 digits, and two steps of Halley's method, each of which triples the digits."""
+    """Winitzki's formula, right to 3 digits, and steps of Halley's method, each of which triples the digits, though not at once
+    near 1, where erf is all but flat."""
     size, one, zero = magnitude(f, x), number(1.0, x), number(0.0, x)
-    logarithm = log1p(f, f.neg(f.mul(size, size)))
+    logarithm = log(f, f.mul(f.sub(one, size), f.add(one, size)))
     scaled = f.mul(logarithm, number(1 / 0.147, x))
     b = f.fma(logarithm, number(0.5, x), number(2 / (math.pi * 0.147), x))
     root = f.intrinsic("sqrt", f.sub(f.mul(b, b), scaled))
     y = f.intrinsic("sqrt", f.div(f.neg(scaled), f.add(root, b)))
-    near = f.compare("lt", size, number(0.5, x))
-    for _ in range(2):
-        excess = f.select(near, f.sub(erf(f, y), size), f.sub(f.sub(one, size), erfc(f, y)))
+    near = f.compare("lt", size, number(0.52, x))  # erf(0.4996)
+    for _ in range(3):
+        excess = f.select(near, f.sub(erf_near(f, y), size), f.sub(f.sub(one, size), erfc_tail(f, y)))
         step = f.mul(f.mul(excess, number(math.sqrt(math.pi) / 2, x)), exp(f, f.mul(y, y)))
         y = f.sub(y, f.div(step, f.fma(y, step, one)))
     y = f.select(f.compare("eq", size, one), number(math.inf, x), y)

@@ -137,6 +137,25 @@ def cos(f: Function, x: Value) -> Value:
     return or_library(f, "cos", x, sin_near(f, f.neg(r), n))
 
 
+def sin_and_cos(f: Function, x: Value) -> tuple[Value, Value]:
+    """Both, of small angles (to 100, say): with r = x - n pi / 2, they are those of r, changed about and negated by n."""
+    n = nearest(f, x, 2 / math.pi)
+    r = less_multiple_of_pi(f, x, f.mul(n.value, number(0.5, x)))
+    square = f.mul(r, r)
+    sine = bent(f, r, square, SIN_SMALL)
+    half, one = f.mul(square, number(0.5, x)), number(1.0, x)
+    start = f.sub(one, half)
+    lost = f.sub(f.sub(one, start), half)
+    cosine = f.add(start, f.fma(f.mul(square, square), horner(f, square, COS_SMALL[x.type.scalar]), lost))
+    turns = as_bits(f, n.sum)
+    unit = constant(1, turns.type)
+    odd = f.compare("ne", f.and_(turns, unit), constant(0, turns.type))
+    # The sine is negative in the second half of the circle, the cosine in its second and third quarter.
+    below, left = f.lshr(turns, unit), f.lshr(f.add(turns, unit), unit)
+    first, second = f.select(odd, cosine, sine), f.select(odd, sine, cosine)
+    return flipped(f, first, odd_as_sign(f, below, x)), flipped(f, second, odd_as_sign(f, left, x))
+
+
 def less_multiple_of_pi(f: Function, x: Value, n: Value) -> Value:
     for part in PI[x.type.scalar]:
         x = f.fma(n, number(-part, x), x)
@@ -231,13 +250,17 @@ def atan(f: Function, x: Value) -> Value:
     return with_sign(f, atan_of_ratio(f, magnitude(f, x), number(1.0, x)), x)
 
 
+LARGE = 2.0**60  # beyond, and below its inverse, sums may overflow and products be subnormal
+
+
 def atan2(f: Function, y: Value, x: Value) -> Value:
     """The angle of the point (x, y). Of infinities only the direction counts, and 0 / 0 is 0."""
     a, b = magnitude(f, y), magnitude(f, x)
     zero, one, infinity = number(0.0, x), number(1.0, x), number(math.inf, x)
     endless = f.or_(f.compare("eq", a, infinity), f.compare("eq", b, infinity))
-    large = f.or_(f.compare("gt", a, number(LARGE[x.type.scalar], x)), f.compare("gt", b, number(LARGE[x.type.scalar], x)))
-    scale = f.select(large, number(0.25, x), one)  # their sum must not overflow
+    larger = f.select(f.compare("lt", a, b), b, a)
+    large, small = f.compare("gt", larger, number(LARGE, x)), f.compare("lt", larger, number(1 / LARGE, x))
+    scale = f.select(large, number(1 / LARGE, x), f.select(small, number(LARGE, x), one))
     p, q = (f.select(endless, f.select(f.compare("eq", v, infinity), one, zero), f.mul(v, scale)) for v in (a, b))
     q = f.select(f.compare("eq", p, zero), one, q)
     value = atan_of_ratio(f, p, q)
@@ -247,9 +270,6 @@ def atan2(f: Function, y: Value, x: Value) -> Value:
     value = with_sign(f, f.select(backwards, behind, value), y)
     total = f.add(y, x)
     return f.select(f.or_(f.is_nan(y), f.is_nan(x)), total, value)
-
-
-LARGE = {"float": 2.0**125, "double": 2.0**1021}
 
 
 def atan_of_ratio(f: Function, a: Value, b: Value) -> Value:
