@@ -303,7 +303,7 @@ class Writer:
             self.length, self.step = domain.rows, self.lanes if self.vector is self.outer else 1
         steps = -(-self.length // self.step)
         self.share = max(1, -(-steps // wanted)) * self.step  # what a piece does
-        self.pieces = -(-self.length // self.share) if size else 0
+        self.pieces = -(-self.length // self.share)
 
     def function(self, name: str) -> tuple[Function, dict[str, Value], dict[int, Value]]:
         count = len(self.buffers) + len(self.numbers)
