@@ -14,7 +14,7 @@ from .dtypes import can_cast
 from .errors import describe
 from .rules import parameters
 from .tape import local
-from .tensor import Tensor
+from .tensor import Tensor, tensor_changed
 
 OTHER_NAMES = {
     "axis": "dim",
@@ -149,3 +149,4 @@ def stored(out: Tensor, value: Tensor, name: str) -> Tensor:
 def _show(out: Tensor, value: Tensor) -> None:
     """Let `out` have a value's shape and a memory of its own."""
     out._array = value.to(out.dtype).clone()._array
+    tensor_changed()

@@ -15,7 +15,7 @@ import numpy as np
 
 from . import devices, dtypes
 from .tape import PENDING, Node, edge_of, local, save_output, settle
-from .tensor import Tensor, versions_of
+from .tensor import Tensor, tensor_changed, versions_of
 
 REMEDY = "Update it under no_grad(), or use the out-of-place op."
 
@@ -85,6 +85,7 @@ def record(target: Tensor, value: Tensor, name: str) -> None:
 
 
 def take_history(target: Tensor, value: Tensor) -> None:
+    tensor_changed()
     base = target._base
     if base is None and value._requires_grad:
         keep_retaining(target, value._node)

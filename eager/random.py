@@ -51,6 +51,13 @@ class Generator:
             self._call = (call + 1) % LIMIT
             return self._seed, call
 
+    def take_calls(self, count: int) -> tuple[int, int]:
+        """The same for several random ops at once: the seed, and the call number of the first."""
+        with self._lock:
+            call = self._call
+            self._call = (call + count) % LIMIT
+            return self._seed, call
+
     def get_state(self) -> Tensor:
         """Seed and call number, as a tensor of 16 bytes."""
         with self._lock:
@@ -123,6 +130,11 @@ class DefaultGenerator(Generator):
         """(seed, call number) of the next random op."""
         own = getattr(self._own, "stream", None)
         return super().take_call() if own is None else own.take_call()
+
+    def take_calls(self, count: int) -> tuple[int, int]:
+        """The same for several random ops at once: the seed, and the call number of the first."""
+        own = getattr(self._own, "stream", None)
+        return super().take_calls(count) if own is None else own.take_calls(count)
 
     def get_state(self) -> Tensor:
         """Seed and call number, as a tensor of 16 bytes."""

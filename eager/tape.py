@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .tensor import Tensor, wrap
+from .tensor import Tensor, tensor_changed, wrap
 
 if TYPE_CHECKING:
     from .op import Op
@@ -164,10 +164,12 @@ class RemovableHandle:
     def add(cls, hooks: dict[int, Any], hook: Any) -> RemovableHandle:
         key = next(cls._ids)
         hooks[key] = hook
+        tensor_changed()
         return cls(hooks, key)
 
     def remove(self) -> None:
         self._hooks.pop(self.id, None)
+        tensor_changed()
 
     def __enter__(self) -> RemovableHandle:
         return self
@@ -287,6 +289,8 @@ def run_backward(
         state.grad = was_grad
         if autocast is not None:
             state.autocast, state.handler = autocast, handler
+        if accumulate:
+            tensor_changed()
 
 
 def edge_of(t: Tensor) -> Any:

@@ -7,6 +7,7 @@ one, can be put on the tape: see `inplace.py`.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .tape import Node
+
+
+# Which change of a tensor was the last that is not an op's: of its array, flags, gradient or hooks. A compiled function that
+# skips Python compares this with what it was, and looks at its tensors one by one if it is another.
+CHANGES = [0]
+_change_numbers = itertools.count(1)
+
+
+def tensor_changed() -> None:
+    """A tensor is not what it was, and no op says so."""
+    CHANGES[0] = next(_change_numbers)
 
 
 class Size(tuple[int, ...]):
@@ -60,6 +72,7 @@ class Tensor:
     _made_without_grad: bool = False  # a view made under no_grad
     _by_function: bool = False  # a view that a custom Function returned: writes through it cannot be recorded
     _inference: bool = False  # made under inference_mode
+    _lender: Any = None  # of a gradient: the compiled function that fills it in when somebody looks
 
     __array_priority__ = 1000  # numpy_array * tensor is ours
 
@@ -249,6 +262,7 @@ class Tensor:
         if requires_grad and not self.dtype.is_floating_point:
             raise RuntimeError(f"only Tensors of floating point dtype can require gradients, this one is {self.dtype}")
         self._requires_grad = bool(requires_grad)
+        tensor_changed()
         return self
 
     @property
@@ -261,6 +275,8 @@ class Tensor:
                 UserWarning,
                 stacklevel=2,
             )
+        if self._grad is not None and self._grad._lender is not None:
+            self._grad._lender.look()
         return self._grad
 
     @grad.setter
@@ -280,10 +296,12 @@ class Tensor:
                     f"got {value.dtype} on {value.device}"
                 )
         self._grad = value
+        tensor_changed()
 
     @grad.deleter
     def grad(self) -> None:
         self._grad = None
+        tensor_changed()
 
     @property
     def output_nr(self) -> int:

@@ -15,7 +15,7 @@ from ..grad_mode import no_grad
 from ..ops.convert import wanted
 from ..ops.create import empty_like
 from ..tape import local
-from ..tensor import Tensor
+from ..tensor import Tensor, tensor_changed
 from .changes import note_change
 from .hooks import (
     EVERYWHERE,
@@ -352,6 +352,7 @@ class Module(Hooked, Stateful):
             gradient = parameter._grad
             if gradient is not None and set_to_none:
                 parameter._grad = None
+                tensor_changed()
             elif gradient is not None:
                 if gradient.grad_fn is not None:
                     gradient.detach_()

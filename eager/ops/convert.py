@@ -14,7 +14,7 @@ from ..op import apply, primitive, public, write
 from ..pending import resolved
 from ..samples import A, sample
 from ..tape import local
-from ..tensor import Tensor, versions_of, wrap
+from ..tensor import Tensor, tensor_changed, versions_of, wrap
 from .movement import CLONE
 from .pointwise import cast, is_number
 
@@ -51,6 +51,7 @@ def detach_(self: Tensor) -> Tensor:
     if self._base is not None:
         raise RuntimeError("Can't detach views in-place. Use detach() instead.")
     self._node, self._requires_grad = None, False
+    tensor_changed()
     return self
 
 
@@ -345,6 +346,7 @@ def _set_data(self: Tensor, value: Tensor) -> None:
         raise RuntimeError(f"data set to a tensor that requires gradients must be floating point, this one is {value.dtype}")
     self._array = value._array
     self._versions, self._base, self._chain, self._undo = None, None, (), ()
+    tensor_changed()
 
 
 # ---- Python's own conversions

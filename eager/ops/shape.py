@@ -16,7 +16,7 @@ from ..inplace import REMEDY, keep_retaining
 from ..op import apply, public
 from ..samples import A, I, sample
 from ..tape import local
-from ..tensor import Size, Tensor, as_index, wrap_dim, wrap_dims
+from ..tensor import Size, Tensor, as_index, tensor_changed, wrap_dim, wrap_dims
 from .movement import AS_STRIDED, CAT, CLONE, DIAGONAL, EXPAND, PERMUTE, SPLIT, UNBIND, VIEW, WINDOWS, inverse
 from .pointwise import cast, put, result_type
 
@@ -547,6 +547,7 @@ def _take_shape_of(self: Tensor, name: str, function: Any) -> Tensor:
         self._rebased = found._rebased
     keep_retaining(self, found._node)
     self._array, self._node, self._chain = found._array, found._node, found._chain
+    tensor_changed()
     return self
 
 

@@ -19,7 +19,7 @@ from .. import dtypes
 from ..grad_mode import enable_grad
 from ..ops.create import tensor
 from ..tape import RemovableHandle, local
-from ..tensor import Tensor
+from ..tensor import Tensor, tensor_changed
 
 Hooks = dict[int, Callable[..., Any]]
 
@@ -150,6 +150,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients, or fill them with zeros."""
+        dropped = False
         for group in self.param_groups:
             for p in group["params"]:
                 gradient = p._grad
@@ -157,12 +158,15 @@ class Optimizer:
                     continue
                 if set_to_none:
                     p._grad = None
+                    dropped = True
                     continue
                 if gradient._node is not None:
                     gradient.detach_()
                 else:
                     gradient.requires_grad_(False)
                 gradient.zero_()
+        if dropped:
+            tensor_changed()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient. `closure` evaluates the loss anew and returns it."""
@@ -291,12 +295,20 @@ class Optimizer:
             return type(value)(self._loaded(v, parameter) for v in value)
         return value
 
+    def __getattr__(self, name: str) -> Any:
+        """`state` is away while a compiled step keeps count of it; whoever looks gets it back as it should be by now."""
+        if name == "state" and "_lender" in self.__dict__:
+            self._lender.look()
+            return self.__dict__["state"]
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
     def __getstate__(self) -> dict[str, Any]:
         return {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also fill settings that what was saved does not know of."""
         self.__dict__.update(state)
+        tensor_changed()
         for name in _HOOKS:
             self.__dict__.setdefault(name, {})
         for group in self.param_groups:
