@@ -23,7 +23,7 @@ from ..eager.tape import State, local
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .generators import BACKENDS
-from .pure import NotPureError, Pure
+from .pure import MISS, Before, Notes, NotPureError, Pure, armed, settle_all
 from .record import MAX_BREAKS, Recorder
 from .regions import drop_leaky
 from .replay import Replayer
@@ -31,14 +31,20 @@ from .steps import make_steps
 from .trace import Break, Trace
 
 STRICT = "With strict=True this is an error; without it the call goes on eagerly."
-_switch = threading.local()
+
+
+class _Switch(threading.local):
+    off = False
+
+
+_switch = _Switch()
 _all: weakref.WeakSet[Compiled] = weakref.WeakSet()
 
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
     """Within this block compiled functions run eagerly."""
-    before = getattr(_switch, "off", False)
+    before = _switch.off
     _switch.off = True
     try:
         yield
@@ -55,7 +61,7 @@ class EagerPackage(types.ModuleType):
 
 
 def switched_off() -> bool:
-    return getattr(_switch, "off", False)
+    return _switch.off
 
 
 class CompileError(RuntimeError):
@@ -66,17 +72,27 @@ class Compiled:
     """A function that is recorded, and then replayed."""
 
     def __init__(
-        self, function: Callable[..., Any], warmup: int, backend: str, strict: bool, pure: bool, budget: int, name: str | None
+        self,
+        function: Callable[..., Any],
+        warmup: int,
+        backend: str,
+        strict: bool,
+        pure: bool,
+        budget: int,
+        name: str | None,
+        background: bool,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = str(name or getattr(function, "__qualname__", type(function).__name__))
         self.warmup, self.backend, self.strict, self.pure, self.budget = warmup, backend, strict, pure, budget
+        self.background = background
         self.traces: list[Trace] = []  # ready to be replayed, the last used first
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
         self.calls = self.hits = self.recordings = self.evictions = 0
         self.divergences: Counter[tuple[str, str]] = Counter()
         self.pures: list[Pure] = []  # of a function that is pure: recordings that do without Python
+        self.notes: dict[Any, Notes] = {}  # of its last calls, by their paths
         self.gave_up: str | None = None
         self.off = os.environ.get("TAPEJIT") == "eager"
         self.fell_back: Counter[str] = Counter()  # why calls were not traced, or their recordings not kept
@@ -101,16 +117,22 @@ class Compiled:
         if state.tracer is not None:
             return self.function(*args, **kwargs)  # part of the caller's recording
         self.calls += 1
-        if self.off or self.gave_up is not None or state.anomaly is not None or state.inference or switched_off():
+        if self.off or self.gave_up is not None or state.anomaly is not None or state.inference or _switch.off:
             self.fell_back[self._why_eager(state)] += 1
             return self.function(*args, **kwargs)
         began = perf_counter()
         for pure in self.pures:
-            held, result = pure.run(state, self, args, kwargs)
-            if held:
+            result = pure.run(state, args, kwargs)
+            if result is not MISS:
                 self._replayed(pure.trace)
+                pure.trace.skipped += 1
+                if pure is not self.pures[0]:
+                    self._use_first(pure)
                 self.seconds["replay"] += perf_counter() - began
                 return result
+        if armed:
+            settle_all()
+        before = self._watch(state, args, kwargs) if self.pure else None
         trace = self.traces[0] if self.traces else None
         frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
         setting, handler = state.autocast, state.handler
@@ -136,22 +158,58 @@ class Compiled:
                 self._give_up(frame.trace.breaks()[0].line, f"it reads values {MAX_BREAKS} times or more in one call")
             else:
                 self._recorded(frame.trace, diverged=trace is not None)
-            if self.pure and frame.trace in self.traces:
-                self._purify(frame, args, kwargs, result)
             self.seconds["record"] += perf_counter() - began
         else:
             self._replayed(frame.trace)
             self.seconds["replay"] += perf_counter() - began
+        if before is not None:
+            self._purify(frame, before, args, kwargs, result, state)
         frame.close()
         return result
 
-    def _purify(self, frame: Recorder, args: Any, kwargs: Any, result: Any) -> None:
-        """A recording of a pure function can do without Python, unless there is something in it for Python to do."""
+    def _watch(self, state: State, args: Any, kwargs: Any) -> Before | None:
+        """What a pure function can reach before a call that runs its Python."""
+        if self.traces and self.traces[0].impure is not None:
+            return None
         try:
-            self.pures.insert(0, Pure(frame, self.function, args, kwargs, result))
+            return Before(state, self.function, args, kwargs)
         except NotPureError as reason:
             self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1
-        del self.pures[self.budget :]
+            return None
+
+    def _purify(self, frame: Frame, before: Before, args: Any, kwargs: Any, result: Any, state: State) -> None:
+        """A call of a pure function can be repeated without Python, unless there is something in it for Python to do."""
+        trace = frame.trace
+        if trace.impure is not None:
+            return
+        notes = self.notes.pop(trace.keys, None)
+        self.notes[trace.keys] = Notes(frame, before)
+        for old in list(self.notes)[: -self.budget]:
+            del self.notes[old]
+        if notes is None or trace not in self.traces or not notes.can_be_compared(before):
+            return  # one call more, to compare with
+        try:
+            if trace.purified > 8 and trace.skipped < 4 * trace.purified:
+                raise NotPureError("its guards fail at most calls")
+            found = Pure(frame, before, notes, self, args, kwargs, result, state)
+        except NotPureError as reason:
+            trace.impure = str(reason)
+            self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1
+            return
+        trace.purified += 1
+        with self._lock:
+            self.pures = [found, *self.pures]
+            self._forget_pures(self.budget)
+
+    def _forget_pures(self, most: int = 0) -> None:
+        for pure in self.pures[most:]:
+            pure.settle()
+        self.pures = self.pures[:most]
+
+    def _use_first(self, pure: Pure) -> None:
+        with self._lock:
+            if pure in self.pures:
+                self.pures = [pure, *[p for p in self.pures if p is not pure]]
 
     def _abandon(self, frame: Frame) -> None:
         """An exception leaves the function: what was done up to it is done, as it is in eager mode."""
@@ -252,7 +310,7 @@ class Compiled:
         self.gave_up = f"{line}: {reason}"
         logged("recompiles", f"{self.name} gives up at {line}: {reason}")
         self.traces.clear()
-        self.pures.clear()
+        self._forget_pures()
         self.seen.clear()
         what = "breaks too often" if "in one call" in reason else "keeps diverging from its recordings"
         warn(
@@ -271,7 +329,8 @@ class Compiled:
         """Forget all recordings."""
         with self._lock:
             self.traces.clear()
-            self.pures.clear()
+            self._forget_pures()
+            self.notes.clear()
             self.seen.clear()
             self.divergences.clear()
             self.fell_back.clear()
@@ -289,11 +348,13 @@ def compile(
     pure: bool = False,
     budget: int = 16,
     name: str | None = None,
+    background: bool = False,
 ) -> Any:
     """Record a function for `warmup` calls, then replay it; whatever differs from the recording runs eagerly.
 
     For functions, methods, `nn.Module` objects and classes (their `forward`). `budget` bounds the number of recordings kept.
-    `strict` raises a `CompileError` where a call would have to go on eagerly after the warm-up.
+    `strict` raises a `CompileError` where a call would have to go on eagerly after the warm-up. `backend` is "llvm" for native
+    code or "plain" for none; "auto" takes what the machine has. `background` compiles beside, while calls go on without.
     """
     if backend not in BACKENDS:
         raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")
@@ -303,7 +364,7 @@ def compile(
     def make(function: Any) -> Any:
         if isinstance(function, Compiled):
             return function
-        settings = (warmup, backend, strict, pure, budget, name)
+        settings = (warmup, backend, strict, pure, budget, name, background)
         if isinstance(function, (staticmethod, classmethod)):
             return type(function)(Compiled(function.__func__, *settings))
         if isinstance(function, Module):

@@ -19,6 +19,7 @@ from ..eager.tape import State, local
 from ..eager.tensor import Tensor
 from .explain import shown
 from .program import calls, make_program, used_slots
+from .pure import settle_all
 from .record import Recorder
 from .saved import Before, Copy, Memory
 from .trace import Break, Call, Trace
@@ -88,6 +89,7 @@ def diff(fn: Any = None, /, *args: Any, ulps: float = 4, rtol: float = 0.0, **kw
     state = local.state
     if state.tracer is not None:
         raise RuntimeError("diff: call it outside of compiled functions")
+    settle_all()
     before = Before(fn, args, kwargs)
     observer = Observer(state, before)
     try:

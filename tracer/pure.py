@@ -1,170 +1,281 @@
 """`compile(pure=True)`: the user promises that the Python inside only touches tensors. Then it is skipped, and only guards run.
 
-What a call needs beyond the recording follows from the call that was recorded: where each tensor from outside came from (a
-place in the arguments, or captured: then it is kept) and what was returned. Guards are on the arguments (tensors by form, all
-else by equality), on the versions of modules that the function refers to, on the captured tensors' form, on grad mode. A
-function that breaks, runs a backward pass or an optimizer, or changes histories in place is replayed as any other: there Python
-has something to do.
+A call that was recorded or replayed is watched (`pure_watch.py`) and made a recipe of (`pure_recipe.py`); a `Pure` repeats it.
+Guards are on the arguments (tensors by form, all else by equality), on what the function's names stand for, on modules,
+optimizers and captured tensors. These are not looked at one by one at each call: whatever changes a tensor or a module without
+an op counts (`CHANGES`, `COUNT`), and all is looked at again only when a count has moved.
+
+Nor is anything of what a step leaves behind done at each call. The memory of parameters is written, but their version counters,
+their gradients and the optimizers' counts are lent (`pure_loans.py`, `pure_updates.py`) until somebody looks at them.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
+import threading
+import weakref
 from typing import Any
 
-from ..eager.nn.module import Module
-from ..eager.random import default_generator
-from ..eager.tape import State
-from ..eager.tensor import Tensor, wrap
-from .record import Recorder
-from .replay import Replayer
-from .trace import Alias, Call, End, First, Number, Trace, alike
+from ..eager import dtypes
+from ..eager.devices import module_of
+from ..eager.nn.changes import COUNT
+from ..eager.ops.convert import detach
+from ..eager.random import LIMIT, default_generator
+from ..eager.tape import State, _numbers, edge_of
+from ..eager.tensor import CHANGES, Tensor, versions_of, wrap
+from .blueprint import LateNode, build
+from .pure_loans import Captured, Kept
+from .pure_match import like
+from .pure_reach import NotPureError
+from .pure_recipe import Recipe
+from .pure_watch import Before, Notes
+from .replay import Replayer, undisturbed
 
-PLAIN = (int, float, bool, str, bytes, type(None))
+__all__ = ["MISS", "Before", "NotPureError", "Notes", "Pure", "armed", "settle_all"]
 
-
-class NotPureError(Exception):
-    """Why Python cannot be skipped."""
-
-
-def leaves(x: Any) -> Iterator[Any]:
-    """What containers hold, in order."""
-    if isinstance(x, (list, tuple)):
-        for part in x:
-            yield from leaves(part)
-    elif isinstance(x, dict):
-        for part in x.values():
-            yield from leaves(part)
-    else:
-        yield x
+MISS = object()  # what a call gives whose guards do not hold
+armed: weakref.WeakValueDictionary[int, Pure] = weakref.WeakValueDictionary()  # those that keep arrays
 
 
-def like(x: Any, parts: Iterator[Any]) -> Any:
-    """A copy of nested containers with other things in them."""
-    if isinstance(x, (list, tuple)):
-        found = [like(part, parts) for part in x]
-        return type(x)(*found) if hasattr(x, "_fields") else type(x)(found)
-    return {k: like(v, parts) for k, v in x.items()} if isinstance(x, dict) else next(parts)
+def settle_all() -> None:
+    """Everything that was lent is there again."""
+    for pure in list(armed.values()):
+        pure.settle()
 
 
-def shape_of(x: Any) -> Any:
-    """Nested containers without what they hold."""
-    if isinstance(x, (list, tuple)):
-        return type(x), tuple(shape_of(part) for part in x)
-    return (dict, tuple((k, shape_of(v)) for k, v in x.items())) if isinstance(x, dict) else None
+class Pure(Recipe):
+    """A recording that runs without Python."""
 
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.lock = threading.RLock()
+        self.armed = False  # its arrays are those of the captured tensors
+        self.count = 0  # calls since then
+        self.seen: list[Captured | Kept] = []  # what is not lent at the moment
+        self.arrays: list[Any] = [None] * len(self.trace.roots)
+        self.ids: set[int] = set()  # of captured arrays
+        self.tensor_mark = self.module_mark = -1
+        for optimizer in self.optimizers:
+            optimizer.lock = self.lock
+        tensors = [c.tensor for c in self.captured] + [k.leaf for k in self.kept]
+        self.touches = {id(x) for x in (*tensors, *[o.optimizer for o in self.optimizers])}
 
-def modules_of(function: Callable[..., Any], given: tuple[Any, ...]) -> list[Module]:
-    """The modules that a function refers to by its closure, its globals and its arguments, and all inside them."""
-    plain = inspect.unwrap(function)
-    found: list[Any] = [*leaves(given), getattr(plain, "__self__", None)]
-    try:
-        variables = inspect.getclosurevars(plain)
-    except TypeError:
-        variables = None
-    if variables is not None:
-        found += [*leaves(tuple(variables.nonlocals.values())), *leaves(tuple(variables.globals.values()))]
-    tops = [m for m in found if isinstance(m, Module)]
-    return list({id(m): m for top in tops for m in top.modules()}.values())
+    # ---- a call
 
+    def run(self, state: State, args: Any, kwargs: Any) -> Any:
+        """The result, or `MISS` if a guard does not hold."""
+        if state.grad is not self.grad_mode or state.autocast is not None or dtypes._default is not self.dtype:
+            return MISS
+        with self.lock:
+            tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
+            if tensors is not None and self.armed and (self.unmoved() or self.still()):
+                return self._run(state, tensors)
+            self._let_go()
+        if (tensors is None and not self.arguments.there(args, kwargs)) or not self.settings.hold():
+            return MISS
+        for other in list(armed.values()):  # not while this one is locked: two threads could wait for each other
+            if not self.touches.isdisjoint(other.touches):
+                other.settle()
+        with self.lock:
+            tensors = self.arguments.match(args, kwargs, self.arrays, self.ids) if self.arm() else None
+            return MISS if tensors is None else self._run(state, tensors)
 
-class Pure:
-    """A recording that can run without Python."""
-
-    def __init__(self, frame: Recorder, function: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
-        trace = frame.trace
-        for entry in trace.entries:
-            if not isinstance(entry, (Call, End)):
-                raise NotPureError(f"it has {entry!r}")
-            if isinstance(entry, Call) and entry.check is not None and not self._outside(entry, trace):
-                raise NotPureError(f"the indices of {entry.op.name} are computed inside")
-            if isinstance(entry, Call) and (entry.turned or any(isinstance(w, Alias) for w in entry.wants)):
-                raise NotPureError(f"{entry.op.name} changes a history, or takes a detached tensor")
-        if trace.entries[-1].state is None:
-            raise NotPureError("its tape cannot be planned")
-        self.trace: Trace = trace
-        given = (args, kwargs)
-        self.layout = shape_of(given)
-        self.modules = [(m, m._version_number) for m in modules_of(function, given)]
-        self.constants = [None if isinstance(x, Tensor) else x for x in leaves(given)]
-        if not all(isinstance(x, (Tensor, Module, *PLAIN)) for x in leaves(given)):
-            raise NotPureError("an argument is neither a tensor nor a plain value")
-        places = {id(x): i for i, x in enumerate(leaves(given)) if isinstance(x, Tensor)}
-        firsts = [w for e in trace.entries if isinstance(e, Call) for w in e.wants if isinstance(w, First)]
-        # (what to expect, place among the arguments or None, the captured tensor or None)
-        came = [(w, frame.tensors[w.value.index]) for w in firsts]
-        self.sources = [(w, places.get(id(t)), None if id(t) in places else t) for w, t in came]
-        self.scalars = list(frame.scalars)
-        self.draws = [self._places(e) for e in trace.entries if isinstance(e, Call) and e.op.kind == "random"]
-        self.grads = {e.grad for e in trace.entries if isinstance(e, Call)} or {True, False}
-        if len(self.grads) > 1 and trace.entries[:-1]:
-            raise NotPureError("it switches gradients on or off")
-        self.result = like(result, iter([None] * sum(1 for _ in leaves(result))))
-        self.returned = [self._returned(x, frame, places) for x in leaves(result)]
-
-    def _outside(self, entry: Call, trace: Trace) -> bool:
-        """Whether an op's indices come from outside as they are."""
-        check = entry.check
-        return all(trace.values[n].slot in trace.outside for n in entry.inputs[check.first : check.last] if isinstance(n, int))
-
-    def _places(self, entry: Call) -> tuple[int, int]:
-        names = entry.op.input_names or ()
-        seed, call = (entry.wants[names.index(name)] for name in ("seed", "call"))
-        if not isinstance(seed, Number) or self.scalars[seed.place] != default_generator.initial_seed():
-            raise NotPureError("random numbers come from a generator of its own")
-        return seed.place, call.place
-
-    def _returned(self, x: Any, frame: Recorder, places: dict[int, int]) -> tuple[str, Any]:
-        if not isinstance(x, Tensor):
-            return ("constant", x)
-        n = frame.number.get(id(x))
-        if n is not None:
-            return ("value", n)
-        return ("argument", places[id(x)]) if id(x) in places else ("constant", x)
-
-    def run(self, state: State, function: Any, args: Any, kwargs: Any) -> tuple[bool, Any]:
-        """Whether all guards hold, and then the result."""
-        given = (args, kwargs)
-        parts = list(leaves(given))
-        if state.autocast is not None or state.grad not in self.grads or shape_of(given) != self.layout:
-            return False, None
-        if any(m._version_number != version for m, version in self.modules):
-            return False, None
-        for x, constant in zip(parts, self.constants, strict=True):
-            if not isinstance(x, Tensor) and x is not constant and not alike(x, constant):
-                return False, None
-        frame = Replayer(state, self.trace, function)
+    def _run(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
+        scalars, arrays, segment = self.scalars, self.arrays, self.segment
+        back = bool(self.seen)  # whether there is something to lend
+        for optimizer in self.optimizers:
+            if optimizer.state is None:
+                back = True
+                if not optimizer.arm():
+                    return self._miss()
+            if not optimizer.refresh(state, scalars):
+                return self._miss()
+        if self.checks and not self._indices_are_good():
+            return self._miss()
+        if self.draws:
+            self._draw()
+        for optimizer in self.optimizers:
+            optimizer.advance(scalars)
+        interrupted = False
         try:
-            for want, place, captured in self.sources:
-                if not frame.bind(want, captured if place is None else parts[place]):
-                    return False, None
-            frame.scalars = list(self.scalars)
-            for seed, call in self.draws:
-                frame.scalars[seed], frame.scalars[call] = default_generator.take_call()
-            for entry in self.trace.entries:
-                if isinstance(entry, Call) and entry.check is not None:
-                    inputs = tuple(self._looked_at(frame, n) if isinstance(n, int) else n for n in entry.inputs)
-                    entry.check.settled(frame, inputs, entry.attrs)
-            found = [self._promise(frame, kind, what, parts) for kind, what in self.returned]
-            frame.cursor = len(self.trace.entries) - 1
-            frame.segment()
-            return True, like(self.result, iter(found))
+            if segment.writes:
+                undisturbed(segment.run, arrays, scalars)
+            else:
+                segment.run(arrays, scalars)
+        except BaseException as error:
+            self._failed(error)
+            interrupted = True
+        if self.arguments.counts:
+            for t, count in self.arguments.written(tensors):
+                versions_of(t)[0] += count
+        result = self._quickly(tensors) if self.simple else self._with_frame(state, tensors)
+        for slot in self.handed:
+            arrays[slot] = None
+        if back:
+            self._lend()
+        self.count += 1
+        if self.once:
+            self.settle()
+        if interrupted:
+            raise KeyboardInterrupt
+        return result
+
+    def _draw(self) -> None:
+        """Seeds and call numbers for random ops."""
+        seed, first = default_generator.take_calls(len(self.draws))
+        for i, (seeds, numbers) in enumerate(self.draws):
+            self.scalars[seeds], self.scalars[numbers] = seed, (first + i) % LIMIT
+
+    def _failed(self, error: BaseException) -> None:
+        """The program has failed; unless it came to its end, and only then to Ctrl-C, which waits until all is handed out."""
+        if isinstance(error, KeyboardInterrupt) and self.made and self.arrays[self.made[0][1]] is not None:
+            return
+        for optimizer in self.optimizers:
+            optimizer.take_back()
+        self._miss()
+        raise error
+
+    def _indices_are_good(self) -> bool:
+        for check, arrays, fresh, attrs in self.checks:
+            for i, slot in fresh:
+                arrays[i] = self.arrays[slot]
+            try:
+                check.look(module_of(arrays[check.first]), arrays, attrs)
+            except IndexError:
+                return False  # Python raises it at its line
+            finally:
+                for i, _ in fresh:
+                    arrays[i] = None
+        return True
+
+    def _quickly(self, tensors: tuple[Tensor, ...]) -> Any:
+        arrays = self.arrays
+        made: dict[int, Tensor] = {}
+        for n, slot, wants in self.made:
+            t = made[n] = object.__new__(Tensor)
+            t._array = arrays[slot]
+            if wants:
+                t._requires_grad = True
+            if self.inside and self.trace.roots[slot] in self.inside:
+                t._versions = [self.inside[self.trace.roots[slot]]]
+        for n, later in self.late or ():
+            node = made[n]._node = object.__new__(LateNode)
+            node.number = next(_numbers)
+            node._later = later
+        if self.result is None and made:
+            return t
+        return self._container(made, tensors)
+
+    def _container(self, made: dict[int, Tensor], tensors: tuple[Tensor, ...]) -> Any:
+        parts = [self._part(kind, what, made, tensors) for kind, what in self.returned]
+        return parts[0] if self.result is None else like(self.result, iter(parts))
+
+    def _part(self, kind: str, what: Any, made: dict[int, Tensor], tensors: tuple[Tensor, ...]) -> Any:
+        if kind == "value":
+            return made[what]
+        if kind == "alias":
+            twin = next((made[n] for n, slot, _ in self.made if slot == what), None)
+            return wrap(self.arrays[what]) if twin is None else detach(twin)
+        return tensors[what] if kind == "argument" else what
+
+    def _with_frame(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
+        """Results that have a history, or are views: a replayer knows how to make them."""
+        frame = Replayer(state, self.trace, self.compiled)
+        values, segment = self.trace.values, self.segment
+        try:
+            frame.arrays, frame.scalars = self.arrays, list(self.scalars)
+            bound = [(c.value, c.tensor) for c in self.captured]
+            bound += [(value, tensors[place]) for place, value in self.arguments.values]
+            for value, t in bound:
+                frame.tensors[value.index] = t
+                if t._node is not None:
+                    frame.outer_nodes[value.index] = edge_of(t)
+            for c in self.hidden:
+                c.count(1)  # before nodes take note of versions
+            for root, count in self.inside.items():
+                frame.versions(root)[0] += count
+            for n in segment.alive:
+                t, slot = frame.promised(values[n]), values[n].slot
+                t._array.become(self.arrays[slot])
+                t._array, t._node = self.arrays[slot], None
+                if t._versions is None and (segment.tops or self.trace.roots[slot] in frame.boxes):
+                    t._versions = frame.versions(slot)
+            for n, _, wants in self.made:
+                frame.tensors[n]._requires_grad = wants
+            build(segment.order, self.snapshot, frame)
+            for n in self.nodes:
+                frame.tensors[n]._node = frame.made[self.snapshot.nodes[n]]
+            for place, value in self.given_grads:
+                tensors[place]._grad = frame.tensors[value.index]
+            return self._container({n: frame.tensors[n] for n, _, _ in self.made}, tensors)
         finally:
             frame.close()
 
-    def _looked_at(self, frame: Replayer, n: int) -> Tensor:
-        """A tensor that is looked at before the program runs: indices are from outside, others only have a form."""
-        t = frame.tensors[n]
-        if t is None:
-            value = self.trace.values[n]
-            t = wrap(value.form(frame, value.slot))
-        return t  # type: ignore[no-any-return]
+    # ---- lending
 
-    def _promise(self, frame: Replayer, kind: str, what: Any, parts: list[Any]) -> Any:
-        if kind != "value":
-            return parts[what] if kind == "argument" else what
-        value = self.trace.values[what]
-        if value.view is not None and frame.tensors[value.view[0]] is None:
-            self._promise(frame, "value", value.view[0], parts)
-        return frame.promised(value)
+    def _lend(self) -> None:
+        """What the call has left behind is lent, or told at once where that cannot be."""
+        self.seen = [x for x in self.seen if not (x.lend() or x.count(1))]
+        for optimizer in self.optimizers:
+            if optimizer.state is None:
+                optimizer.lend()
+
+    def arm(self) -> bool:
+        """Bind captured tensors, if all is as it was."""
+        self.settle()
+        self.tensor_mark, self.module_mark = CHANGES[0], COUNT[0]
+        if not all(c.find() for c in self.captured) or not all(k.fits() for k in self.kept):
+            return False
+        found = {id(c.tensor._array) for c in self.captured}
+        if len(found) != len(self.captured):
+            return False
+        self.ids |= found
+        for c in self.captured:
+            self.arrays[c.value.slot] = c.tensor._array
+        self.seen = [*(self.hidden if self.simple else ()), *self.kept]
+        self.count = 0
+        self.armed = True
+        armed[id(self)] = self
+        return True
+
+    def unmoved(self) -> bool:
+        """Whether nothing has changed anywhere since all was looked at."""
+        return self.tensor_mark == CHANGES[0] and self.module_mark == COUNT[0]
+
+    def still(self) -> bool:
+        """Something has changed somewhere: whether all is as it was here."""
+        marks = CHANGES[0], COUNT[0]
+        if not self.settings.hold() or any(o.hooked() for o in self.optimizers):
+            return False
+        if not all(c.still() for c in self.captured) or not all(k.still() for k in self.kept):
+            return False
+        self.tensor_mark, self.module_mark = marks
+        return True
+
+    def settle(self) -> None:
+        """All that was lent is there for everybody, and arrays are let go of: others may want to know them to be theirs."""
+        with self.lock:
+            if not self.armed:
+                return
+            self.armed = False
+            armed.pop(id(self), None)
+            for c in self.hidden:
+                c.settle()
+            for k in self.kept:
+                k.settle()
+            for o in self.optimizers:
+                o.settle()
+            for slot in range(len(self.arrays)):
+                self.arrays[slot] = None
+            self.seen = []
+            self.ids.clear()
+
+    def _miss(self) -> Any:
+        """A guard does not hold: Python finds all as it should be."""
+        self.settle()
+        self._let_go()
+        return MISS
+
+    def _let_go(self) -> None:
+        """Of the arrays of a call that does not run."""
+        for slot in self.arguments.slots:
+            self.arrays[slot] = None

@@ -1,0 +1,200 @@
+"""What a function can reach by name: its modules, optimizers and tensors, and the places where it finds them.
+
+A function that skips its Python does not look its variables up any more, so somebody has to notice when one of them stands for
+something else: a global, a variable of a closure, an attribute, an element of a list. `Reach` walks once over all of it and
+notes the places. Modules count their changes; only when the count has moved are they compared with what they were.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ..eager.nn.hooks import EVERYWHERE
+from ..eager.nn.module import Module
+from ..eager.optim.optimizer import Optimizer
+from ..eager.tensor import Tensor
+from .trace import alike
+
+PLAIN = (int, float, bool, str, bytes, complex, type(None))
+SKIPPED = (type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic, *PLAIN)
+LIBRARY = __name__.rpartition(".tracer")[0] + "."
+OTHERS = {*sys.stdlib_module_names, "numpy", "cupy"}
+MOST = 100_000  # objects: more is not looked through
+_OWN = {"_version_number", "_parameters", "_buffers", "_modules"}  # of a module, compared by themselves or not at all
+
+
+class NotPureError(Exception):
+    """Why Python cannot be skipped."""
+
+
+class Reach:
+    """What some objects lead to."""
+
+    def __init__(self, *starts: Any) -> None:
+        self.modules: list[Module] = []
+        self.optimizers: list[Optimizer] = []
+        self.tensors: dict[int, Tensor] = {}
+        self.cells: list[tuple[Any, Any]] = []  # variables of closures, and what they hold
+        self.names: list[tuple[dict[str, Any], str, Any]] = []  # a namespace, a name in it, what it stands for
+        self.lists: list[tuple[Any, Any]] = []  # lists and dicts, and copies of them
+        self.seen: dict[int, Any] = {}
+        stack = list(starts)
+        while stack:
+            x = stack.pop()
+            if isinstance(x, SKIPPED) or id(x) in self.seen:
+                continue
+            self.seen[id(x)] = x
+            if len(self.seen) > MOST:
+                raise NotPureError(f"it can reach more than {MOST} objects")
+            stack.extend(self._parts(x))
+
+    def _parts(self, x: Any) -> Iterable[Any]:
+        if isinstance(x, Tensor):
+            self.tensors[id(x)] = x
+            return ()
+        if isinstance(x, Module):
+            self.modules.append(x)
+            rest = [v for k, v in x.__dict__.items() if k not in _OWN]
+            own = (*x._parameters.values(), *x._buffers.values(), *x._modules.values())
+            return [*own, *rest, *methods_of(type(x))]
+        if isinstance(x, Optimizer):
+            self.optimizers.append(x)
+            held = [v for values in x.state.values() if isinstance(values, dict) for v in values.values()]
+            return [*[p for g in x.param_groups for p in g["params"]], *held]
+        if isinstance(x, types.FunctionType):
+            return self._function(x)
+        if isinstance(x, types.MethodType):
+            return x.__self__, x.__func__
+        if isinstance(x, functools.partial):
+            return x.func, x.args, x.keywords
+        if isinstance(x, (list, dict)):
+            values = list(x.values() if isinstance(x, dict) else x)
+            if any(isinstance(v, (Tensor, Module, Optimizer)) for v in values):
+                self.lists.append((x, x.copy()))
+            return values
+        if isinstance(x, (tuple, set, frozenset)):
+            return x
+        return self._attributes(x)
+
+    def _function(self, x: types.FunctionType) -> Iterable[Any]:
+        if of_others(x.__module__):
+            return ()
+        found: list[Any] = [x.__defaults__, x.__kwdefaults__, getattr(x, "__wrapped__", None)]
+        for cell in x.__closure__ or ():
+            try:
+                held = cell.cell_contents
+            except ValueError:
+                continue  # empty
+            self.cells.append((cell, held))
+            found.append(held)
+        space = x.__globals__
+        for name in names_of(x.__code__):
+            if name in space and not isinstance(space[name], (type, types.ModuleType, types.BuiltinFunctionType)):
+                self.names.append((space, name, space[name]))
+                found.append(space[name])
+        return found
+
+    def _attributes(self, x: Any) -> Iterable[Any]:
+        """The attributes of a user's object."""
+        fields = getattr(x, "__dict__", None)
+        if type(fields) is dict and isinstance(fields.get("function"), types.FunctionType) and of_others(type(x).__module__):
+            return (x.function,)  # a compiled one
+        if type(fields) is not dict or of_others(type(x).__module__):
+            return ()
+        self.names += [(fields, name, value) for name, value in fields.items() if not isinstance(value, PLAIN)]
+        return [*fields.values(), *methods_of(type(x))]
+
+    def same_names(self) -> bool:
+        """Whether all names stand for what they stood for."""
+        for cell, held in self.cells:
+            if cell.cell_contents is not held and not equal(cell.cell_contents, held):
+                return False
+        for space, name, held in self.names:
+            found = space.get(name, Reach)
+            if found is not held and not equal(found, held):
+                return False
+        return True
+
+    def holds(self, t: Tensor) -> bool:
+        """Whether a tensor can be reached."""
+        return id(t) in self.tensors
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two plain values are the same; other objects are not the same unless they are one."""
+    return isinstance(a, PLAIN) and isinstance(b, PLAIN) and alike(a, b)
+
+
+def of_others(name: str | None) -> bool:
+    """Whether a module is this library's, Python's or an array library's."""
+    name = name or ""
+    return name.startswith(LIBRARY) or (name.partition(".")[0] in OTHERS and name != "__main__")
+
+
+def methods_of(cls: type) -> list[Any]:
+    """The functions of a user's class."""
+    return [inspect.unwrap(f) for c in cls.__mro__ if not of_others(c.__module__) for f in vars(c).values() if callable(f)]
+
+
+def names_of(code: types.CodeType) -> set[str]:
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= names_of(constant)
+    return names
+
+
+# ---- modules
+
+
+def frozen(x: Any) -> Any:
+    """A copy of nested containers, to compare with later."""
+    if isinstance(x, dict):
+        return {k: frozen(v) for k, v in x.items()}
+    return [frozen(v) for v in x] if isinstance(x, (list, tuple)) else x
+
+
+def unchanged(x: Any, was: Any) -> bool:
+    """Whether something is what it was when it was frozen: plain values equal, all else the same objects."""
+    if isinstance(x, dict):
+        return isinstance(was, dict) and list(x) == list(was) and all(unchanged(v, was[k]) for k, v in x.items())
+    if isinstance(x, (list, tuple)):
+        return isinstance(was, list) and len(x) == len(was) and all(map(unchanged, x, was))
+    return x is was or equal(x, was)
+
+
+def settings_of(module: Module) -> dict[str, Any]:
+    return {k: v for k, v in module.__dict__.items() if k != "_version_number"}
+
+
+class Settings:
+    """Modules as they were."""
+
+    def __init__(self, modules: Iterable[Module]) -> None:
+        self.modules = list(modules)
+        self.versions = [m._version_number for m in self.modules]
+        self.fields = [frozen(settings_of(m)) for m in self.modules]
+        self.everywhere = dict(EVERYWHERE)
+
+    def hold(self) -> bool:
+        """Whether they are so still. What was changed and changed back counts as unchanged."""
+        for i, module in enumerate(self.modules):
+            if module._version_number != self.versions[i]:
+                if not unchanged(settings_of(module), self.fields[i]):
+                    return False
+                self.versions[i] = module._version_number
+        return self.everywhere == EVERYWHERE
+
+    def changed_by_itself(self) -> Module | None:
+        """A module that is not what it was, if there is one."""
+        for module, was in zip(self.modules, self.fields, strict=True):
+            if not unchanged(settings_of(module), was):
+                return module
+        return None
