@@ -43,6 +43,18 @@ class Native:
     run: Program
     texts: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        """The steps, as loops."""
+        rows = []
+        for x in self.launches:
+            what = (
+                ""
+                if x.node is None
+                else f"{', '.join(x.node.results)} = {x.node.op.name}({', '.join(map(str, x.node.values()))})\n"
+            )
+            rows.append(f"# step {x.step.number}\n{what}{'' if x.nest is None else x.nest}")
+        return "\n".join(rows)
+
 
 def native(graph: Graph, slots: int, plain: Program) -> Native:
     """The program of a graph; a list of so many arrays will be given. `plain` runs while another thread runs this one."""

@@ -1,11 +1,14 @@
-"""Who makes fast programs of segments. A segment runs as a plain program at first; when it runs again, it is worth compiling.
+"""Who makes fast programs of segments, and whether they are faster.
 
-`codegen` enters itself here, so that the tracer need not know it.
+`codegen` enters itself here, so that the tracer need not know it. A segment's first run makes its native program; with
+`background=True` that happens beside, and the plain program runs meanwhile. A few runs later both have been measured, and the
+quicker one stays.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from time import perf_counter
@@ -19,6 +22,8 @@ from .trace import WRITTEN, Break, Trace
 BACKENDS = ("auto", "llvm", "plain")
 Generator = Callable[[Trace, int, int, frozenset[int], Program], Any]  # gives what has a `run`
 GENERATORS: dict[str, Generator] = {}
+TRIALS = 4  # runs of the native program, the first of which does not count, before the plain one is measured
+MARGIN = 1.2  # how much slower it may seem: a run of the plain program says little, and the same results twice are worth more
 
 
 def backend_of(wanted: str) -> str:
@@ -31,42 +36,75 @@ def backend_of(wanted: str) -> str:
 
 
 class Warming:
-    """The program of a segment that has not run often: the next one it is given may be a fast one."""
+    """The program of a segment that is new: it puts a better one in its own place."""
 
     def __init__(self, segment: Any, function: Any, trace: Trace, start: int, stop: int, keep: frozenset[int]) -> None:
         self.segment = segment
         self.function = function
         self.given = (trace, start, stop, keep)
         self.plain: Program = segment.run
-        self.runs = 0
+        self.native: Program | None = None
+        self.thread: threading.Thread | None = None
+        self.times: list[float] = []
 
     def __call__(self, arrays: list[Any], scalars: list[Any]) -> None:
-        self.runs += 1
-        if self.runs > 1:
-            self.segment.run = self.generated()
-            self.segment.run(arrays, scalars)
-        else:
-            self.plain(arrays, scalars)
-
-    def generated(self) -> Program:
-        """Native code, or the plain program if there is none, with one warning."""
-        trace, start, stop, _ = self.given
-        generate = GENERATORS.get(backend_of(self.function.backend))
-        end = trace.entries[stop]
-        shown = type(end) is Break and end.reason is WRITTEN  # arrays may share memory
-        if generate is None or shown or not calls(trace, start, stop):
-            return self.plain
+        if self.native is None:
+            if not self.ready():
+                self.plain(arrays, scalars)
+                return
+            if self.native is None:
+                self.settle(self.plain, self.segment.told)
+                self.plain(arrays, scalars)
+                return
+        program = self.native if len(self.times) < TRIALS else self.plain
         began = perf_counter()
-        try:
-            self.segment.native = generate(*self.given, self.plain)
-        except GraphError as reason:
-            why = str(reason)
-            logged("code", f"{self.function.name} stays plain", lambda: why)
-            return self.plain
-        except Exception as reason:
-            if os.environ.get("TAPEJIT_STRICT_BACKEND"):
-                raise
-            warnings.warn(f"[compile] {self.function.name} runs without native code: {reason}", RuntimeWarning, stacklevel=2)
-            return self.plain
-        self.function.compiling(perf_counter() - began, "replay")
-        return self.segment.native.run  # type: ignore[no-any-return]
+        program(arrays, scalars)
+        self.times.append(perf_counter() - began)
+        if len(self.times) > TRIALS:
+            self.decide(min(self.times[1:TRIALS]), self.times[-1])
+
+    def ready(self) -> bool:
+        """Whether the native program is there, or it is known that there is none."""
+        if not self.function.background:
+            self.generate()
+            return True
+        if self.thread is None:
+            self.thread = threading.Thread(target=self.generate, name="tapejit-compile", daemon=True)
+            self.thread.start()
+        return not self.thread.is_alive()
+
+    def decide(self, native: float, plain: float) -> None:
+        quicker = native <= plain * MARGIN
+        told = f"native code: {1e6 * native:.0f} us a run, {1e6 * plain:.0f} us without"
+        assert self.native is not None
+        self.settle(self.native if quicker else self.plain, told if quicker else told + ", so it is not used")
+
+    def settle(self, program: Program, told: str) -> None:
+        self.segment.run = program
+        self.segment.told = told
+
+    def generate(self) -> None:
+        """Make the native program; without one there is a reason, and a warning if it is nobody's intention."""
+        trace, start, stop, _ = self.given
+        name, backend = self.function.name, backend_of(self.function.backend)
+        end = trace.entries[stop]
+        if backend not in GENERATORS:
+            self.segment.told = f"a plain program: the backend is {backend}"
+        elif type(end) is Break and end.reason is WRITTEN:
+            self.segment.told = "a plain program: its arrays may share memory"
+        elif not calls(trace, start, stop):
+            self.segment.told = "nothing to run"
+        else:
+            began = perf_counter()
+            try:
+                self.segment.native = GENERATORS[backend](*self.given, self.plain)
+                self.native = self.segment.native.run
+            except GraphError as reason:
+                self.segment.told = f"a plain program: {reason}"
+            except Exception as reason:
+                self.segment.told = f"a plain program, as generating code failed: {reason}"
+                if os.environ.get("TAPEJIT_STRICT_BACKEND"):
+                    raise
+                warnings.warn(f"[compile] {name} runs without native code: {reason}", RuntimeWarning, stacklevel=2)
+            self.function.compiling(perf_counter() - began, "replay")
+            logged("code", f"{name}: {self.segment.told or 'native code'}", lambda: str(self.segment.native or ""))

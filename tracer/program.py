@@ -65,6 +65,8 @@ class Segment:
         self.tops = tops  # the plans of their nodes
         self.order = in_order(tops)
         self.run = make_program(trace, start, stop, keep)
+        self.native: Any = None  # the generated program, if there is one
+        self.told = ""  # how it runs, in words
         written = writes(trace, start, stop).items()
         self.writes = [(root, count, trace.owners.get(root)) for root, count in written]  # with the value that brought it
         self.writes_inside = any(owner is None for _, _, owner in self.writes)
