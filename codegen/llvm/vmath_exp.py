@@ -130,7 +130,7 @@ def exp_within(f: Function, x: Value) -> Value:
 
 def near_one(f: Function, r: Value) -> Value:
     """exp for |r| < 0.35."""
-    return f.add(above_one(f, r), number(1.0, r))
+    return horner(f, r, (*EXP[r.type.scalar], 1.0, 1.0))
 
 
 def above_one(f: Function, r: Value) -> Value:
