@@ -23,7 +23,7 @@ from .windows import Array, Ints, Windows
 
 BANDS = 8  # pieces that there are at least, if there is enough work
 PIECE = 1 << 18  # multiplications that are worth handing to another thread
-WRITTEN = 256  # products that are written out in a tile's innermost loop, at most
+WRITTEN = 60  # products that are written out in a tile's innermost loop, at most
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,10 @@ class Gradient:
         return best[1], best[2]
 
     def emit(self, module: Module, name: str) -> Kernel:
-        partial, sample = self.groups * self.m * self.weights, self.windows.elements
+        size = BYTES[self.scalar]
+        shared = self.pieces * self.groups * self.m * self.weights * size
         phases = (self.compute(module, name), self.add_up(module, f"{name}_sum"))
-        return Kernel(
-            phases, aligned(partial * self.pieces), aligned(self.windows.elements * self.samples * BYTES[self.scalar])
-        )
+        return Kernel(phases, aligned(shared), aligned(self.samples * self.windows.elements * size))
 
     # ---- the sums of some samples
 
