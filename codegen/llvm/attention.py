@@ -105,7 +105,7 @@ class _Forward:
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
         query = moved(f, matrix(f, spec.query, at, spec.scalar), first, spec.scalar)
-        query = query if plan.even else copied(f, plan, query, count, spec.width, self.queries)
+        query = (vectors_in if plan.even else copied)(f, plan, query, count, spec.width, self.queries)
         sight = Sight(f, plan, at, first)
         if self.single:
             self.keys_from(integer(0), tiles, query, values, sight)

@@ -70,7 +70,7 @@ class _Sums:
         self.plan, spec = plan, plan.spec
         wanted = ((spec.of_key, spec.width), (spec.of_value, spec.value_width))
         self.parts = [(result, width) for result, width in wanted if result is not None]
-        whole = all(result.strides[-1] == 1 and width % plan.lanes == 0 for result, width in self.parts)
+        whole = all(plan.readable(result.strides[-2], result.strides[-1], width) for result, width in self.parts)
         self.direct = plan.shares == 1 and spec.seen % plan.rows == 0 and whole
         self.height = rounded(spec.seen, plan.rows)
         self.elements = 0 if self.direct else sum(self.height * rounded(width, plan.lanes) for _, width in self.parts)
@@ -281,7 +281,7 @@ class _Backward:
     def of_query(self, out: Rows, count: Value, tiles: Value, key: Rows, sight: Sight) -> None:
         """Slopes times keys, to the result itself if it is whole tiles."""
         f, plan, spec, scalar = self.f, self.plan, self.spec, self.plan.scalar
-        direct = plan.even and out.column == 1 and spec.width % plan.lanes == 0
+        direct = plan.even and plan.readable(out.row, out.column, spec.width)
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             depth = sight.seen_by(f.add(row, integer(plan.rows - 1)))

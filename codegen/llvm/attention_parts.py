@@ -21,6 +21,8 @@ from .vmath_exp import exp_within
 from .vmath_parts import at_least
 
 _LINE = 64  # bytes that memory is fetched by
+_MANY_KEYS = 256  # from here on, copying rows once costs less than reading them where they are again and again
+_SAME_PLACES = 2048  # bytes: rows at a multiple of this from each other use a few sets of the first cache only
 _PIECES = 8  # that a kernel has at least, if there are blocks enough
 _LOWEST = {"float": -87.0, "double": -708.0}  # where exp is just not subnormal
 _BLOCK = 4  # tiles of rows in a block of queries
@@ -103,6 +105,12 @@ class Plan:
     def even(self) -> bool:
         """Whether all rows of queries are in whole tiles, so that they can be read where they are."""
         return self.spec.queries % self.rows == 0
+
+    def readable(self, row: int, column: int, width: int) -> bool:
+        """Whether tiles may work on vectors of rows where they are. They had better not if the rows share few places of the
+        cache, or take many pages."""
+        crowded = self.spec.seen >= _MANY_KEYS or row * BYTES[self.scalar] % _SAME_PLACES == 0
+        return column == 1 and width % self.lanes == 0 and not crowded
 
     @property
     def pieces(self) -> int:
@@ -302,8 +310,8 @@ def copied(f: Function, plan: Plan, source: Rows, count: Value, width: int, room
 
 def vectors_in(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
     """Rows that a tile can read vectors of: as they are, or copied."""
-    whole = source.column == 1 and width % plan.lanes == 0
-    return source if whole else copied(f, plan, source, count, width, room)
+    readable = plan.readable(source.row, source.column, width)
+    return source if readable else copied(f, plan, source, count, width, room)
 
 
 def ahead(f: Function, plan: Plan, rows: Rows, count: int, width: int, to_write: bool = False) -> None:
