@@ -62,16 +62,19 @@ def variables(folder: Path) -> dict[str, str]:
 
 
 class Entrant:
-    """A variant with a number of threads (0: its own choice), its process, and what was measured of it."""
+    """A variant in one of its ways, with a number of threads (0: its own choice), its process, and what was measured of it."""
 
-    def __init__(self, variant: str, threads: int, workload: str, options: Any, folder: Path) -> None:
+    def __init__(self, variant: str, way: str, threads: int, workload: str, options: Any, folder: Path) -> None:
         self.variant, self.threads = variant, threads
+        self.label = ", ".join(
+            [NAMES[variant], *([way] if way != variant else []), *([f"{threads} threads"] if threads else [])]
+        )
         environment = variables(folder) | (MALLOC if variant in PEERS else {})
         python = options.jax_python if variant == "jax" else sys.executable
-        self.launch = lambda: Worker(__file__, variant, workload, str(threads), python=python, variables=environment)
+        self.launch = lambda: Worker(__file__, way, workload, str(threads), python=python, variables=environment)
         self.steps = options.steps
         self.worker: Worker | None = None
-        self.figures: dict[str, Any] = {"threads": threads}
+        self.figures: dict[str, Any] = {"way": way, "threads": threads}
         self.times: list[float] = []
 
     def ask(self, **request: Any) -> Any:
@@ -147,11 +150,12 @@ def agree(losses: dict[str, list[float]]) -> float:
 
 
 def entrants(workload: str, variants: list[str], options: Any, folder: Path) -> list[Entrant]:
-    """PyTorch takes part with each number of threads, as more may be slower: its best counts."""
+    """PyTorch takes part with each number of threads, as more may be slower, and compiled in two ways: its best counts."""
     made = []
     for variant in variants:
         counts = range(THREADS, 0, -1) if variant in ("torch", "compile") else [0]
-        made += [Entrant(variant, n, workload, options, folder) for n in counts]
+        ways = ("compile-step", "compile-loss") if variant == "compile" else (variant,)
+        made += [Entrant(variant, way, n, workload, options, folder) for way in ways for n in counts]
     return made
 
 
@@ -172,16 +176,15 @@ def say(text: str) -> None:
 def race(workload: str, racing: list[Entrant], options: Any) -> dict[str, Any]:
     losses: dict[str, list[float]] = {}
     for e in list(racing):
-        say(f"{workload}: starting {NAMES[e.variant]}")
-        label = f"{NAMES[e.variant]}, {e.threads} threads" if e.threads else NAMES[e.variant]
+        say(f"{workload}: starting {e.label}")
         try:
-            losses[label] = e.start(twice=e.variant in COLD and e.threads in (0, THREADS) and not options.no_warm)
+            losses[e.label] = e.start(twice=e.variant in COLD and e.threads in (0, THREADS) and not options.no_warm)
         except UselessError as failure:
             if e.variant in OURS:
                 raise
             racing.remove(e)
             e.close()
-            print(f"\n{workload} without {label}: {failure}")
+            print(f"\n{workload} without {e.label}: {failure}")
     row: dict[str, Any] = {"workload": workload, "steps": len(next(iter(losses.values()))) - 1, "difference": agree(losses)}
     needed = DATA[workload]().bytes_needed
     copies = []
@@ -199,13 +202,14 @@ def race(workload: str, racing: list[Entrant], options: Any) -> dict[str, Any]:
 
 
 def quickest(racing: list[Entrant]) -> dict[str, Any]:
-    """Of each variant, the number of threads with which it was quickest; its first steps are those with all threads."""
+    """Of each variant, the way and the number of threads that were quickest; first steps are that way's on all threads."""
     found: dict[str, Any] = {}
     for e in racing:
         figures = e.finish()
         if e.variant in found:
             slower = figures["best"] >= found[e.variant]["best"]
-            starts = {k: v for k, v in found[e.variant].items() if k in ("cold", "warm")}
+            same = found[e.variant]["way"] == figures["way"]
+            starts = {k: v for k, v in found[e.variant].items() if same and k in ("cold", "warm")}
             figures = found[e.variant] if slower else figures | starts
         found[e.variant] = figures
     return found
