@@ -16,7 +16,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Node
+from .bounds import WITHIN, any_of, looked_at
 from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
 from .index import ZERO, Index, atom, flattened, unflattened, var
 from .lower import Place, definition_of, dtype_of, lowerable, scattered, scatters
@@ -24,6 +26,7 @@ from .prepare import REDUCTIONS, Prepared
 
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
 MOST_OPS, MOST_LEAVES = 8, 4  # of an expression that is computed again by each reader
+MANY = 1 << 15  # indices that are looked at by all threads
 LONGEST = 64  # ops of an expression that has one reader
 
 
@@ -95,11 +98,14 @@ class Step:
     reads: set[str] = field(default_factory=set)  # values in memory
     cache: dict[Any, Expr] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)  # inputs whose memory is written
+    check: str = ""  # the value that says whether the program has to stop here
 
     @property
     def open(self) -> bool:
         """Whether others may join."""
-        return self.domain is not None and not any(m.kind == "scatter" for m in self.members.values())
+        if self.domain is None or self.check:
+            return False
+        return not any(m.kind == "scatter" for m in self.members.values())
 
 
 class Schedule:
@@ -156,7 +162,7 @@ class Schedule:
     def fusable(self, node: Node) -> bool:
         if node.op.name in REDUCTIONS:
             return reducible(node, self.forms)
-        return lowerable(node, self.forms) or scatters(node, self.forms)
+        return lowerable(node, self.forms) or scatters(node, self.forms) or node.op is WITHIN
 
     # ---- placing
 
@@ -168,6 +174,8 @@ class Schedule:
                 self.home[node.results[0]] = -1
             elif node.op.name in REDUCTIONS and reducible(node, self.forms):
                 self.place_reduction(node)
+            elif node.op is WITHIN:
+                self.place_check(node)
             elif scatters(node, self.forms):
                 self.place_scatter(node)
             elif not lowerable(node, self.forms):
@@ -407,6 +415,30 @@ class Schedule:
         step.reads |= value.reads.union(*[e.reads for e in picked(index)])
         self.note(name, node, f"step {step.number}: loops of its own over what is added")
         self.settle(step, node, name)
+
+    def place_check(self, node: Node) -> None:
+        """Loops of their own over indices: the program may have to stop after them. Many are looked at by all threads."""
+        good, bad = node.results
+        shape = self.forms[good].shape
+        rows = math.prod(shape[:-1]) if math.prod(shape) >= MANY else 1
+        domain = Domain(rows, math.prod(shape) // rows)
+        step = Step(len(self.steps), domain, decided=True, shape=shape, check=bad)
+        self.steps.append(step)
+        place = unflattened(domain.flat, shape)
+        index, wrong = looked_at(self.exprs, Reading(self, step).get(node.operands[0], place, ()), node.attrs)
+        step.members[good] = Member(node, good, 0, "element", index)
+        if rows == 1:
+            step.members[bad] = Member(any_of(node), bad, 0, "total", wrong)
+        else:
+            of_row = f"{bad} of row"
+            self.forms[of_row] = contiguous((rows,), self.forms[bad].dtype, self.forms[bad].where)
+            step.members[of_row] = Member(any_of(node), of_row, 0, "total", wrong)
+            step.members[bad] = Member(any_of(node), bad, 0, "down", self.exprs.total(of_row, "bool"))
+        step.reads |= index.reads
+        self.kept.add(bad)
+        self.note(good, node, f"step {step.number}: a look at all indices, before they are used")
+        for name in node.results:
+            self.settle(step, node, name)
 
     # ---- what is not loops
 

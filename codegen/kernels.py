@@ -30,6 +30,7 @@ class Launch:
     operands: dict[str, tuple[str, int, tuple[int, ...]]] = field(default_factory=dict)  # as buffer, offset, strides
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
+    check: str = ""  # the buffer that says whether the program has to stop here
 
 
 def contraction(node: Node, schedule: Schedule) -> Domain | None:
@@ -82,6 +83,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         assert nest is not None
         found = Launch(step, "nest", None, nest, nest.buffers(), numbers_of(nest))
         found.reads = {e.data[0] for e in nest.loads()}
+        found.check = step.check
     else:
         kind = "product" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
         operands = {x: strided(schedule, x) for x in dict.fromkeys(node.values())}

@@ -437,14 +437,9 @@ def arange(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -
 # ---- picked by indices
 
 
-def pick(reader: Reader, name: str, place: Place, guard: Guard, size: int, wraps: bool = False) -> Index:
-    """An index that is an element of a tensor of indices; negative ones count from the end where `wraps`."""
-    exprs = reader.exprs
-    found = exprs.cast(reader.get(name, place, guard), "int64")
-    if wraps:
-        negative = exprs.op("lt", "bool", found, exprs.const(0, "int64"))
-        found = exprs.where(negative, exprs.op("add", "int64", found, exprs.const(size, "int64")), found)
-    return atom(Picked(found, size))
+def pick(reader: Reader, name: str, place: Place, guard: Guard, size: int) -> Index:
+    """An index that is an element of a tensor of indices, which were looked at: see bounds.py."""
+    return atom(Picked(reader.exprs.cast(reader.get(name, place, guard), "int64"), size))
 
 
 @define("embedding")
@@ -473,7 +468,7 @@ def index(reader: Reader, node: Node, which: int, place: Place, guard: Guard) ->
     for d, n in enumerate(shape):
         if d in dims:
             i = indices[dims.index(d)]
-            inner.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), guard, n, wraps=True))
+            inner.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), guard, n))
         else:
             inner.append(next(rest))
     return reader.get(x, tuple(inner), guard)
@@ -538,7 +533,7 @@ def scattered(reader: Reader, node: Node, place: Place) -> tuple[Expr, Place]:
     for d, n in enumerate(shape):
         if d in dims:
             i = indices[dims.index(d)]
-            where.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), (), n, wraps=True))
+            where.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), (), n))
         else:
             where.append(next(rest))
     return value, tuple(where)

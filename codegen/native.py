@@ -18,7 +18,7 @@ from ..tracer.graph import Form, Graph, GraphError
 from ..tracer.interpret import run_op
 from ..tracer.trace import Number
 from .kernels import Launch, kept, launches, scheduled
-from .llvm.assemble import Kernels, Made, Steps, Table, aligned, built
+from .llvm.assemble import FAILED, Kernels, Made, Steps, Table, aligned, built
 from .llvm.entry import Binding, bind
 from .llvm.target import host
 from .plan import Arena, Life, planned
@@ -112,6 +112,9 @@ class Build:
                 name = f"shared {launch.step.number}"
                 first[name] = last[name] = i
                 sizes[name] = made.kernel.shared
+        for i in reversed(range(len(self.steps) - 1)):  # flags are looked at after the last of several checks
+            if self.steps[i].check and self.steps[i + 1].check:
+                last[self.steps[i].check] = last[self.steps[i + 1].check]
         return planned([Life(n, sizes[n], first[n], last[n]) for n in first])
 
     def finished(self, decisions: list[str]) -> Native:
@@ -161,6 +164,8 @@ class Build:
     def table(self) -> tuple[Table, Binding]:
         table = Table()
         bound = [*self.inputs.items(), *[(v, self.slots + i) for v, i in self.outputs.items()]]
+        if any(x.check for x in self.steps):
+            bound.append((FAILED, self.slots + len(self.outputs)))
         for i, (name, _) in enumerate(bound):
             table.slots[name] = i
         numbers = sorted({n for m in self.made if m is not None for n in m.numbers})
@@ -178,28 +183,43 @@ class Build:
 
     def runner(self, programs: list[Any]) -> Program:
         """The function that makes room for outputs, runs, and hands out, as straight Python."""
-        space: dict[str, Any] = {"empty": np.empty, "plain": self.plain}
+        space: dict[str, Any] = {"empty": np.empty, "zeros": np.zeros, "plain": self.plain}
         lines = ["def run(a, s):"]
+        lines += [f"    old{i} = a[{i}].copy(order='K')" for i in self.in_danger()]
+        failed = [f"del a[{self.slots}:]", *[f"a[{i}][...] = old{i}" for i in self.in_danger()], "return plain(a, s)"]
         form_of = {v: self.forms[o.value] for o, v in self.work.outputs}
         for value in self.outputs:
             lines.append(f"    a.append({made_like(form_of[value], value, space)})")
+        checked = any(x.check for x in self.steps)
+        if checked:
+            lines.append("    a.append(zeros((), '?'))")
         for i, program in enumerate(programs):
             space[f"p{i}"] = program
-            lines.append(f"    if not p{i}(a, s):")
-            lines.append(f"        del a[{self.slots}:]")
-            lines.append("        return plain(a, s)")
+            if isinstance(program, Opaque):  # what it raises, the plain program raises in the right place
+                lines += ["    try:", f"        p{i}(a, s)", "    except Exception:"]
+            else:
+                stopped = f" or a[{self.slots + len(self.outputs)}]" if checked else ""
+                lines.append(f"    if not p{i}(a, s){stopped}:")
+            lines += [f"        {line}" for line in failed]
         for k, (o, value) in enumerate(self.work.outputs):
             view = f"a[{self.inputs[value] if value in self.inputs else self.slots + self.outputs[value]}]"
             for j, (op, attrs, index) in enumerate(o.chain):
                 space[f"v{k}_{j}"] = shown(op, attrs)
                 view = f"v{k}_{j}({view})" + ("" if index is None else f"[{index}]")
             lines.append(f"    a[{o.slot}] = {view}")
-        if self.outputs:
+        if self.outputs or checked:
             lines.append(f"    del a[{self.slots}:]")
         if len(lines) == 1:
             lines.append("    pass")
         exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
         return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], self.plain)
+
+    def in_danger(self) -> list[int]:
+        """Slots of inputs that are written before something that may still fail."""
+        last = max(
+            (i for i, (x, made) in enumerate(zip(self.steps, self.made, strict=True)) if x.check or made is None), default=0
+        )
+        return sorted({self.inputs[b] for x in self.steps[:last] for b in x.writes if b in self.inputs})
 
 
 def one_at_a_time(run: Program, plain: Program) -> Program:

@@ -15,6 +15,7 @@ from ..eager.ops.movement import CLONE, VIEW
 from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Graph, Input, Node, Operand, Output, WriteBack
 from ..tracer.passes import equal, key
+from .bounds import guarded
 from .expand import CPU, SAME, expanded
 
 REDUCTIONS = {"sum", "prod", "amax", "amin", "all", "any"}
@@ -57,7 +58,7 @@ def prepared(graph: Graph, kept: Callable[[Node], bool]) -> Prepared:
     backs = [(w, ends.own(w.value, w.input.name)) for w in graph.write_backs]
     outputs = [(o, o.value if o.value in outside else ends.own(o.value)) for o in graph.outputs]
     wanted = {v for _, v in outputs} | {v for _, v in backs}
-    return Prepared(graph.inputs, needed(nodes, wanted), forms, outputs, backs)
+    return Prepared(graph.inputs, guarded(needed(nodes, wanted), forms, added), forms, outputs, backs)
 
 
 class Ends:

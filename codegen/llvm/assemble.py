@@ -25,6 +25,7 @@ from .kernel import Kernel
 from .scatter import emit_scatter
 from .target import Target
 
+FAILED = "failed"  # a flag: a check has ended the step
 MOST_SCRATCH = 1 << 20  # bytes on a thread's stack
 
 
@@ -146,7 +147,8 @@ class Steps:
         read: set[str] = set()
         written: set[str] = set()
         barriers = 0
-        for made in kernels:
+        checks: list[str] = []
+        for k, made in enumerate(kernels):
             shared = f"shared {made.launch.step.number}"
             mine = made.launch.writes | ({shared} if made.kernel.shared else set())
             if self.clash(made.launch.reads | mine, written) or self.clash(mine, read):
@@ -161,8 +163,28 @@ class Steps:
                 self.call(made, phase.function, phase.pieces, shared)
             read |= made.launch.reads
             written |= mine
+            if made.launch.check:
+                checks.append(made.launch.check)
+                if k + 1 == len(kernels) or not kernels[k + 1].launch.check:
+                    self.barrier()
+                    barriers += 1
+                    self.stop_if(checks)
+                    read, written, checks = set(), set(), []
         f.back()
         return barriers
+
+    def stop_if(self, checks: list[str]) -> None:
+        """End the step, in all threads, where a check says so; whoever runs it finds that in the buffer `FAILED`."""
+        f, bad = self.f, constant(0, Type("i8"))
+        for name in checks:
+            bad = f.or_(bad, f.load(self.address(name, 0), Type("i8")))
+        stop, go_on = f.name_for("stop"), f.name_for("good")
+        f.branch(f.compare("ne", bad, constant(0, bad.type)), stop, go_on)
+        f.label(stop)
+        with f.when(f.compare("eq", f.params[1], constant(0, I64))):
+            f.store(constant(1, Type("i8")), self.address(FAILED, 0))
+        f.back()
+        f.label(go_on)
 
     def clash(self, a: set[str], b: set[str]) -> bool:
         return not a.isdisjoint(b) or any(self.arena.overlap(x, y) for x in a for y in b)
