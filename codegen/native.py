@@ -109,9 +109,8 @@ class Build:
                 last[name] = i
                 sizes[name] = self.forms[name].nbytes
             if made is not None and made.kernel.shared:
-                name = f"shared {launch.step.number}"
-                first[name] = last[name] = i
-                sizes[name] = made.kernel.shared
+                first[made.shared] = last[made.shared] = i
+                sizes[made.shared] = made.kernel.shared
         for i in reversed(range(len(self.steps) - 1)):  # flags are looked at after the last of several checks
             if self.steps[i].check and self.steps[i + 1].check:
                 last[self.steps[i].check] = last[self.steps[i + 1].check]

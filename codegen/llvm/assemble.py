@@ -1,8 +1,8 @@
 """A whole program as native code: kernels, each emitted once, and a step function that all threads run together.
 
-The step function calls the phases of the kernels in their order, each thread with its share of the pieces. Between two kernels
-there is a barrier only if one needs what the other makes, or would overwrite what it reads. Ops without a kernel are called in
-Python: there the step ends, and another one goes on after it.
+The step function calls the phases of the kernels in rounds, each thread with its share of the pieces, with a barrier between
+two rounds. Phases are in one round if none needs what another makes, or would overwrite what it reads: the updates of all
+parameters by an optimizer are one. Ops without a kernel are called in Python: there the step ends, and another one goes on.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from . import jit, threads
 from .builder import I64, PTR, Module, Type, Value, constant
 from .contract import attention_of, emit_attention, emit_product, spec_of
 from .emit import emit
-from .kernel import Kernel
+from .kernel import Kernel, Phase
 from .scatter import emit_scatter
 from .target import Target
 
 FAILED = "failed"  # a flag: a check has ended the step
 MOST_SCRATCH = 1 << 20  # bytes on a thread's stack
+MANY = 8  # pieces from which a phase is shared among the threads for itself
 
 
 @dataclass
@@ -38,7 +39,11 @@ class Made:
     text: str
     args: list[tuple[str, int]]
     numbers: list[int]
-    name: str = ""
+
+    @property
+    def shared(self) -> str:
+        """The name of the memory that all threads share."""
+        return f"shared {self.launch.step.number}"
 
 
 class Kernels:
@@ -126,6 +131,41 @@ class Table:
     fixed: dict[str, int] = field(default_factory=dict)  # of constants, and of the arena: which word
 
 
+class Rounds:
+    """Puts phases into rounds, each as early as what it reads is there and nobody reads what it overwrites."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.written: dict[str, int] = {}  # of buffers: the round after which what was written is there
+        self.read: dict[str, int] = {}  # and the one after which nobody reads it any more
+        self.sharing: dict[str, list[str]] = {}
+
+    def of(self, kernels: list[Made]) -> list[list[tuple[Made, Phase]]]:
+        found: list[list[tuple[Made, Phase]]] = []
+        for made in kernels:
+            reads, writes = made.launch.reads, set(made.launch.writes)
+            if made.kernel.shared:
+                writes.add(made.shared)
+            at = max([self.latest(b, self.written) for b in reads | writes] + [self.latest(b, self.read) for b in writes])
+            for phase in made.kernel.phases:
+                if phase.pieces == 0:
+                    continue
+                while len(found) <= at:
+                    found.append([])
+                found[at].append((made, phase))
+                at += 1
+            self.read.update({b: max(at, self.read.get(b, 0)) for b in reads})
+            self.written.update({b: max(at, self.written.get(b, 0)) for b in writes})
+        return found
+
+    def latest(self, buffer: str, known: dict[str, int]) -> int:
+        """The round before which nothing may happen to a buffer, or to one that shares memory with it."""
+        if buffer not in self.sharing:
+            others = [b for b in self.arena.offsets if b != buffer and self.arena.overlap(buffer, b)]
+            self.sharing[buffer] = [buffer, *others]
+        return max(known.get(b, 0) for b in self.sharing[buffer])
+
+
 class Steps:
     """Writes step functions."""
 
@@ -136,76 +176,41 @@ class Steps:
         self.module.globals["barrier"] = "declare void @tj_barrier(ptr)"
 
     def step(self, name: str, kernels: list[Made]) -> int:
-        """A function that runs kernels; returns how many barriers it has."""
+        """A function that runs kernels; returns how many rounds it has."""
         f = self.module.function(name, [("table", PTR), ("thread", I64), ("threads", I64), ("pool", PTR)])
         self.f = f
         scratch = max((k.kernel.scratch for k in kernels), default=0)
         if scratch > MOST_SCRATCH:
             raise jit.CompileFailed(f"[compile] a kernel wants {scratch} bytes of its own for each thread")
         self.scratch = f.stack(Type("i8"), scratch) if scratch else Value("null", PTR)
-        self.words: dict[Any, Value] = {}
-        read: set[str] = set()
-        written: set[str] = set()
-        barriers = 0
-        checks: list[str] = []
-        for k, made in enumerate(kernels):
-            shared = f"shared {made.launch.step.number}"
-            mine = made.launch.writes | ({shared} if made.kernel.shared else set())
-            if self.clash(made.launch.reads | mine, written) or self.clash(mine, read):
-                self.barrier()
-                barriers += 1
-                read, written = set(), set()
-            for i, phase in enumerate(made.kernel.phases):
-                if i:
-                    self.barrier()
-                    barriers += 1
-                    read, written = set(), set()
-                self.call(made, phase.function, phase.pieces, shared)
-            read |= made.launch.reads
-            written |= mine
-            if made.launch.check:
-                checks.append(made.launch.check)
-                if k + 1 == len(kernels) or not kernels[k + 1].launch.check:
-                    self.barrier()
-                    barriers += 1
-                    self.stop_if(checks)
-                    read, written, checks = set(), set(), []
+        rounds = Rounds(self.arena).of(kernels)
+        for i, items in enumerate(rounds):
+            if i:
+                f.emit(f"call void @tj_barrier({f.params[3]})")
+            self.round(items)
         f.back()
-        return barriers
+        return len(rounds)
 
-    def stop_if(self, checks: list[str]) -> None:
-        """End the step, in all threads, where a check says so; whoever runs it finds that in the buffer `FAILED`."""
-        f, bad = self.f, constant(0, Type("i8"))
-        for name in checks:
-            bad = f.or_(bad, f.load(self.address(name, 0), Type("i8")))
-        stop, go_on = f.name_for("stop"), f.name_for("good")
-        f.branch(f.compare("ne", bad, constant(0, bad.type)), stop, go_on)
-        f.label(stop)
-        with f.when(f.compare("eq", f.params[1], constant(0, I64))):
-            f.store(constant(1, Type("i8")), self.address(FAILED, 0))
-        f.back()
-        f.label(go_on)
-
-    def clash(self, a: set[str], b: set[str]) -> bool:
-        return not a.isdisjoint(b) or any(self.arena.overlap(x, y) for x in a for y in b)
-
-    def barrier(self) -> None:
-        self.f.emit(f"call void @tj_barrier({self.f.params[3]})")
-
-    def call(self, made: Made, function: str, pieces: int, shared: str) -> None:
+    def round(self, items: list[tuple[Made, Phase]]) -> None:
+        """Phases that do not depend on each other. Each is shared among the threads; small ones are dealt out together."""
         f = self.f
+        few = sum(phase.pieces for _, phase in items if phase.pieces < MANY)
+        at = 0
+        for made, phase in items:
+            _, thread, count, _ = f.params
+            total = phase.pieces if phase.pieces >= MANY else few
+            first = f.binary("udiv", f.mul(thread, constant(total, I64)), count)
+            last = f.binary("udiv", f.mul(f.add(thread, constant(1, I64)), constant(total, I64)), count)
+            if phase.pieces < MANY:
+                first = f.intrinsic("smax", f.sub(first, constant(at, I64)), constant(0, I64))
+                last = f.intrinsic("smin", f.sub(last, constant(at, I64)), constant(phase.pieces, I64))
+                at += phase.pieces
+            with f.when(f.compare("lt", first, last)):
+                f.call(phase.function, None, *self.arguments(made), first, last)
+
+    def arguments(self, made: Made) -> list[Value]:
         args = [self.address(b, offset) for b, offset in made.args] + [self.number(n) for n in made.numbers]
-        args += [self.address(shared, 0) if made.kernel.shared else Value("null", PTR), self.scratch]
-        _, thread, count, _ = f.params
-        if pieces == 1:
-            first, last = constant(0, I64), constant(1, I64)
-            condition = f.compare("eq", thread, constant(0, I64))
-        else:
-            first = f.binary("udiv", f.mul(thread, constant(pieces, I64)), count)
-            last = f.binary("udiv", f.mul(f.add(thread, constant(1, I64)), constant(pieces, I64)), count)
-            condition = f.compare("lt", first, last)
-        with f.when(condition):
-            f.call(function, None, *args, first, last)
+        return [*args, self.address(made.shared, 0) if made.kernel.shared else Value("null", PTR), self.scratch]
 
     def word(self, place: int) -> Value:
         return self.f.once(("word", place), lambda f: f.load(f.pointer(f.params[0], place, "i64"), PTR))
