@@ -1,7 +1,9 @@
 """The gradient of a convolution's weights: dot products of the output's gradient with the input at each place of the kernel.
 
 The lanes go along the last spatial dim on both sides, so a tile is a few output channels times a few places. A piece does some
-samples; what the pieces found is added up in a second phase, always in the same order, and goes to the epilogue.
+samples, a few at a time: what a tile reads of those stays in the first cache. The tiles' sums wait in scratch memory meanwhile,
+and their lanes are added at the end. What the pieces found is added up in a second phase, always in the same order, and goes to
+the epilogue.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
 from .windows import Array, Ints, Windows
 
-PIECES = 16  # that the samples are shared out to
-SAMPLES = 512 << 10  # bytes of samples that are gone through for each tile
+PIECES = 8  # that the samples are shared out to
+NEAR = 24 << 10  # bytes of the output's gradient that a tile goes through before the next tile's turn
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,23 @@ class Gradient:
     @property
     def samples(self) -> int:
         """Of a piece."""
-        total = self.gradient.shape[0]
-        each = (self.windows.elements + math.prod(self.gradient.shape[1:])) * BYTES[self.scalar]
-        return max(1, min(math.ceil(total / PIECES), SAMPLES // each))
+        return math.ceil(self.gradient.shape[0] / PIECES)
+
+    @property
+    def together(self) -> int:
+        """Samples that are gone through at a time."""
+        each = self.tile[0] * math.prod(self.out) * BYTES[self.scalar]
+        most = max(1, NEAR // each)
+        return math.ceil(self.samples / math.ceil(self.samples / most))
 
     @property
     def pieces(self) -> int:
         return math.ceil(self.gradient.shape[0] / self.samples)
+
+    @property
+    def copies(self) -> int:
+        """Bytes of the samples' copies, in scratch memory; the sums are behind them."""
+        return aligned(self.together * self.windows.elements * BYTES[self.scalar])
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -94,51 +106,75 @@ class Gradient:
         return best[1], best[2]
 
     def emit(self, module: Module, name: str) -> Kernel:
-        size = BYTES[self.scalar]
-        shared = self.pieces * self.groups * self.m * self.weights * size
+        weights, size = self.groups * self.m * self.weights, BYTES[self.scalar]
         phases = (self.compute(module, name), self.add_up(module, f"{name}_sum"))
-        return Kernel(phases, aligned(shared), aligned(self.samples * self.windows.elements * size))
+        return Kernel(phases, aligned(self.pieces * weights * size), self.copies + weights * self.lanes * size)
 
     # ---- the sums of some samples
 
     def compute(self, module: Module, name: str) -> Phase:
         f = module.function(name, parameters(self.pointers))
         begin, end = f.params[-2:]
-        total, elements = self.gradient.shape[0], self.windows.elements
         scratch = f.params[self.pointers + 1]
+        sums = f.pointer(scratch, self.copies, "i8")
         if not self.windows.direct:
-            with f.loop(0, self.samples) as loop:
-                self.windows.clear(f, f.pointer(scratch, scaled(f, loop.index, elements), self.scalar))
+            with f.loop(0, self.together) as loop:
+                self.windows.clear(f, f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.scalar))
         with f.loop(begin, end) as piece:
             first = scaled(f, piece.index, self.samples)
-            count = f.intrinsic("smin", f.sub(constant(total, I64), first), constant(self.samples, I64))
-            if not self.windows.direct:
-                with f.loop(0, count) as loop:
-                    there = f.pointer(scratch, scaled(f, loop.index, elements), self.scalar)
-                    self.windows.fill(f, there, f.add(first, loop.index))
-            with f.loop(0, self.groups) as group:
-                high, wide = self.tile
-                partial = scaled(f, f.add(scaled(f, piece.index, self.groups), group.index), self.m * self.weights)
-                to = f.pointer(f.params[self.pointers], partial, self.scalar)
-                whole(self.m).each(f, high, lambda m, height: self.channels(f, first, count, group.index, m, height, wide, to))
+            last = f.intrinsic("smin", f.add(first, constant(self.samples, I64)), constant(self.gradient.shape[0], I64))
+            weights = self.groups * self.m * self.weights
+            with f.loop(0, weights) as loop:
+                f.store(constant(0, self.kind), f.pointer(sums, scaled(f, loop.index, self.lanes), self.scalar))
+            with f.loop(first, last, self.together) as some:
+                count = f.intrinsic("smin", f.sub(last, some.index), constant(self.together, I64))
+                self.few(f, some.index, count, scratch, sums)
+            there = f.pointer(f.params[self.pointers], scaled(f, piece.index, weights), self.scalar)
+            whole(weights).each(f, self.lanes, lambda index, size: self.collect(f, sums, there, index, size))
         f.back()
         return Phase(name, self.pieces)
+
+    @property
+    def kind(self) -> Type:
+        return Type(self.scalar, self.lanes)
+
+    def few(self, f: Function, first: Value, count: Value, scratch: Value, sums: Value) -> None:
+        """A few samples."""
+        if not self.windows.direct:
+            with f.loop(0, count) as loop:
+                there = f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.scalar)
+                self.windows.fill(f, there, f.add(first, loop.index))
+        high, wide = self.tile
+        with f.loop(0, self.groups) as group:
+            to = f.pointer(sums, scaled(f, group.index, self.m * self.weights * self.lanes), self.scalar)
+            whole(self.m).each(f, high, lambda m, height: self.channels(f, first, count, group.index, m, height, wide, to))
 
     def channels(
         self, f: Function, first: Value, count: Value, group: Value, m: Value, height: int, wide: int, to: Value
     ) -> None:
         """All weights of a few output channels."""
         places = self.places
+        left = self.outputs(f, first, group, m, height)
         with f.loop(0, self.c) as channel:
-            left = self.outputs(f, first, group, m, height)
+            row = f.add(scaled(f, m, self.weights), scaled(f, channel.index, len(places)))
             for start in range(0, len(places), wide):
                 some = places[start : start + wide]
                 right = self.inputs(f, first, group, channel.index, some)
-                sums = self.products(f, left, right, count)
-                row = f.add(scaled(f, m, self.weights), scaled(f, channel.index, len(places)))
-                there = f.pointer(to, f.add(row, constant(start, I64)), self.scalar)
-                for i, value in enumerate(lane_sums(f, sums)):
-                    f.store(value, f.pointer(there, i // len(some) * self.weights + i % len(some), self.scalar))
+                there = f.pointer(to, scaled(f, f.add(row, constant(start, I64)), self.lanes), self.scalar)
+                slots = [
+                    f.pointer(there, (i * self.weights + j) * self.lanes, self.scalar)
+                    for i in range(height)
+                    for j in range(len(some))
+                ]
+                before = [f.load(slot, self.kind) for slot in slots]
+                for slot, value in zip(slots, self.products(f, left, right, count, before), strict=True):
+                    f.store(value, slot)
+
+    def collect(self, f: Function, sums: Value, to: Value, first: Value, count: int) -> None:
+        """The lanes of a few weights' sums, added."""
+        start = f.pointer(sums, scaled(f, first, self.lanes), self.scalar)
+        vectors = [f.load(f.pointer(start, i * self.lanes, self.scalar), self.kind) for i in range(count)]
+        f.store(lane_sums(f, vectors), f.pointer(to, first, self.scalar), first_lanes(count, self.lanes))
 
     def outputs(self, f: Function, first: Value, group: Value, m: Value, height: int) -> Side:
         strides = self.gradient.strides
@@ -155,25 +191,35 @@ class Gradient:
             place = f.add(place, scaled(f, first, source.strides[0]))
         return Side(f.pointer(base, place, self.scalar), self.scalar, tuple(places))
 
-    def products(self, f: Function, left: Side, right: Side, count: Value) -> list[Value]:
-        """The sums over the samples of a piece and all outputs, lane by lane."""
-        lanes, last = self.lanes, self.out[-1]
+    def products(self, f: Function, left: Side, right: Side, count: Value, sums: list[Value]) -> list[Value]:
+        """Sums with the products of some samples and all outputs, lane by lane."""
         strides = self.gradient.strides
         sample = self.windows.source.strides[0] if self.windows.direct else self.windows.elements
         axes = [Axis(count, strides[0], sample)]
         for dim in range(len(self.out) - 1):
             axes.append(Axis(self.out[dim], strides[2 + dim], self.windows.step(dim)))
-        full = last // lanes
-        taps = [(j * lanes, j * lanes) for j in range(full)] if full <= 4 else [(0, 0)]
-        inner = [*axes, Axis(full, lanes, lanes)] if full > 4 else axes
-        sums = zeros(len(left.places) * len(right.places), Type(self.scalar, lanes))
-        if full:
-            sums = multiply(f, left, right, inner, taps, sums, self.fused)
-        if last % lanes:
-            mask = first_lanes(last % lanes, lanes)
+        return self.lines(f, left, right, axes, sums)
+
+    def lines(self, f: Function, left: Side, right: Side, axes: list[Axis], sums: list[Value]) -> list[Value]:
+        if not axes:
+            return self.line(f, left, right, sums)
+        with f.loop(0, axes[0].rounds, carried=sums) as loop:
+            here, there = left.at(f, loop.index, axes[0].left), right.at(f, loop.index, axes[0].right)
+            loop.next(*self.lines(f, here, there, axes[1:], loop.carried))
+        return loop.results
+
+    def line(self, f: Function, left: Side, right: Side, sums: list[Value]) -> list[Value]:
+        """Full vectors, and what is left over."""
+        full, rest = divmod(self.out[-1], self.lanes)
+        if full > 2:
+            sums = multiply(f, left, right, [Axis(full, self.lanes, self.lanes)], [(0, 0)], sums, self.fused)
+        else:
+            sums = multiply(f, left, right, [], [(j * self.lanes, j * self.lanes) for j in range(full)], sums, self.fused)
+        if rest:
+            mask = first_lanes(rest, self.lanes)
             left = Side(left.pointer, self.scalar, left.places, masks=(mask,) * len(left.places))
             right = Side(right.pointer, self.scalar, right.places, masks=(mask,) * len(right.places))
-            sums = multiply(f, left, right, axes, [(full * lanes, full * lanes)], sums, self.fused)
+            sums = multiply(f, left, right, [], [(full * self.lanes, full * self.lanes)], sums, self.fused)
         return sums
 
     # ---- the sums of all samples
@@ -199,18 +245,12 @@ class Gradient:
         return Phase(name, channels)
 
 
-def lane_sums(f: Function, vectors: list[Value]) -> list[Value]:
-    """The sum of the lanes of each vector, as scalars: pairs of vectors are added until one vector has the sums of all."""
-    lanes = vectors[0].type.lanes
-    if lanes == 1:
-        return vectors
-    found: list[Value] = []
-    for start in range(0, len(vectors), lanes):
-        level = vectors[start : start + lanes]
-        count = len(level)
-        level += zeros((1 << (count - 1).bit_length()) - count, vectors[0].type)
-        for _ in range(lanes.bit_length() - 1):
-            pairs = zip(level[::2], level[1::2], strict=True) if len(level) > 1 else [(level[0], level[0])]
-            level = [f.add(f.shuffle(a, b, range(0, 2 * lanes, 2)), f.shuffle(a, b, range(1, 2 * lanes, 2))) for a, b in pairs]
-        found += [f.lane(level[0], i) for i in range(count)]
-    return found
+def lane_sums(f: Function, vectors: list[Value]) -> Value:
+    """The sums of the lanes of vectors, one in each lane: pairs of vectors are added until one vector has the sums of all."""
+    lanes, count = vectors[0].type.lanes, len(vectors)
+    level = vectors + zeros((1 << (count - 1).bit_length()) - count, vectors[0].type)
+    for _ in range(lanes.bit_length() - 1):
+        pairs = zip(level[::2], level[1::2], strict=True) if len(level) > 1 else [(level[0], level[0])]
+        evens, odds = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+        level = [f.add(f.shuffle(a, b, evens), f.shuffle(a, b, odds)) for a, b in pairs]
+    return level[0]
