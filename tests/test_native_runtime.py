@@ -276,6 +276,21 @@ def test_workers_that_are_parked_wake_up() -> None:
         eventually(lambda idle=idle: idle.value == 2)
 
 
+@pytest.mark.parametrize("parking", ["futex", "condition"] if LINUX else ["condition"])
+def test_waits_that_always_park_and_waits_that_sometimes_do(parking: str) -> None:
+    own = threads.Pool(parking)
+    library = steps(own)
+    for count, haste, patience in ((2, 0, 0), (4, 0, 0), (3, 20_000, 0), (3, 0, 20_000), (2, 2_000, 2_000)):
+        tj.set_num_threads(count)
+        own.word("haste").value, own.word("patience").value = haste, patience
+        for rounds in range(30):
+            how, got, expected = run_relay(own, library, 11, rounds)
+            assert how > 0
+            assert np.array_equal(got, expected)
+    assert own.word("parks").value > 0
+    assert own.stop()
+
+
 def test_more_threads_than_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     real = ctypes.CDLL(None).pthread_create

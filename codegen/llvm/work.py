@@ -14,6 +14,8 @@ from typing import Any
 
 from llvmlite.binding import ffi
 
+LONGEST_WAIT = 60.0  # seconds that a fork waits: an interrupt at the wrong moment may have left the count too high
+
 
 class Work:
     """Counts the threads that are at work. They may enter again inside."""
@@ -44,9 +46,16 @@ class Work:
     def before_fork(self) -> None:
         self._changed.acquire()
         self._forking = True
-        while self._threads > (getattr(self._own, "depth", 0) > 0):
-            self._changed.wait()
+        self._changed.wait_for(lambda: self._threads <= self._self(), LONGEST_WAIT)
         self._llvm.__enter__()
+
+    def after_fork_in_child(self) -> None:
+        self._threads = self._self()
+        self.after_fork()
+
+    def _self(self) -> int:
+        """1 if this thread is at work, else 0."""
+        return 1 if getattr(self._own, "depth", 0) else 0
 
     def after_fork(self) -> None:
         self._llvm.__exit__(None, None, None)
@@ -59,4 +68,6 @@ at_work = Work()
 making = threading.RLock()  # for what a process has one of; only ever held inside `at_work`
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=at_work.before_fork, after_in_parent=at_work.after_fork, after_in_child=at_work.after_fork)
+    os.register_at_fork(
+        before=at_work.before_fork, after_in_parent=at_work.after_fork, after_in_child=at_work.after_fork_in_child
+    )
