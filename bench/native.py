@@ -5,7 +5,7 @@
 Calls of a program that does nothing, with no arrays and with 50 arrays and 5 numbers, on the caller's thread and handed to all
 threads; also as multiples of an empty Python call in the same run. A barrier, as the slope between few and many of them. A
 step of 40 phases with a barrier after each, about a millisecond of work: on one thread, on all, and as a program chooses; quiet
-and beside as many processes that never pause as there are cores. Last, the CPU time until the runtime is there, in new processes,
+and beside as many processes that never pause as there are cores. Last, the CPU time until the runtime is there, in new ones,
 compiled and from the disk cache. Best of the rounds, but for the busy machine, where the middle of all runs is what counts.
 """
 
