@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .builder import Function, Type, Value, constant
-from .vmath import MATHS
+from .vmath import MATHS, TAKE_UNSIGNED
 
 SCALARS = {  # in registers; booleans are bytes in memory
     "float64": "double", "float32": "float", "float16": "half", "bfloat16": "bfloat", "int64": "i64", "int32": "i32",
@@ -88,12 +88,11 @@ def operate(f: Function, name: str, dtype: str, args: list[Value], kinds: list[s
     if plain is not None:
         return plain(f, args, kinds)
     maths = MATHS[name]
-    if name in SIGNED and not floating(kinds[0]):
+    if name in TAKE_UNSIGNED and not floating(kinds[0]):
         return maths(f, *args, unsigned=unsigned(kinds[0]))
     return maths(f, *args)
 
 
-SIGNED = {"maximum", "minimum", "fmax", "fmin", "abs", "sign", "floor_divide", "remainder", "fmod", "pow"}
 Plain = Callable[[Function, list[Value], list[str]], Value]
 
 

@@ -57,10 +57,11 @@ def log(f: Function, x: Value) -> Value:
     return at_edges(f, x, log_of_parts(f, t, n))
 
 
-def log_of_parts(f: Function, t: Value, n: Value) -> Value:
-    """log((1 + t) * 2^n)."""
+def log_of_parts(f: Function, t: Value, n: Value, more: Value | None = None) -> Value:
+    """log((1 + t + more) * 2^n)."""
     high, low = LN2[t.type.scalar]
-    rest = f.fma(n, number(low, t), log_rest(f, t))
+    rest = log_rest(f, t) if more is None else f.add(log_rest(f, t), more)
+    rest = f.fma(n, number(low, t), rest)
     return f.fma(n, number(high, t), f.add(t, rest))
 
 
@@ -85,8 +86,8 @@ def log_to_base(f: Function, x: Value, factor: float, factor_low: float, of_2: t
     return at_edges(f, x, f.fma(n, number(of_2[0], x), value))
 
 
-def log1p(f: Function, x: Value) -> Value:
-    """log of the sum 1 + x, where what rounding took from the sum is added to its mantissa again."""
+def log1p(f: Function, x: Value, low: Value | None = None) -> Value:
+    """log of the sum 1 + x + low, where what rounding took from the sum is added to its mantissa again."""
     one = number(1.0, x)
     total = f.add(x, one)
     back = f.sub(total, one)
@@ -95,8 +96,10 @@ def log1p(f: Function, x: Value) -> Value:
     m, n = mantissa_and_exponent(f, total)
     magic = format_of(x).magic
     inverse = Whole(n, f.sub(number(magic, x), at_most(f, n, format_of(x).bias - 1)))
-    t = f.fma(lost, power_of_two(f, inverse), f.sub(m, one))
-    return with_sign(f, at_edges(f, total, log_of_parts(f, t, n)), x)
+    power = power_of_two(f, inverse)
+    t = f.fma(lost, power, f.sub(m, one))
+    low = None if low is None else f.mul(low, power)
+    return with_sign(f, at_edges(f, total, log_of_parts(f, t, n, low)), x)
 
 
 def log_rest(f: Function, t: Value) -> Value:
@@ -130,7 +133,7 @@ def asinh(f: Function, x: Value) -> Value:
     one, size = number(1.0, x), magnitude(f, x)
     square = f.mul(size, size)
     root = f.intrinsic("sqrt", f.add(square, one))
-    return with_sign(f, log_of_twice(f, size, f.add(size, f.div(square, f.add(root, one)))), x)
+    return with_sign(f, log_of_sum(f, size, size, f.div(square, f.add(root, one))), x)
 
 
 def acosh(f: Function, x: Value) -> Value:
@@ -138,14 +141,16 @@ def acosh(f: Function, x: Value) -> Value:
     one = number(1.0, x)
     t = f.sub(x, one)
     root = f.intrinsic("sqrt", f.fma(t, t, f.add(t, t)))
-    return f.select(f.compare("lt", x, one), number(math.nan, x), log_of_twice(f, x, f.add(t, root)))
+    return f.select(f.compare("lt", x, one), number(math.nan, x), log_of_sum(f, x, root, t))
 
 
-def log_of_twice(f: Function, x: Value, before: Value) -> Value:
-    """log1p(before), or where x is so large that its square would overflow log(2 x)."""
-    large = f.compare("gt", x, number(SQUARE_IS_ALL[x.type.scalar], x))
-    value = log1p(f, f.select(large, x, before))
-    return f.add(value, f.select(large, number(math.log(2), x), number(0.0, x)))
+def log_of_sum(f: Function, x: Value, a: Value, b: Value) -> Value:
+    """log1p(a + b), a being the larger one, or where x is so large that its square would overflow log(2 x)."""
+    large, zero = f.compare("gt", x, number(SQUARE_IS_ALL[x.type.scalar], x)), number(0.0, x)
+    total = f.add(a, b)
+    low = f.select(large, zero, f.sub(b, f.sub(total, a)))
+    value = log1p(f, f.select(large, x, total), low)
+    return f.add(value, f.select(large, number(math.log(2), x), zero))
 
 
 def atanh(f: Function, x: Value) -> Value:
