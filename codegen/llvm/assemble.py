@@ -65,7 +65,7 @@ class Kernels:
 
     def once(self, key: Any, write: Callable[[Module, str], Kernel | None]) -> tuple[Kernel, str] | None:
         if key not in self.known:
-            module = Module()
+            module = Module(self.target.features)
             name = "k" + hashlib.sha256(repr((key, self.target)).encode()).hexdigest()[:16]
             kernel = write(module, name)
             if kernel is None:
