@@ -16,7 +16,6 @@ from .attention_parts import (
     Room,
     Rows,
     across,
-    ahead,
     columns,
     copied,
     exponential,
@@ -85,11 +84,6 @@ class _Sums:
                 found[result] = Rows(f.pointer(base, start, plan.scalar), rounded(width, plan.lanes))
                 start += self.height * rounded(width, plan.lanes)
         return found
-
-    def foresee(self, f: Function, sums: dict[Layout, Rows]) -> None:
-        if self.direct:
-            for result, width in self.parts:
-                ahead(f, self.plan, sums[result], self.plan.spec.keys, width, to_write=True)
 
     def begin(self, f: Function, sums: dict[Layout, Rows]) -> None:
         """Makes sums 0 that nothing may be added to. A piece that has all blocks begins with the one that sees all keys."""
@@ -173,15 +167,9 @@ class _Backward:
         if plan.shares > 1:
             base = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), spec.scalar)
         sums = self.sums.rows(f, at, base)
-        self.sums.foresee(f, sums)
-        if self.sloped:
-            ahead(f, plan, value, spec.seen, spec.value_width)
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         if self.sloped:
             panels(self.module, f, plan, value, spec.value_width, 1, self.values)
-        if plan.shares == 1:
-            following = unravelled(f, spec.key_batch, f.add(head, integer(1)))
-            ahead(f, plan, matrix(f, spec.key, following, spec.scalar), spec.seen, spec.width)
         if spec.of_query is not None:
             key = vectors_in(f, plan, key, integer(spec.seen), spec.width, self.key_rows)
         self.sums.begin(f, sums)
@@ -201,10 +189,6 @@ class _Backward:
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
         query = self.rows_of(spec.query, at, first, count, spec.width, self.queries)
         pull = self.rows_of(spec.pull, at, first, count, spec.value_width, self.pulls)
-        of_query = None
-        if spec.of_query is not None:
-            of_query = moved(f, matrix(f, spec.of_query, at, spec.scalar), first, spec.scalar)
-            ahead(f, plan, of_query, plan.block, spec.width, to_write=True)
         sight = Sight(f, plan, at, first)
         start, end = integer(0), sight.seen_by(integer(plan.block - 1))
         sight.products(self.module, query, self.keys, spec.width, self.scores, start, end, tiles)
@@ -219,7 +203,8 @@ class _Backward:
             self.add_to(sums[spec.of_value], self.scores, pull, plan.value_width, first, count, end, more)
         if spec.of_key is not None:
             self.add_to(sums[spec.of_key], self.slopes, query, plan.width, first, count, end, more)
-        if of_query is not None:
+        if spec.of_query is not None:
+            of_query = moved(f, matrix(f, spec.of_query, at, spec.scalar), first, spec.scalar)
             self.of_query(of_query, count, tiles, key, sight)
 
     def rows_of(self, layout: Layout, at: list[Value], first: Value, count: Value, width: int, room: Value) -> Rows:
