@@ -20,6 +20,7 @@ from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Node
 from .bounds import WITHIN, any_of, looked_at
 from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
+from .folds import written_out
 from .index import ZERO, Index, atom, flattened, unflattened, var
 from .lower import Place, definition_of, dtype_of, lowerable, scattered, scatters
 from .prepare import REDUCTIONS, Prepared
@@ -160,6 +161,8 @@ class Schedule:
         return found
 
     def fusable(self, node: Node) -> bool:
+        if written_out(node, self.forms):
+            return True
         if node.op.name in REDUCTIONS:
             return reducible(node, self.forms)
         return lowerable(node, self.forms) or scatters(node, self.forms) or node.op is WITHIN
@@ -172,6 +175,9 @@ class Schedule:
             self.maker.update({name: (node, k) for k, name in enumerate(node.results)})
             if node.op.name == "constant":
                 self.home[node.results[0]] = -1
+            elif written_out(node, self.forms):
+                for k, name in enumerate(node.results):
+                    self.place_element(node, name, k)
             elif node.op.name in REDUCTIONS and reducible(node, self.forms):
                 self.place_reduction(node)
             elif node.op is WITHIN:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..tracer.graph import Node
 from .expr import Expr, walk
+from .folds import POOLS, WINDOW
 from .fuse import Domain, Schedule, Step
 from .index import Index, Picked, Var
 from .nest import Nest, nest_of
@@ -55,6 +56,8 @@ def contraction(node: Node, schedule: Schedule) -> Domain | None:
 
 def kept(node: Node) -> bool:
     """Composites that have kernels of their own."""
+    if node.op.name in POOLS:
+        return math.prod(node.attrs["kernel"]) <= WINDOW
     return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 

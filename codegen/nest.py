@@ -19,6 +19,8 @@ from .fuse import Domain, Schedule, Step
 from .index import Index, Picked, Var, depends
 from .lower import dtype_of
 
+SHORTEST = 16  # columns that loops have at least, if there are as many
+
 
 @dataclass
 class Store:
@@ -219,8 +221,10 @@ def choose_rows(schedule: Schedule, step: Step) -> None:
         if not found:
             break
         finer = math.gcd(cols, *found)
-        if 1 < finer < cols and finer not in lengths:
+        if SHORTEST <= finer < cols and finer not in lengths:
             lengths = sorted({*lengths, finer}, reverse=True)
+        if not lengths or lengths[0] < SHORTEST:
+            break  # shorter rows would waste vectors: elements are gathered
     step.decided = True
 
 
