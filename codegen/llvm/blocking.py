@@ -10,10 +10,13 @@ import math
 from dataclasses import dataclass
 
 PIECE = 1 << 19  # multiplications that are worth handing to another thread
-PIECES = 16  # keep eight threads busy
+PIECES = 8  # as many threads are kept busy
 PANELS = 600 << 10  # bytes of the right operand's panels that a piece goes through for each of its rows: they stay in L2
+ROWS = 1536 << 10  # bytes of the left operand that stay in L2
 READY = 96 << 10  # a right operand of at most so many bytes is used as it is, if its rows lie along memory
 DEPTH = 2048  # steps that a tile does at once, at most
+WIDE = 768  # columns for which it pays to pack a left operand whose columns lie along memory, if the depth is large
+FAR = 2048  # bytes between the steps of a left operand's columns from which on a tile does fewer steps
 OWN = 192  # rows for which it pays that a piece packs panels that other pieces pack, too
 
 
@@ -60,9 +63,7 @@ def choose(shape: Shape) -> Plan:
     rows, vectors = tile(shape, lanes)
     width = vectors * lanes
     row_block, column_block = blocks(shape, rows, width)
-    depth = shape.k if shape.k <= DEPTH else math.ceil(shape.k / math.ceil(shape.k * 2 / DEPTH) / 4) * 4
-    # Columns along memory are a cache line for each step, all of which a tile needs for each of its panels.
-    pack_a = shape.pack_a or (shape.by_depth and shape.k > 512 and shape.n > 2 * width and shape.m > rows)
+    depth = _depth(shape)
     pack_b = shape.pack_b or (shape.m >= 64 and shape.k * shape.n * shape.size > READY)
     return Plan(
         lanes=lanes,
@@ -72,7 +73,7 @@ def choose(shape: Shape) -> Plan:
         column_block=column_block,
         depth=depth,
         unroll=next(u for u in (4, 2, 1) if shape.k % u == 0 and depth % u == 0),
-        pack_a=pack_a,
+        pack_a=shape.pack_a or (shape.by_depth and shape.k > 512 and shape.n >= WIDE),
         pack_b=pack_b,
         own_a=column_block >= shape.n and not shape.same_a,
         own_b=(row_block >= shape.m or row_block >= OWN) and not shape.same_b,
@@ -99,7 +100,7 @@ def _work(shape: Shape, rows: int, columns: int, vectors: int) -> float:
             if height and width and down and across:
                 total += down * across * step_cost(height, width, shape)
                 code += height * width + 6
-    return total * (1 + 0.0006 * code)
+    return total * (1 + 0.001 * code)
 
 
 def step_cost(rows: int, vectors: int, shape: Shape) -> float:
@@ -109,15 +110,28 @@ def step_cost(rows: int, vectors: int, shape: Shape) -> float:
     return max(rows * vectors / 2, (rows + vectors) / 2, 4, from_l2) + 0.3 + 6 * (rows + vectors) / shape.k
 
 
+def _depth(shape: Shape) -> int:
+    """Steps that a tile does at once. The sums wait in memory then, so they should be many."""
+    far = shape.by_depth and not shape.pack_a and shape.m * shape.size >= FAR
+    most = 256 if far else DEPTH
+    return shape.k if shape.k <= 2 * most else math.ceil(shape.k / math.ceil(shape.k / most) / 4) * 4
+
+
 def blocks(shape: Shape, rows: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a piece."""
+    """Rows and columns of a piece: all rows and some columns if that makes enough pieces, or else some of both."""
     m, n = math.ceil(shape.m / rows) * rows, math.ceil(shape.n / width) * width
-    column_block = _evenly(n, PANELS // (min(shape.k, DEPTH) * shape.size) // width * width, width)
-    wanted = max(1, min(PIECES, shape.batch * shape.m * shape.n * shape.k // PIECE))
-    across = math.ceil(n / column_block) * shape.batch
-    if across * 2 >= wanted:
-        return m, column_block
-    return _evenly(m, math.ceil(m * across / wanted), rows), column_block
+    fitting = PANELS // (shape.k * shape.size) // width * width
+    wanted = max(1, min(2 * PIECES, shape.batch * shape.m * shape.n * shape.k // PIECE))
+    if shape.batch >= wanted:
+        return m, _evenly(n, fitting, width)
+    least = width if shape.m * shape.k * shape.size <= ROWS else 2 * width
+    columns = max(least, min(fitting, n * shape.batch * 2 // wanted) // width * width)
+    if shape.batch * math.ceil(n / columns) * 2 >= wanted:
+        return m, columns
+    columns = _evenly(n, fitting, width)
+    across = math.ceil(n / columns) * shape.batch
+    least = rows if shape.k * shape.n * shape.size <= READY else 4 * rows
+    return max(least, _evenly(m, math.ceil(m * across / wanted), rows)), columns
 
 
 def _evenly(total: int, most: int, unit: int) -> int:

@@ -147,7 +147,7 @@ def _tile(slide: Slide, room: int) -> Tile:
             for c, v, h in itertools.product(_units(slide.m, channels), _units(columns, vectors), _units(lines, high)):
                 cost += c[1] * v[1] * h[1] * step_cost(c[0], v[0] * h[0], shape)
                 code += c[0] * v[0] * h[0] + 6
-            found.append((cost * (1 + 0.0006 * code), channels, high, vectors))
+            found.append((cost * (1 + 0.001 * code), channels, high, vectors))
     return Tile(*min(found)[1:]) if found else Tile(1, 1, 1)
 
 
