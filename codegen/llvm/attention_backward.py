@@ -175,9 +175,9 @@ class _Backward:
         self.sums.begin(f, sums)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
             inside = f.div(item.index, integer(plan.blocks))
-            number_of = f.sub(integer(plan.blocks - 1), f.rem(item.index, integer(plan.blocks)))
+            block = f.sub(integer(plan.blocks - 1), f.rem(item.index, integer(plan.blocks)))
             more = constant(True, I1) if plan.shares > 1 else f.compare("gt", item.index, integer(0))
-            self.block(of_group(f, plan, at, inside), scaled(f, number_of, plan.block), key, sums, more)
+            self.block(of_group(f, plan, at, inside), scaled(f, block, plan.block), key, sums, more)
         if plan.shares == 1 and not self.sums.direct:
             self.sums.deliver(f, at, [base], integer(0), integer(spec.keys))
 
