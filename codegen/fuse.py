@@ -31,6 +31,9 @@ MANY = 1 << 15  # indices that are looked at by all threads
 LONGEST = 64  # ops of an expression that has one reader
 
 
+View = tuple[str, int, tuple[int, ...]]  # a buffer, an offset in it, and strides, in elements
+
+
 class UnfusableError(Exception):
     """A node cannot be part of a step."""
 
@@ -99,6 +102,7 @@ class Step:
     reads: set[str] = field(default_factory=set)  # values in memory
     cache: dict[Any, Expr] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)  # inputs whose memory is written
+    views: dict[str, View] = field(default_factory=dict)  # of a node's operands: where they are
     check: str = ""  # the value that says whether the program has to stop here
 
     @property
@@ -452,6 +456,7 @@ class Schedule:
         for x in node.values():
             self.reachable(x, node)
         step = Step(len(self.steps), None, node)
+        step.views = {x: self.in_place(x) for x in dict.fromkeys(node.values())}
         step.domain = self.special(node, self)
         step.decided = True
         self.steps.append(step)
@@ -471,7 +476,12 @@ class Schedule:
         if x in self.transparent and self.strided(x) is None:
             self.materialise(x, f"{node.op.name} reads it")
 
-    def strided(self, x: str) -> tuple[str, int, tuple[int, ...]] | None:
+    def in_place(self, x: str) -> View:
+        found = self.strided(x)
+        assert found is not None, f"{x} is not in memory"
+        return found
+
+    def strided(self, x: str) -> View | None:
         """A value as a buffer, an offset and strides; None if it is no plain view of one."""
         shape = self.forms[x].shape
         variables = [var(f"d{i}", n) for i, n in enumerate(shape)]

@@ -89,7 +89,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         found.check = step.check
     else:
         kind = "product" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
-        operands = {x: strided(schedule, x) for x in dict.fromkeys(node.values())}
+        operands = step.views
         buffers = list(dict.fromkeys(b for b, _, _ in operands.values()))
         found = Launch(step, kind, node, nest, buffers, [], operands)
         found.reads = set(buffers)
@@ -106,12 +106,6 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
             | {s.buffer for s in nest.scatters}
             | {t.buffer for t in nest.totals() if t.buffer is not None}
         )
-    return found
-
-
-def strided(schedule: Schedule, x: str) -> tuple[str, int, tuple[int, ...]]:
-    found = schedule.strided(x)
-    assert found is not None, f"{x} is not in memory"
     return found
 
 
