@@ -66,6 +66,15 @@ def test_elementary(name: str, dtype: Any) -> None:
         assert alike(function(zeros), ELEMENTARY[name](zeros))
 
 
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "sigmoid", "erf", "sin", "log1p", "sinh"])
+def test_every_width_gives_the_same_bits(name: str) -> None:
+    for dtype in (np.float32, np.float64):
+        x = numbers(dtype, 1 << 9)
+        one, *others = [function(x) for function in everywhere(name, dtype)]
+        others += [Emitted(MATHS[name], dtype, lanes)(x) for lanes in (2, 3, 4, 32)]
+        assert all(alike(one, other) for other in others)
+
+
 @pytest.mark.parametrize("name", ["erf", "erfc", "erfinv", "lgamma", "digamma"])
 def test_special_in_float32(name: str) -> None:
     """Against the eager kernels in float64."""

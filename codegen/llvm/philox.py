@@ -109,9 +109,7 @@ def run_of_pairs(f: Function, bits: Bits, first: Value, blocks: int) -> Value:
 def interleaved(f: Function, a: Value, b: Value) -> Value:
     """a's first lane, b's first, a's second, ..."""
     lanes = a.type.lanes
-    order = ", ".join(f"i32 {i}, i32 {i + lanes}" for i in range(lanes))
-    to = Type(a.type.scalar, 2 * lanes)
-    return f.value(f"shufflevector {a}, {b}, <{2 * lanes} x i32> <{order}>", to)
+    return f.shuffle(a, b, [k for i in range(lanes) for k in (i, i + lanes)])
 
 
 def indices(f: Function, elements: Elements) -> Value:

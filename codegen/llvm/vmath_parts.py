@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .builder import I32, Function, Type, Value, constant
+from .builder import BYTES, I32, Function, Type, Value, constant
 
 
 class Format(NamedTuple):
@@ -95,11 +95,7 @@ def shifted_to_exponent(f: Function, n: Value, like: Value) -> Value:
 
 def odd_as_sign(f: Function, n: Value, like: Value) -> Value:
     """The lowest bit of an integer, where the sign of a float stands."""
-    return f.shl(n, constant(format_of(like).mantissa + len_of_exponent(like), n.type))
-
-
-def len_of_exponent(x: Value) -> int:
-    return (format_of(x).bias + 1).bit_length()
+    return f.shl(n, constant(8 * BYTES[like.type.scalar] - 1, n.type))
 
 
 def flipped(f: Function, x: Value, sign: Value) -> Value:
@@ -167,21 +163,29 @@ def mantissa_and_exponent(f: Function, x: Value) -> tuple[Value, Value]:
 # ---- AVX-512
 
 GETMANT_MODE = 0b1011  # from 0.75 to 1.5; negative numbers are NaN
-NEEDED = {512: "avx512f", 256: "avx512vl", 128: "avx512vl"}
 
 
 def has_wide_instructions(f: Function, x: Value) -> bool:
     bits = 8 * x.type.bytes
-    return x.type.lanes > 1 and bits in NEEDED and f.has("avx512f") and f.has(NEEDED[bits])
+    whole = x.type.lanes > 1 and bits >= 128 and bits & bits - 1 == 0
+    return whole and f.has("avx512f" if bits >= 512 else "avx512vl")
 
 
 def wide_instruction(f: Function, name: str, *args: Value) -> Value:
-    """In all lanes; the widest form is also told to round as the processor is set."""
+    """In all lanes; the widest form is also told to round as the processor is set. Wider vectors are taken apart."""
     x = args[0]
-    bits = 8 * x.type.bytes
-    mask = constant(-1, Type("i16" if x.type.lanes == 16 else "i8"))
+    bits, lanes = 8 * x.type.bytes, x.type.lanes
+    if bits > 512:
+        halves = [range(lanes // 2), range(lanes // 2, lanes)]
+        low, high = (wide_instruction(f, name, *(half_of(f, a, h) for a in args)) for h in halves)
+        return f.shuffle(low, high, range(lanes))
+    mask = constant(-1, Type("i16" if lanes == 16 else "i8"))
     rounding = [constant(4, I32)] if bits == 512 else []
     return f.call(f"llvm.x86.avx512.mask.{name}.{format_of(x).register}.{bits}", x.type, *args, x, mask, *rounding)
+
+
+def half_of(f: Function, x: Value, lanes: range) -> Value:
+    return x if x.type.lanes == 1 else f.shuffle(x, x, lanes)
 
 
 # ---- what is rare
