@@ -138,9 +138,9 @@ define internal void @relax() nounwind {
 """,
 }
 
-# Waits until a word is another than `old`; whether it had to park.
+# Waits until a word is another than `old`: 0, or, if it had to park, the ticks that it took.
 WAIT = """
-define internal i1 @wait(ptr %pool, ptr %word, i32 %old, ptr %sleepers, i64 %budget) nounwind {
+define internal i64 @wait(ptr %pool, ptr %word, i32 %old, ptr %sleepers, i64 %budget) nounwind {
 entry:
   %begin = call i64 @tj_ticks()
   br label %spin
@@ -155,7 +155,7 @@ again:
   %patient = icmp ult i64 %spent, %budget
   br i1 %patient, label %spin, label %tired
 at_once:
-  ret i1 false
+  ret i64 0
 tired:
   %a = atomicrmw add ptr %sleepers, i32 1 seq_cst
   br label %look
@@ -168,7 +168,9 @@ sleep:
   br label %look
 awake:
   %s = atomicrmw sub ptr %sleepers, i32 1 seq_cst
-  ret i1 true
+  %end = call i64 @tj_ticks()
+  %waited = sub i64 %end, %begin
+  ret i64 %waited
 }
 
 define internal void @open(ptr %pool, ptr %word, ptr %sleepers) nounwind {

@@ -1,8 +1,8 @@
 """The native side of the thread pool, as LLVM text: workers, the barrier, handing a step over. `threads.py` is its Python side.
 
-Workers are plain pthreads that wait for steps. Who waits spins for a while and then parks in the kernel. At a barrier the while
-is halved each time that it was in vain and whole again with the next step: so a machine with other work to do is not spun on.
-Between steps it is halved too, until a step comes sooner than expected.
+Workers are plain pthreads that wait for steps. Who waits spins for a while and then parks in the kernel. The while gets
+shorter each time that it was in vain, so that a machine with other work to do is not spun on. At barriers it gets longer each
+time that it was enough, and is whole again with the next step; between steps, when one comes within the longest while.
 
 `parking.py` has the waiting itself.
 """
@@ -15,6 +15,7 @@ from string import Template
 from . import parking as waiting
 
 MOST_THREADS = 256
+LEAST_BITS = 4  # at barriers, spinning is never shorter than the longest by more than 2 ** this
 STACK_BYTES = 8 << 20  # of a worker: steps have scratch memory there, and what systems give of themselves may be much less
 
 # Where things are in the pool, in bytes. What different threads write is on different cache lines.
@@ -50,12 +51,25 @@ SLOT_BYTES = 128
 POOL_BYTES = LAYOUT["slots"] + SLOT_BYTES * MOST_THREADS
 
 BARRIER = """
-define internal void @tire(ptr %pool, ptr %slot) nounwind {
+define internal void @learn(ptr %pool, ptr %slot, i64 %budget, i64 %waited) nounwind {
 entry:
   %budget_at = getelementptr i8, ptr %slot, i64 $slot_budget
-  %budget = load i64, ptr %budget_at
+  %haste_at = getelementptr i8, ptr %pool, i64 $haste
+  %haste = load i64, ptr %haste_at
+  %spun = icmp eq i64 %waited, 0
+  br i1 %spun, label %enough, label %vain
+enough:
+  %double = shl i64 %budget, 1
+  %over = icmp ugt i64 %double, %haste
+  %more = select i1 %over, i64 %haste, i64 %double
+  store i64 %more, ptr %budget_at
+  ret void
+vain:
   %half = lshr i64 %budget, 1
-  store i64 %half, ptr %budget_at
+  %least = lshr i64 %haste, $least_bits
+  %under = icmp ult i64 %half, %least
+  %less = select i1 %under, i64 %least, i64 %half
+  store i64 %less, ptr %budget_at
   %parks = getelementptr i8, ptr %pool, i64 $parks
   %p = atomicrmw add ptr %parks, i64 1 monotonic
   ret void
@@ -88,10 +102,8 @@ release:
 hold:
   %budget_at = getelementptr i8, ptr %slot, i64 $slot_budget
   %budget = load i64, ptr %budget_at
-  %parked = call i1 @wait(ptr %pool, ptr %phase, i32 %old, ptr %held, i64 %budget)
-  br i1 %parked, label %weary, label %leave
-weary:
-  call void @tire(ptr %pool, ptr %slot)
+  %waited = call i64 @wait(ptr %pool, ptr %phase, i32 %old, ptr %held, i64 %budget)
+  call void @learn(ptr %pool, ptr %slot, i64 %budget, i64 %waited)
   ret void
 leave:
   ret void
@@ -126,14 +138,10 @@ entry:
 idling:
   %seen = phi i32 [ %first, %entry ], [ %next, %ready ], [ %next, %last ]
   %between = load i64, ptr %between_at
-  %begin = call i64 @tj_ticks()
-  %parked = call i1 @wait(ptr %pool, ptr %generation, i32 %seen, ptr %idle, i64 %between)
-  %end = call i64 @tj_ticks()
-  %waited = sub i64 %end, %begin
+  %waited = call i64 @wait(ptr %pool, ptr %generation, i32 %seen, ptr %idle, i64 %between)
   %soon = icmp ult i64 %waited, %patience
   %half = lshr i64 %between, 1
-  %vain = select i1 %parked, i64 %half, i64 %between
-  %then = select i1 %soon, i64 %patience, i64 %vain
+  %then = select i1 %soon, i64 %patience, i64 %half
   store i64 %then, ptr %between_at
   %next = add i32 %seen, 1
   %stop = load i32, ptr %stop_at
@@ -346,12 +354,8 @@ together:
   call void @open(ptr %pool, ptr %generation, ptr %idle)
   call void %step(ptr %table, i64 0, i64 %taking, ptr %slot)
   %budget = load i64, ptr %budget_at
-  %parked = call i1 @wait(ptr %pool, ptr %finished, i32 %unfinished, ptr %joining, i64 %budget)
-  br i1 %parked, label %weary, label %judge
-weary:
-  call void @tire(ptr %pool, ptr %slot)
-  br label %judge
-judge:
+  %waited = call i64 @wait(ptr %pool, ptr %finished, i32 %unfinished, ptr %joining, i64 %budget)
+  call void @learn(ptr %pool, ptr %slot, i64 %budget, i64 %waited)
   %parks_now = load i64, ptr %parks_at
   %barriers_then = load i64, ptr %barriers_at
   %barriers_now = add i64 %barriers_then, 1
@@ -401,7 +405,7 @@ def text(architecture: str, parking: str) -> str:
         return WITHOUT_WORKERS
     parts = waiting.text(architecture, parking == "futex") + BARRIER + WORKER + WORKERS + RUN
     values: dict[str, object] = {**LAYOUT, **{f"slot_{name}": at for name, at in SLOT.items()}}
-    values |= {"slot_bytes": SLOT_BYTES, "most_threads": MOST_THREADS, "stack": STACK_BYTES}
+    values |= {"slot_bytes": SLOT_BYTES, "most_threads": MOST_THREADS, "least_bits": LEAST_BITS, "stack": STACK_BYTES}
     values |= waiting.values(architecture)
     values |= {"set_mask": int(signal.SIG_SETMASK), "leave_faults": _leave_faults()}
     return Template(parts).substitute(values)
