@@ -68,7 +68,9 @@ class Guarded:
         return memory, inner.transpose(np.argsort(order))
 
     def layout(self, pointer: int) -> Layout:
-        return Layout(pointer, tuple(s // self.array.itemsize for s in self.array.strides))
+        """Dims of length 1 have the stride 0, as in graphs."""
+        strides = (0 if n == 1 else s // self.array.itemsize for n, s in zip(self.array.shape, self.array.strides, strict=True))
+        return Layout(pointer, tuple(strides))
 
     def check(self, written: bool) -> None:
         """Nothing outside the array has changed, and nothing inside if it is only read."""
@@ -199,6 +201,8 @@ def compare(case: Case, found: dict[str, np.ndarray], right: dict[str, np.ndarra
 
 CASES = {
     "one of everything": Case((), 1, 1, 1, 1),
+    "narrow": Case((2, 1), 9, 5, 1, 1),
+    "one key": Case((2, 3), 9, 1, 8, 8, mask="bool"),
     "odd": Case((3,), 5, 7, 3, 5),
     "a vector and one": Case((2, 1), 17, 33, 17, 15),
     "causal": Case((2, 2), 40, 40, 8, 16, causal=True),
