@@ -18,8 +18,8 @@ Guard = tuple[tuple[Index, int], ...]  # all indices are from 0 to before their 
 HEAVY = {
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
     "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc", "erfinv", "lgamma", "digamma", "pow", "atan2", "hypot",
-    "logaddexp", "logaddexp2", "xlogy", "floor_divide", "remainder", "fmod", "trunc_divide", "uniform", "normal",
-    "integer", "mask",
+    "logaddexp", "logaddexp2", "xlogy", "floor_divide", "remainder", "fmod", "trunc_divide", "random_uniform",
+    "random_normal", "random_integers", "random_mask",
 }  # fmt: skip
 
 

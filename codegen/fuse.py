@@ -19,6 +19,7 @@ from typing import Any
 from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Node
 from .bounds import WITHIN, any_of, looked_at
+from .chance import drawable
 from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
 from .folds import written_out
 from .index import ZERO, Index, atom, flattened, unflattened, var
@@ -165,7 +166,7 @@ class Schedule:
         return found
 
     def fusable(self, node: Node) -> bool:
-        if written_out(node, self.forms):
+        if written_out(node, self.forms) or drawable(node, self.forms):
             return True
         if node.op.name in REDUCTIONS:
             return reducible(node, self.forms)
@@ -179,7 +180,7 @@ class Schedule:
             self.maker.update({name: (node, k) for k, name in enumerate(node.results)})
             if node.op.name == "constant":
                 self.home[node.results[0]] = -1
-            elif written_out(node, self.forms):
+            elif written_out(node, self.forms) or drawable(node, self.forms):
                 for k, name in enumerate(node.results):
                     self.place_element(node, name, k)
             elif node.op.name in REDUCTIONS and reducible(node, self.forms):

@@ -100,13 +100,14 @@ class Follow:
         self.numbers = numbers
         self.batch = batch
         self.rows = rows  # of each matrix of the batch
-        self.known: dict[int, Scope] = {}  # of each function: what is computed at its beginning
+        self.known: dict[int, tuple[Scope, dict[Any, Any]]] = {}  # of each function: what is computed at its beginning
 
     def __call__(self, f: Function, batch: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
         domain = self.nest.domain
         pointers = dict(zip(self.buffers, f.params[2:], strict=False))
         numbers = dict(zip(self.numbers, f.params[2 + len(self.buffers) :], strict=False))
         emitter = Emitter(f, pointers, numbers, domain.r, domain.c, domain.c, value.type.lanes)
+        emitter.in_fours = False  # tiles begin where they like
         emitter.scopes = [self.beginning(f, emitter)]
         emitter.scopes += [Scope(emitter.scopes[0])]
         emitter.scopes += [Scope(emitter.scopes[1])]
@@ -122,8 +123,9 @@ class Follow:
             lines, f.lines = f.lines, f.entry
             emitter.ready(self.nest.expressions(), 0)
             f.lines = lines
-            self.known[id(f)] = emitter.scopes[0]
-        return self.known[id(f)]
+            self.known[id(f)] = emitter.scopes[0], emitter.bits
+        scope, emitter.bits = self.known[id(f)]
+        return scope
 
     def row(self, f: Function, batch: list[Value], m: Value) -> Value:
         found: Value | None = None

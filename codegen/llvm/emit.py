@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..chance import DRAWN
 from ..expr import Expr, Guard, walk
 from ..index import Index, Picked, Quotient, Remainder, Var
 from ..nest import Nest, Stage, Store, Total
+from . import philox
 from .builder import I64, PTR, Function, Module, Type, Value, constant
 from .kernel import Kernel, Phase
 from .target import Target
-from .values import HALVES, SCALARS, across, cast, identity, in_memory, join, number, operate
+from .values import HALVES, SCALARS, across, cast, identity, in_memory, join, number, operate, random_numbers
 
 PIECE = 8192  # elements that are worth a piece of their own
 MOST_PIECES, MOST_PARTIALS = 64, 16
@@ -58,6 +60,8 @@ class Emitter:
         self.mask: Value | None = None  # lanes that are inside of the loop
         self.scopes = [Scope()]  # before all loops, in a row, at an element
         self.product: Value | None = None
+        self.in_fours = True  # the first lane is at a multiple of 4
+        self.bits: dict[tuple[Expr, Expr], philox.Bits] = {}  # of random ops, made before all loops
 
     # ---- where
 
@@ -75,6 +79,8 @@ class Emitter:
     def ready(self, exprs: Iterable[Expr], level: int) -> None:
         """Compute what can be computed at a level, for expressions that will be wanted further inside."""
         for e in walk(exprs):
+            if level == 0 and e.kind == "op" and e.data[0] in DRAWN and e.args[:2] not in self.bits:
+                self.bits[e.args[0], e.args[1]] = philox.Bits(self.f, self.value(e.args[0]), self.value(e.args[1]))
             if self.level(e) == level and e.kind != "const" and self.find(e) is None and self.computable(e):
                 self.value(e)
 
@@ -126,11 +132,27 @@ class Emitter:
             return self.product
         assert e.kind == "op", f"{e.kind} is not there yet"
         name, _ = e.data
+        if name in DRAWN:
+            return self.drawn(e)
         vector = any(self.is_vector(a) for a in e.args)
         args = [self.vectored(a) if vector else self.value(a) for a in e.args]
         if name == "cast":
             return cast(f, args[0], e.args[0].dtype, e.dtype)
         return operate(f, name, e.dtype, args, [a.dtype for a in e.args])
+
+    def drawn(self, e: Expr) -> Value:
+        """Random numbers: of a run of elements where these follow on each other, else of any."""
+        f, (seed, call, *settings, at) = self.f, e.args
+        place: Index = at.data
+        vector = self.is_vector(at)
+        rest = place.without(self.vector)
+        if not vector:
+            elements = philox.Elements(1, at=self.index(place, False))
+        elif self.in_fours and self.lanes >= 4 and place.factor(self.vector) == 1 and multiple_of_4(rest):
+            elements = philox.Elements(self.lanes, first=self.index(place, False))
+        else:
+            elements = philox.Elements(self.lanes, at=self.index(place, True))
+        return random_numbers(f, e.data[0], e.dtype, self.bits[seed, call], elements, [self.value(x) for x in settings])
 
     # ---- indices
 
@@ -247,6 +269,10 @@ class Emitter:
             f.store(v, f.pointer(base, self.index(s.index, False), scalar), self.mask)
         else:
             f.scatter(v, base, self.index(s.index, True), self.mask)
+
+
+def multiple_of_4(index: Index) -> bool:
+    return index.const % 4 == 0 and all(n % 4 == 0 for _, n in index.terms)
 
 
 def has_totals(e: Expr) -> bool:

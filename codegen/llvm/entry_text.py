@@ -27,7 +27,7 @@ MESSAGES = {
 
 FROM_PYTHON = (
     "PyFloat_AsDouble",
-    "PyLong_AsLongLong",
+    "PyLong_AsUnsignedLongLongMask",
     "PyType_IsSubtype",
     "PyErr_Occurred",
     "PyErr_SetString",
@@ -38,7 +38,7 @@ FROM_PYTHON = (
 
 TEXT = """
 declare double @PyFloat_AsDouble(ptr)
-declare i64 @PyLong_AsLongLong(ptr)
+declare i64 @PyLong_AsUnsignedLongLongMask(ptr)
 declare i32 @PyType_IsSubtype(ptr, ptr)
 declare ptr @PyErr_Occurred()
 declare void @PyErr_SetString(ptr, ptr)
@@ -142,7 +142,7 @@ other_real:
   %doubtful = fcmp oeq double %converted, -1.0
   br i1 %doubtful, label %doubt, label %number_next
 integer:
-  %integral = call i64 @PyLong_AsLongLong(ptr %item)
+  %integral = call i64 @PyLong_AsUnsignedLongLongMask(ptr %item)
   store i64 %integral, ptr %word_at
   %suspicious = icmp eq i64 %integral, -1
   br i1 %suspicious, label %doubt, label %number_next

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from . import philox
 from .builder import Function, Type, Value, constant
+from .philox import Bits, Elements
 from .vmath import MATHS, TAKE_UNSIGNED
 
 SCALARS = {  # in registers; booleans are bytes in memory
@@ -131,6 +133,20 @@ PLAIN: dict[str, Plain] = {
     "where": _where,
     **{name: _comparison(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
+
+
+def random_numbers(f: Function, name: str, dtype: str, bits: Bits, elements: Elements, settings: list[Value]) -> Value:
+    """Random numbers of an op, with its settings as doubles or whole numbers."""
+    if name == "random_mask":
+        return philox.mask(f, bits, elements, philox.mask_bound(f, settings[0]))
+    if name == "random_integers":
+        return philox.integers(f, bits, elements, *settings)
+    if name == "random_uniform":
+        found = philox.between(f, philox.uniform(f, bits, elements, SCALARS[dtype]), *settings)
+    else:
+        found = philox.shaped(f, philox.normal(f, bits, elements, "double" if dtype == "float64" else "float"), *settings)
+    return f.convert("fptrunc", found, SCALARS[dtype]) if dtype in HALVES else found
+
 
 # ---- reductions
 
