@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ...eager import special
 from .builder import Function, Value
-from .vmath_exp import above_one, exp, reduced_in_two
+from .vmath_exp import EXP, exp, reduced_in_two
 from .vmath_log import log
 from .vmath_parts import at_least, at_most, each_lane, horner, magnitude, number, scaled, with_sign
 from .vmath_trig import tan
@@ -121,8 +121,9 @@ def erfc_tail(f: Function, x: Value) -> Value:
     square = f.mul(x, x)
     n, r, low = reduced_in_two(f, f.neg(square))
     low = f.sub(low, f.fma(x, x, f.neg(square)))
-    more = above_one(f, r)
-    more = f.fma(more, low, f.add(more, low))
+    bend, square = horner(f, r, EXP["double"]), f.mul(r, r)
+    low = f.fma(low, f.fma(bend, square, r), low)
+    more = f.add(r, f.fma(bend, square, low))  # exp(r + low) - 1
     return scaled(f, f.add(f.fma(ratio, more, f.fma(ratio_low, more, ratio_low)), ratio), n)
 
 
