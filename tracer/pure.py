@@ -83,7 +83,7 @@ class Pure(Recipe):
         scalars, arrays, segment = self.scalars, self.arrays, self.segment
         back = bool(self.seen)  # whether there is something to lend
         for optimizer in self.optimizers:
-            if optimizer.state is None:
+            if not optimizer.is_away():
                 back = True
                 if not optimizer.arm():
                     return self._miss()

@@ -227,6 +227,12 @@ class Stepped:
         else:
             self.settle()
 
+    def is_away(self) -> bool:
+        """Whether the state is still lent: somebody may have given the optimizer another."""
+        if self.state is not None and "state" in self.optimizer.__dict__:
+            self.settle()
+        return self.state is not None
+
     def look(self) -> None:
         """Somebody looks at the state."""
         with self.lock:
