@@ -42,6 +42,13 @@ class Native:
     decisions: list[str]
     run: Program
     texts: list[str] = field(default_factory=list)
+    build: Build | None = None
+
+    def report(self, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
+        """All there is to be told, with times that are measured now."""
+        from .report import report
+
+        return report(self, llvm, assembly)
 
     def __str__(self) -> str:
         """The steps, as loops."""
@@ -102,7 +109,7 @@ class Build:
         last: dict[str, int] = {}
         sizes: dict[str, int] = {}
         for i, (launch, made) in enumerate(zip(self.steps, self.made, strict=True)):
-            for name in launch.writes | launch.reads:
+            for name in sorted(launch.writes | launch.reads):  # in the same order in each process: the disk cache finds it
                 if name in self.inputs or name in self.constants or name in self.outputs:
                     continue
                 first.setdefault(name, i)
@@ -158,6 +165,7 @@ class Build:
             decisions,
             run,
             [*texts, str(steps.module)],
+            self,
         )
 
     def table(self) -> tuple[Table, Binding]:

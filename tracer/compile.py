@@ -321,9 +321,13 @@ class Compiled:
 
     # ---- what users ask
 
-    def explain(self) -> Explanation:
-        """What was recorded, where it breaks and diverges, and how often it was replayed."""
-        return explain(self)
+    def explain(self, kernels: bool = False, llvm: bool = False, assembly: bool = False) -> Explanation:
+        """What was recorded, where it breaks and diverges, how often it was replayed, and how it runs.
+
+        With `kernels` also what its native programs consist of, with times that are measured now; with `llvm` and `assembly`
+        their code as well.
+        """
+        return explain(self, kernels or llvm or assembly, llvm, assembly)
 
     def reset(self) -> None:
         """Forget all recordings."""

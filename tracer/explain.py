@@ -1,7 +1,7 @@
 """What happened to a compiled function: as text, as a dict, and while it happens as log lines (`TAPEJIT_LOG=recompiles`).
 
-Each path is told by what it expects (guards), what may differ from call to call (runtime scalars) and where it is cut (breaks);
-what fell back, by its line and the reason. Where there is something to do about it, the advice says what.
+Each path is told by what it expects (guards), what may differ from call to call (runtime scalars), where it is cut (breaks) and
+how its segments run; what fell back, by its line and the reason. Where there is something to do about it, the advice says what.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from .explain_kernels import indented, kernels_in_words
 from .trace import Backward, Call, Constant, End, First, Number, Trace, Value
 
 if TYPE_CHECKING:
@@ -75,7 +76,12 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
         lines.append(f"    {counted(path['numbers'], 'runtime scalar')}: {several(where)}")
     for b in path["breaks"]:
         lines.append(f"    break at {b['line']}: {b['reason']}")
-    return lines + [f"    up to {line} it runs eagerly: its tape cannot be planned" for line in path["eager_segments"]]
+    lines += [f"    up to {line} it runs eagerly: its tape cannot be planned" for line in path["eager_segments"]]
+    for program in path["programs"]:
+        lines.append(f"    from {program['from']} to {program['to']}: {program['told']}")
+        if "native" in program:
+            lines += indented(kernels_in_words(program["native"]), 6)
+    return lines
 
 
 def counted(n: int, noun: str) -> str:
@@ -98,8 +104,12 @@ def several(things: list[str]) -> str:
 # ---- facts
 
 
-def explain(compiled: Compiled) -> Explanation:
-    paths = [path_facts(t) for t in compiled.traces]
+def explain(compiled: Compiled, kernels: bool = False, llvm: bool = False, assembly: bool = False) -> Explanation:
+    traces = list(compiled.traces)
+    paths = [path_facts(t) for t in traces]
+    for trace, path in zip(traces, paths, strict=True):
+        pures = [p.segment for p in compiled.pures if p.trace is trace]
+        path["programs"] = list(programs(trace, pures, kernels, llvm, assembly))
     divergences = [
         {"line": shown(line), "reason": reason, "times": times} for (line, reason), times in compiled.divergences.most_common()
     ]
@@ -126,6 +136,20 @@ def path_facts(trace: Trace) -> dict[str, Any]:
         "numbers": trace.numbers, "inputs": len(trace.outside), "replays": trace.replays,
         "eager_segments": [shown(b.line) for b in trace.breaks() if b.state is None],
     }  # fmt: skip
+
+
+def programs(trace: Trace, pures: list[Any], kernels: bool, llvm: bool, assembly: bool) -> Iterator[dict[str, Any]]:
+    """How each segment runs; there are several programs of one whose results do not always outlive it."""
+    known = {id(segment): (segment, start, stop) for (start, stop, *_), segment in list(trace.programs.items())}
+    known |= {id(segment): (segment, 0, len(trace.entries) - 1) for segment in pures if id(segment) not in known}
+    for segment, start, stop in known.values():
+        told = segment.told or ("native code, not yet compared with a plain program" if segment.native else "not yet compiled")
+        found: dict[str, Any] = {"from": shown(trace.entries[start].line), "to": shown(trace.entries[stop].line), "told": told}
+        if kernels and segment.native is not None:
+            found["native"] = segment.native.report(llvm=llvm, assembly=assembly)
+            for kernel in found["native"]["kernels"]:
+                kernel["lines"] = [shown(line) for line in kernel["lines"]]
+        yield found
 
 
 def guards(trace: Trace) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,216 @@
+"""What there is to be told about a native program, as plain data: its kernels, its memory, and why it is as it is.
+
+`fn.explain(kernels=True)` shows it. Nothing here is needed to run a program.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from ..tracer.graph import Form, Node
+from .cost import flops, traffic
+from .kernels import Launch
+from .llvm import jit
+from .llvm.assemble import Made
+from .llvm.contract import spec_of
+from .llvm.gemm import Gemm
+from .llvm.target import host
+from .measure import seconds
+from .native import Native
+
+SHARES = re.compile(r"shares (\d+) bytes")
+STEP = re.compile(r"^(?P<value>[^=:]+?)(?: = (?P<op>\w+))?: (?:step (?P<step>\d+): )?(?P<reason>.*)$")
+
+
+def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
+    """Of a whole program. `llvm` and `assembly` add texts, once for each kernel that is not the same as one before."""
+    forms = native.prepared.forms
+    times = seconds(native.build) if native.build is not None else [None] * len(native.launches)
+    made_by = {name: node for node in native.prepared.nodes for name in node.results}
+    backs = {value: w.input.name for w, value in native.prepared.write_backs}
+    known: dict[str, int] = {}  # texts of kernels, and the first step that has them
+    kernels = []
+    for launch, made, time in zip(native.launches, native.made, times, strict=True):
+        source = in_source(nodes_of(launch, made_by, backs))
+        kernels.append({**facts(launch, made, forms, len(source["ops"])), **source, **speed(launch, forms, time)})
+        if made is not None:
+            kernels[-1].update(texts(made, known, llvm, assembly))
+    found: dict[str, Any] = {
+        "target": str(host()),
+        "kernels": kernels,
+        "functions": sum(text.count("define void") for text in native.texts[-1:]),
+        "barriers": sum(text.count("call void @tj_barrier") for text in native.texts[-1:]),
+        "memory": memory(native),
+        "buffers": buffers(native),
+        "decisions": [decision(words) for words in native.decisions],
+    }
+    if llvm:
+        found["llvm"] = native.texts[-1]
+    return found
+
+
+# ---- one kernel
+
+
+def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int) -> dict[str, Any]:
+    nest, node = launch.nest, launch.node
+    kind = "opaque" if made is None else "loops" if launch.kind == "nest" else launch.kind
+    found: dict[str, Any] = {
+        "step": launch.step.number,
+        "kind": kind,
+        "what": described(launch, kind, forms, ops),
+        "call": None if node is None else called(launch, forms),
+        "nest": None if nest is None else str(nest),
+        "loops": 0 if nest is None else sum(stage.loops for stage in nest.stages) + len(nest.scatters),
+    }
+    if made is not None:
+        found["pieces"] = [phase.pieces for phase in made.kernel.phases]
+        found["shared"], found["scratch"] = made.kernel.shared, made.kernel.scratch
+    return found
+
+
+def called(launch: Launch, forms: dict[str, Form]) -> str:
+    """The op of a kernel, with the memory that its operands are views of."""
+    node = launch.node
+    assert node is not None
+    given = []
+    for x in node.values():
+        buffer, offset, strides = launch.operands[x]
+        view = f" as {list(forms[x].shape)} by strides {list(strides)}" + f" from {offset}" * bool(offset)
+        given.append(buffer if x == buffer else buffer + view)
+    return f"{', '.join(node.results)} = {node.op.name}({', '.join(given)})"
+
+
+def described(launch: Launch, kind: str, forms: dict[str, Form], ops: int) -> str:
+    """What a kernel is, in words."""
+    node, nest = launch.node, launch.nest
+    if node is None:
+        assert nest is not None
+        if launch.check:
+            return f"a look at {nest.domain.rows * nest.domain.cols} indices, before they are used"
+        return f"{'sums at indices' if nest.scatters else 'loops'} over {nest.domain}"
+    if kind == "opaque":
+        return f"{node.op.name}, called as it is: {why_called(launch, forms)}"
+    if kind == "attention":
+        query = forms[node.operands[1 if node.op.name == "attention_backward" else 0]].shape
+        return f"{node.op.name} of queries {list(query)}, without a matrix of scores in memory"
+    assert nest is not None
+    then = f", then {ops - 1} more op{'s' * (ops != 2)}" if ops > 1 else ""
+    spec = spec_of(node, launch.operands, forms)
+    if isinstance(spec, Gemm):
+        batch = f"{math.prod(spec.batch)} products" if spec.batch else "a product"
+        return f"{batch}, m {spec.m} n {spec.n} k {spec.k}{then}"
+    shapes = " and ".join(str(list(forms[x].shape)) for x in node.operands)
+    return f"{node.op.name} of {shapes}{then}"
+
+
+def why_called(launch: Launch, forms: dict[str, Form]) -> str:
+    """Why an op has no kernel."""
+    node = launch.node
+    assert node is not None
+    kinds = sorted({forms[x].dtype.name for x in (*node.values(), *node.results)})
+    if node.op.name in ("matmul", "conv", "conv_input_grad", "conv_weight_grad") or launch.kind == "attention":
+        sizes = [forms[x].shape for x in (*node.values(), *node.results)]
+        if any(0 in shape for shape in sizes):
+            return "it has no elements"
+        if any(kind not in ("float32", "float64") for kind in kinds):
+            return f"there are kernels for float32 and float64, not for {', '.join(kinds)}"
+        return "there is no kernel for these shapes and strides"
+    return f"there are no loops for it on {', '.join(kinds)}"
+
+
+def nodes_of(launch: Launch, made_by: dict[str, Node], backs: dict[str, str]) -> list[Node]:
+    """All ops that a kernel does, those among them that have no place of their own because their readers compute them."""
+    members = launch.step.members
+    found: dict[Node, None] = {}
+    if launch.node is not None:
+        found[launch.node] = None
+    stack = [m.node for m in members.values()]
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found[node] = None
+        for x in node.values():
+            if x not in members and x in made_by and backs.get(x, x) not in launch.reads:
+                stack.append(made_by[x])
+    order = {node: i for i, node in enumerate(made_by.values())}
+    return sorted(found, key=lambda node: order.get(node, len(order)))
+
+
+def in_source(nodes: list[Node]) -> dict[str, Any]:
+    """Ops that compute, ops that only move elements or make constants, and the user's lines they come from."""
+    free = [node.op.kind in ("movement", "create") for node in nodes]
+    return {
+        "ops": [node.op.name for node, moves in zip(nodes, free, strict=True) if not moves],
+        "free": [node.op.name for node, moves in zip(nodes, free, strict=True) if moves],
+        "lines": list(dict.fromkeys(node.line for node in nodes if node.line)),
+    }
+
+
+def speed(launch: Launch, forms: dict[str, Form], time: float | None) -> dict[str, Any]:
+    read, written = traffic(launch, forms)
+    moved, count = sum(read.values()) + sum(written.values()), flops(launch, forms)
+    return {
+        "read": read,
+        "written": written,
+        "bytes": moved,
+        "flops": count,
+        "seconds": time,
+        "gigabytes_per_second": moved / time / 1e9 if time else None,
+        "gigaflops": count / time / 1e9 if time and count is not None else None,
+    }
+
+
+def texts(made: Made, known: dict[str, int], llvm: bool, assembly: bool) -> dict[str, Any]:
+    first = known.setdefault(made.text, made.launch.step.number)
+    if first != made.launch.step.number:
+        return {"same_code_as": first}
+    found: dict[str, Any] = {"same_code_as": None}
+    if llvm:
+        found["llvm"] = made.text
+    if assembly:
+        found["assembly"] = jit.assembly(made.text)
+    return found
+
+
+# ---- the whole
+
+
+def memory(native: Native) -> dict[str, Any]:
+    arena = native.arena
+    return {
+        "bytes": arena.size,
+        "together": sum(arena.sizes.values()),
+        "buffers": len(arena.offsets),
+        "text": str(arena),
+    }
+
+
+def buffers(native: Native) -> dict[str, dict[str, Any]]:
+    """What the names in nests stand for."""
+    forms, work = native.prepared.forms, native.prepared
+    kinds = {x.name: "input" for x in work.inputs}
+    kinds |= {name: "constant" for node in work.nodes if node.op.name == "constant" for name in node.results}
+    kinds |= {value: "output" for _, value in work.outputs if value not in kinds}
+    written = {w.input.name for w, _ in work.write_backs}
+    found = {}
+    for name in dict.fromkeys(b for launch in native.launches for b in launch.buffers):
+        kind = kinds.get(name, "arena") + (", written" if name in written else "")
+        found[name] = {"shape": list(forms[name].shape), "dtype": forms[name].dtype.name, "kind": kind}
+    return found
+
+
+def decision(words: str) -> dict[str, Any]:
+    """A note of the scheduler, taken apart."""
+    match = STEP.match(words)
+    found: dict[str, Any] = {"words": words, "value": None, "op": None, "step": None, "reason": words, "score": None}
+    if match is not None:
+        found.update(match.groupdict())
+        found["step"] = None if found["step"] is None else int(found["step"])
+    shared = SHARES.search(words)
+    if shared is not None:
+        found["score"] = int(shared[1])
+    return found
