@@ -26,13 +26,12 @@ OTHER_NAMES = {
 TENSOR, MAYBE = "Tensor", "Tensor | None"  # annotations
 
 
-def faced(function: Any, space: str, name: str, takes_out: bool) -> Any:
-    """A public function with its outside."""
+def faced(function: Any, space: str, name: str, takes_out: bool, traced: bool = False) -> Any:
+    """A public function with its outside; `traced` is one that a tracer takes as a whole."""
     names = parameters(function)
     known = {*names[0], *names[2]}
     renamed = {old: new for old, new in OTHER_NAMES.items() if new in known and old not in known}
     takes_out = takes_out and "out" not in known
-    traced = space == "nn.functional"
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -172,7 +172,7 @@ def public(
         record.method = ("" in spaces) if method is None else method
         record.inplace = inplace
         OPS[table_key] = record
-        face = faced(function, spaces[0], key, spaces != ("nn.functional",))
+        face = faced(function, spaces[0], key, spaces != ("nn.functional",), "nn.functional" in spaces)
         record.face = face if wants_face(plain, False) and not checked else function
         if record.method and not hasattr(Tensor, key):
             setattr(Tensor, key, face if wants_face(plain, True) and not checked else function)

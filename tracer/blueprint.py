@@ -248,7 +248,7 @@ def _saved_again(value: Any, frame: Any) -> Any:
 def can_wait(plans: list[Plan], snapshot: Snapshot) -> bool:
     """Whether nodes need nothing of the call but its tensors: they are used up, as those of a loss are after its pass."""
     kept = [v for p in plans if p not in snapshot.freed for v in p.saved.values()]
-    return not plans[-1].pick and not any(isinstance(v, (SavedArray, SavedNumber, Several)) for v in kept)
+    return not any(isinstance(v, (SavedArray, SavedNumber, Several)) for v in kept)
 
 
 def _none_of(tensors: Any) -> tuple[()]:
@@ -274,6 +274,8 @@ class LateNode(Node):
     def __init__(self, later: Later, frame: Any) -> None:
         tensors = frame.tensors
         self.number = next(_numbers)
+        if later.top.output_nr:
+            self.output_nr = later.top.output_nr
         self._later = later, later.pick(tensors), [frame.outer_nodes[n] for n in later.outer] if later.outer else ()
 
     def __getattr__(self, name: str) -> Any:
@@ -289,7 +291,18 @@ class LateNode(Node):
         self.__dict__.clear()
         self.__dict__.update({**top.__dict__, **mine})
         self.__class__ = type(top)  # type: ignore[assignment]
+        if later.top.pick and self.edges[0].picks is not None:
+            self.edges[0].picks[self.output_nr] = weakref.ref(self)
         return self.__dict__[name]
+
+    def owner(self) -> Node:
+        self.edges  # noqa: B018  # it is of another class then
+        return self.owner()
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        self.edges  # noqa: B018
+        return self.next_functions
 
 
 class Made:

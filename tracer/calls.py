@@ -69,7 +69,8 @@ class CallRegion(Region):
         """Of each argument: the number of a tensor, whether it wants a gradient, how to bind it; or what else it is."""
         parts: list[Any] = []
         self.layout = parts_of(given, parts)
-        self.flat = not given[1] and all(part is None for part in self.layout[1][1:])
+        self.flat = all(part is None for part in self.layout[1][1:]) and all(part is None for _, part in self.layout[2][1:])
+        self.names = tuple(given[1])
         found: list[Any] = []
         for x in parts:
             if not isinstance(x, Tensor):
@@ -139,13 +140,18 @@ class CallRegion(Region):
         tests = [*self.tests(source), f"f.state.grad is not {self.grad}"]
         tests += [f"dtypes._default is not {source.constant(self.dtype)}"]
         tests += [f"devices._default_device is not {source.constant(self.device)}"]
+        named = len(self.names)
+        count = len(self.given) - named if self.flat else len(self.given)
         if self.flat:
-            tests.append(f"kwargs or len(args) != {len(self.given)}")
+            tests.append(f"len(args) != {count}")
+            tests.append(f"len(kwargs) != {named}" if named else "kwargs")
         source.add(f"if {' or '.join(tests)}: return MISSED")
         if not self.flat:
             source.add("parts = []", "if parts_of((args, kwargs), parts) != LAYOUT: return MISSED")
-        if self.given:
-            source.add("".join(f"x{i}, " for i in range(len(self.given))) + f"= {'args' if self.flat else 'parts'}")
+        if count:
+            source.add("".join(f"x{i}, " for i in range(count)) + f"= {'args' if self.flat else 'parts'}")
+        for i, name in enumerate(self.names if self.flat else (), count):
+            source.add(f"x{i} = kwargs.get({name!r}, MISSED)")  # of another name, it is no value that was given
 
     def tests(self, source: Source) -> list[str]:
         """What says that the code is another one now."""

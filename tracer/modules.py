@@ -129,7 +129,7 @@ class ModuleRegion(CallRegion):
             if fresh is None:
                 source.known(f"p{i}", n, flag, UNDONE)
             else:
-                source.bind(f"p{i}", n, flag, fresh, UNDONE)
+                source.bind(f"p{i}", n, flag, fresh, n in self.mutated, UNDONE)
             targets[n] = f"p{i}"
         return targets
 

@@ -71,6 +71,7 @@ class Segment:
         self.writes = [(root, count, trace.owners.get(root)) for root, count in written]  # with the value that brought it
         self.writes_inside = any(owner is None for _, _, owner in self.writes)
         self.closing: Any = None  # of the last one of a call: see closing.py
+        self.closings = 0
         self.late = Later(self.order, tops[0], snapshot) if len(tops) == 1 and can_wait(self.order, snapshot) else None
 
 

@@ -68,7 +68,8 @@ class Fresh:
             return False
         self.last = weakref.ref(array)
         # what is looked at each time is quicker to find in the tensor than in its class
-        x._node, x._versions, x._hooks, x._after_accumulate = x._node, versions_of(x), x._hooks, x._after_accumulate
+        x._node, x._versions, x._requires_grad = x._node, versions_of(x), x._requires_grad
+        x._hooks, x._after_accumulate = x._hooks, x._after_accumulate
         return True
 
 

@@ -49,16 +49,27 @@ class Source:
 
     # ---- what several of them do
 
-    def bind(self, x: str, n: int, flag: bool, fresh: Any, otherwise: str) -> None:
-        """A tensor in the variable `x` that appears for the first time gets its number; its array is in `a` + x then."""
+    def bind(self, x: str, n: int, flag: bool, fresh: Any, written: bool, otherwise: str) -> None:
+        """A tensor in the variable `x` that appears for the first time gets its number; its array is in `a` + x then.
+
+        What will be written needs no entry in the tables by which others are recognised: it is hidden from them, and if it
+        is known already under another number, there are too many references to it for that.
+        """
         c, a = self.constant(fresh), f"a{x}"
-        self.add(
-            f"if {x} is None: {otherwise}",
-            f"{a} = {x}._array; b = {x}._versions; i = id({x}); j = id({a})",
-            f"if ({a} is not {c}.last() and not {c}.fits({x}, {a})) or {x}._requires_grad is not {flag} "
-            f"or {x}._node is not None or i in N or j in S or (b is not None and len(b) > 1 and exposed(b)): {otherwise}",
-            f"N[i] = {n}; S[j] = {fresh.slot}; T[{n}] = {x}; A[{n}] = B[{fresh.slot}] = {a}",
-        )
+        self.add(f"if {x} is None: {otherwise}", f"{a} = {x}._array; b = {x}._versions")
+        tests = [
+            f"({a} is not {c}.last() and not {c}.fits({x}, {a}))",
+            f"{x}._requires_grad is not {flag}",
+            f"{x}._node is not None",
+            "(b is not None and len(b) > 1 and exposed(b))",
+        ]
+        if not written:
+            self.add(f"i = id({x}); j = id({a})")
+            tests.append("i in N or j in S")
+        self.add(f"if {' or '.join(tests)}: {otherwise}")
+        if not written:
+            self.add(f"N[i] = {n}; S[j] = {fresh.slot}")
+        self.add(f"T[{n}] = {x}; A[{n}] = B[{fresh.slot}] = {a}")
 
     def known(self, x: str, n: int, flag: bool | None, otherwise: str) -> None:
         """A tensor that is known by its number."""

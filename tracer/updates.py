@@ -209,7 +209,7 @@ class UpdateRegion(Region):
                     x, n, None if place == "_grad" else flag, missed
                 )  # without gradients, flags of gradients say nothing
             else:
-                source.bind(x, n, flag, fresh, missed)
+                source.bind(x, n, flag, fresh, n in self.mutated, missed)
             targets[n] = x
 
     def give_numbers(self, source: Source, group: str, which: str, plan: Group, update: Update) -> None:
