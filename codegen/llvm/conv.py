@@ -2,7 +2,8 @@
 
 A tile is a few output channels times a few vectors of neighbouring outputs. Its depth goes over the input channels and the
 places of the kernel; the weights are spread over lanes, and the inputs are at constant offsets (`windows.py`). The gradient of
-the input is a convolution of the gradient with the kernel turned round. The gradient of the weights is in `conv_weights.py`.
+the input is a convolution of the gradient with the kernel turned round. The gradient of the weights is in
+`conv_weights.py` and `conv_outer.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from ...eager.ops.windows import Geometry, input_size, kernel_size, output_size, spans
 from .blocking import Shape, step_cost
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
+from .conv_outer import Outer
 from .conv_weights import Gradient
 from .gemm import LINES, Epilogue, Span, aligned, block, fused, parameters, registers, unravel, whole
 from .kernel import Kernel, Phase
@@ -47,9 +49,8 @@ def emit_conv(module: Module, name: str, conv: Conv, pointers: int, epilogue: Ep
         return None
     lanes, room = target.lanes(scalar), registers(target)
     if conv.op == "conv_weight_grad":
-        if conv.second.strides[-1] != 1:
-            return None
-        return _weight_gradient(conv, lanes, room, pointers, epilogue, fused(target)).emit(module, name)
+        gradient = _weight_gradient(conv, lanes, room, pointers, epilogue, fused(target))
+        return gradient.emit(module, name) if gradient is not None else None
     sliding = _forward(conv, lanes) if conv.op == "conv" else _backward(conv, lanes)
     tile = _tile(sliding, room)
     return _Sliding(sliding, tile, pointers, epilogue, fused(target)).emit(module, name)
@@ -115,13 +116,20 @@ def _backward(conv: Conv, lanes: int) -> Slide:
     )
 
 
-def _weight_gradient(conv: Conv, lanes: int, room: int, pointers: int, epilogue: Epilogue, fused: bool) -> Gradient:
+def _weight_gradient(
+    conv: Conv, lanes: int, room: int, pointers: int, epilogue: Epilogue, fused: bool
+) -> Gradient | Outer | None:
     x, g, geometry = conv.first, conv.second, conv.geometry
+    if g.strides[-1] != 1:
+        return None
     kernel = kernel_size(x.shape[2:], g.shape[2:], geometry)
     size = tuple(n + a + b for n, (a, b) in zip(x.shape[2:], geometry.padding, strict=True))
     before = tuple(a for a, _ in geometry.padding)
     windows = Windows(x, before, (1,) * len(kernel), size, geometry.stride, lanes)
-    return Gradient(windows, g, geometry.groups, kernel, geometry.dilation, room, pointers, epilogue, fused)
+    dense = all(s == math.prod(g.shape[i + 1 :]) for i, s in enumerate(g.strides) if i > 1)
+    many = 2 * (g.shape[1] // geometry.groups) >= lanes
+    form = Outer if many and dense else Gradient
+    return form(windows, g, geometry.groups, kernel, geometry.dilation, room, pointers, epilogue, fused)
 
 
 # ---- the tile

@@ -59,9 +59,9 @@ class Source:
         return widened(f, f.gather(where, index, operand.scalar, mask), self.scalar)
 
 
-def source(f: Function, operand: Operand, batch: list[Value], scalar: str) -> Source:
-    """An operand of the matrix with these batch indices."""
-    base = f.params[operand.pointer]
+def source(f: Function, operand: Operand, batch: list[Value], scalar: str, base: Value | None = None) -> Source:
+    """An operand of the matrix with these batch indices. It may begin elsewhere than its parameter: at `base`."""
+    base = base or f.params[operand.pointer]
     for index, stride in zip(batch, operand.batch, strict=True):
         if stride:
             base = f.pointer(base, scaled(f, index, stride), operand.scalar)
