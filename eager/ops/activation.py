@@ -469,7 +469,7 @@ def halved(gate: Any) -> Any:
 
 def gelu_by_parts(x: Tensor, approximate: str) -> Tensor:
     gate = tanh(x * (x * x * _TANH_B + _TANH_A)) if approximate == "tanh" else erf(x * (1 / _ROOT_2))
-    return x * (gate + 1) * 0.5
+    return x * ((gate + 1) * 0.5)
 
 
 def gelu_slope_by_parts(g: Tensor, x: Tensor, approximate: str) -> Tensor:
