@@ -799,3 +799,23 @@ def test_models_do_not_outlive_their_users() -> None:
     del model
     gc.collect()
     assert [r() for r in gone] == [None, None]
+
+
+def test_regions_are_shown() -> None:
+    model = mlp()
+    opt = tj.optim.SGD(model.parameters(), lr=0.1)
+    step = trained(tj.compile, model, opt)
+    for i in range(5):
+        step(inputs(i))
+    (path,) = step.explain().to_dict()["paths"]
+    assert [(r["name"], r["ops"], r["times"]) for r in path["regions"]] == [
+        ("Sequential", 3, 3),
+        ("backward", path["regions"][1]["ops"], 3),
+        ("SGD.step", 4, 3),
+    ]
+    assert all(r["line"].split(":")[0].endswith("test_regions.py") for r in path["regions"])
+    assert "3 regions taken as a whole: Sequential (3 ops) at" in str(step.explain())
+    text = str(step.traces[0]).splitlines()
+    at = next(i for i, line in enumerate(text) if line.startswith("Sequential: 3 ops"))
+    assert [line.split("(")[0].split()[-1] for line in text[at + 1 : at + 5]] == ["linear", "relu", "linear", "square"]
+    assert [line.startswith("    ") for line in text[at + 1 : at + 5]] == [True, True, True, False]

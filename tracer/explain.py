@@ -74,6 +74,9 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
     if path["scalars"]:
         where = grouped(f"in {s['op']} at {s['line']}" for s in path["scalars"])
         lines.append(f"    {counted(path['numbers'], 'runtime scalar')}: {several(where)}")
+    if path["regions"]:
+        words = [f"{r['name']} ({counted(r['ops'], 'op')}) at {r['line']}" for r in path["regions"]]
+        lines.append(f"    {counted(len(words), 'region')} taken as a whole: {several(words)}")
     for b in path["breaks"]:
         lines.append(f"    break at {b['line']}: {b['reason']}")
     lines += [f"    up to {line} it runs eagerly: its tape cannot be planned" for line in path["eager_segments"]]
@@ -133,7 +136,7 @@ def path_facts(trace: Trace) -> dict[str, Any]:
     return {
         "ops": ops, "segments": len(breaks) + 1, "breaks": [{"line": shown(b.line), "reason": b.reason} for b in breaks],
         "guards": list(guards(trace)), "constants": list(constants(trace)), "scalars": list(scalars(trace)),
-        "numbers": trace.numbers, "inputs": len(trace.outside), "replays": trace.replays,
+        "numbers": trace.numbers, "inputs": len(trace.outside), "replays": trace.replays, "regions": list(regions(trace)),
         "eager_segments": [shown(b.line) for b in trace.breaks() if b.state is None],
     }  # fmt: skip
 
@@ -196,6 +199,15 @@ def constants(trace: Trace) -> Iterator[dict[str, Any]]:
                 line = shown(call.line)
                 words = f"the number {want.value!r} in {call.op.name} at {line}"
                 yield {"value": want.value, "op": call.op.name, "line": line, "words": words}
+
+
+def regions(trace: Trace) -> Iterator[dict[str, Any]]:
+    """Backward passes, and calls of the library's code that were replayed without running it."""
+    found = [(r.start, r.title, len(r.entries), r.line, r.entered) for r in trace.outermost() if r.entered]
+    passes = [(k, e) for k, e in enumerate(trace.entries) if isinstance(e, Backward)]
+    found += [(k, "backward", len(e.calls), e.line, trace.replays) for k, e in passes]
+    for _, name, ops, line, times in sorted(found):
+        yield {"name": name, "ops": ops, "line": shown(line), "times": times}
 
 
 def scalars(trace: Trace) -> Iterator[dict[str, Any]]:

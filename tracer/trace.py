@@ -109,6 +109,9 @@ class Number:
     def key(self) -> Any:
         return ("number", self.type)
 
+    def __repr__(self) -> str:
+        return f"s{self.place}"
+
 
 class Constant:
     """Something that must be what it was: a number that gradients were made of, or None."""
@@ -174,7 +177,7 @@ class Call:
         made = ", ".join(map(repr, self.results)) or (f"v{self.out}" if self.out is not None else "")
         given = ", ".join(f"v{i}" if isinstance(i, int) else repr(getattr(i, "value", i)) for i in self.inputs)
         settings = "".join(f", {k}={v}" for k, v in self.attrs.items())
-        return f"{made} = {self.op.name}({given}{settings})"
+        return (f"{made} = " if made else "") + f"{self.op.name}({given}{settings})"
 
 
 class Backward:
@@ -353,3 +356,24 @@ class Trace:
 
     def breaks(self) -> list[Break]:
         return [e for e in self.entries if isinstance(e, Break)]
+
+    def outermost(self) -> list[Any]:
+        """The regions that are in no other, in order."""
+        found: list[Any] = []
+        for start in sorted(self.regions):
+            for region in sorted(self.regions[start].values(), key=lambda r: -r.stop)[:1]:
+                if not found or region.start >= found[-1].stop:
+                    found.append(region)
+        return found
+
+    def __str__(self) -> str:
+        """One line for each op, with the user's line; those of a region are below it."""
+        begins = {region.start: region for region in self.outermost()}
+        lines, inside = [], 0  # where the region ends that the entry is in
+        for k, entry in enumerate(self.entries):
+            if k in begins:
+                lines.append(f"{begins[k]}  # {entry.line}")
+                inside = begins[k].stop
+            lines.append("    " * (k < inside) + f"{entry!r}  # {entry.line}")
+            lines += [f"    {call!r}" for call in getattr(entry, "calls", ())]
+        return "\n".join(lines)
