@@ -77,11 +77,21 @@ class Pool:
         self._prepare(self.address)
 
     def _measure_ticks(self) -> float:
-        """Of the counter that spinning is timed by."""
-        began, ticks = time.perf_counter(), self._ticks()
+        """In a second, of the counter that spinning is timed by."""
+        began, first = self._both_clocks()
         while time.perf_counter() - began < 2e-4:
             pass
-        return (self._ticks() - ticks) / (time.perf_counter() - began)
+        ended, last = self._both_clocks()
+        return (last - first) / (ended - began)
+
+    def _both_clocks(self) -> tuple[float, int]:
+        """Read at the same moment: of a few readings, the one that was least interrupted."""
+        readings = []
+        for _ in range(5):
+            before, ticks, after = time.perf_counter(), self._ticks(), time.perf_counter()
+            readings.append((after - before, before, ticks))
+        _, when, ticks = min(readings)
+        return when, ticks
 
 
 def pool() -> Pool:
