@@ -11,6 +11,7 @@ from .expr import Expr, walk
 from .folds import POOLS, WINDOW
 from .fuse import Domain, Schedule, Step
 from .index import Index, Picked, Var
+from .lower import dtype_of
 from .nest import Nest, nest_of
 from .prepare import Prepared
 
@@ -39,7 +40,10 @@ def contraction(node: Node, schedule: Schedule) -> Domain | None:
     name, forms = node.op.name, schedule.forms
     if name not in ("matmul", *CONVOLUTIONS) or not all(isinstance(x, str) for x in node.operands):
         return None
-    if any(forms[x].ndim < 2 or forms[x].dtype.kind != "f" or forms[x].itemsize == 2 for x in node.operands):
+    kinds = {dtype_of(forms[x]) for x in node.operands}
+    if any(forms[x].ndim < 2 for x in node.operands) or not kinds <= {"float32", "float64", "float16", "bfloat16"}:
+        return None
+    if len(kinds) > 1 or (name != "matmul" and kinds & {"float16", "bfloat16"}):
         return None
     shape = forms[node.results[0]].shape
     if 0 in shape or any(0 in forms[x].shape for x in node.operands):

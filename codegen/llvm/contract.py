@@ -7,7 +7,9 @@ from itertools import pairwise
 from typing import Any
 
 from ...tracer.graph import Form, Node
+from ..expr import walk
 from ..kernels import Launch
+from ..lower import dtype_of
 from ..nest import Nest
 from . import gemm
 from .attention import emit_forward
@@ -21,7 +23,7 @@ from .jit import CompileFailed
 from .kernel import Kernel
 from .packing import Operand
 from .target import Target
-from .values import SCALARS
+from .values import HALVES, SCALARS, cast
 from .windows import Array
 
 View = tuple[str, int, tuple[int, ...]]  # buffer, offset and strides, in elements
@@ -42,9 +44,8 @@ def product_of(node: Node, operands: dict[str, View], forms: dict[str, Form], sc
     of_b = tuple(across(right[:-2], inner[:-2], batch))
     if math.prod(batch) == 1:
         batch = of_a = of_b = ()
-    return Gemm(
-        batch, m, n, k, Operand(0, of_a, rows, outer[-1], scalar), Operand(1, of_b, inner[-2], inner[-1], scalar), scalar
-    )
+    first, second = Operand(0, of_a, rows, outer[-1], scalar), Operand(1, of_b, inner[-2], inner[-1], scalar)
+    return Gemm(batch, m, n, k, first, second, "double" if scalar == "double" else "float")
 
 
 def merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
@@ -84,7 +85,7 @@ def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, For
 
 def spec_of(node: Node, views: dict[str, View], forms: dict[str, Form]) -> Gemm | Conv:
     """What a product is to compute, of its first two pointers."""
-    scalar = SCALARS[forms[node.results[0]].dtype.name]
+    scalar = SCALARS[dtype_of(forms[node.results[0]])]
     if node.op.name == "matmul":
         return product_of(node, views, forms, scalar)
     arrays = [Array(i, forms[x].shape, views[x][2], scalar) for i, x in enumerate(node.operands)]
@@ -113,7 +114,8 @@ class Follow:
         emitter.scopes += [Scope(emitter.scopes[1])]
         emitter.loop[domain.r] = self.row(f, batch, m)
         emitter.loop[domain.c] = n
-        emitter.mask, emitter.product = mask, value
+        made = next((e.dtype for e in walk(self.nest.expressions()) if e.kind == "product"), "float32")
+        emitter.mask, emitter.product = mask, cast(f, value, "float32", made) if made in HALVES else value
         (stage,) = self.nest.stages
         for s, v in [(s, emitter.value(s.expr)) for s in stage.stores]:
             emitter.store(s, v)
@@ -121,7 +123,7 @@ class Follow:
     def beginning(self, f: Function, emitter: Emitter) -> Scope:
         if id(f) not in self.known:
             lines, f.lines = f.lines, f.entry
-            emitter.ready(self.nest.expressions(), 0)
+            emitter.ready(self.nest.expressions(), 0, straight=True)
             f.lines = lines
             self.known[id(f)] = emitter.scopes[0], emitter.bits
         scope, emitter.bits = self.known[id(f)]
@@ -142,7 +144,7 @@ def attention_of(node: Node, views: dict[str, View], forms: dict[str, Form], poi
     backward = node.op.name == "attention_backward"
     query, key, value, mask = node.operands[1:5] if backward else node.operands[:4]
     shape, keys = forms[query].shape, forms[key].shape
-    kind = forms[query].dtype.name
+    kind = dtype_of(forms[query])
     if kind not in ("float32", "float64") or not all(forms[x].dtype == forms[query].dtype for x in (key, value)):
         return None
     if len(shape) != len(keys) or shape[:-3] != keys[:-3] or (len(shape) > 2 and shape[-3] % keys[-3]):

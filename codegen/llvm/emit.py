@@ -23,6 +23,10 @@ PIECE = 8192  # elements that are worth a piece of their own
 MOST_PIECES, MOST_PARTIALS = 64, 16
 
 
+# whose code has branches or loops
+BRANCHING = {"sin", "cos", "tan", "fmod", "remainder", "floor_divide", "lgamma", "digamma", "random_integers"}
+
+
 class Scope:
     """Values that are known in a part of the function."""
 
@@ -76,11 +80,14 @@ class Emitter:
             return 2
         return max(own, 1) if has_totals(e) else own
 
-    def ready(self, exprs: Iterable[Expr], level: int) -> None:
-        """Compute what can be computed at a level, for expressions that will be wanted further inside."""
+    def ready(self, exprs: Iterable[Expr], level: int, straight: bool = False) -> None:
+        """Compute what can be computed at a level, for expressions that will be wanted further inside; if `straight`, only what
+        takes no branches."""
         for e in walk(exprs):
             if level == 0 and e.kind == "op" and e.data[0] in DRAWN and e.args[:2] not in self.bits:
                 self.bits[e.args[0], e.args[1]] = philox.Bits(self.f, self.value(e.args[0]), self.value(e.args[1]))
+            if straight and any(x.kind == "op" and x.data[0] in BRANCHING for x in walk([e])):
+                continue
             if self.level(e) == level and e.kind != "const" and self.find(e) is None and self.computable(e):
                 self.value(e)
 
@@ -102,7 +109,7 @@ class Emitter:
             return number(e.data, e.dtype)
         for x in walk([e]):
             if x.kind != "const" and self.find(x) is None:
-                self.scopes[min(self.level(x), len(self.scopes) - 1)].values[x] = self.made(x)
+                self.scopes[-1].values[x] = self.made(x)
         found = self.find(e)
         assert found is not None
         return found
