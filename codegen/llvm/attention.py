@@ -16,7 +16,6 @@ from .attention_parts import (
     Room,
     Rows,
     across,
-    ahead,
     clear,
     columns,
     copied,
@@ -85,11 +84,7 @@ class _Forward:
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
         at = unravelled(f, spec.key_batch, head)
         key, value = matrix(f, spec.key, at, spec.scalar), matrix(f, spec.value, at, spec.scalar)
-        ahead(f, plan, value, spec.seen, spec.value_width)
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
-        if plan.shares == 1:
-            following = unravelled(f, spec.key_batch, f.add(head, integer(1)))
-            ahead(f, plan, matrix(f, spec.key, following, spec.scalar), spec.seen, spec.width)
         values = vectors_in(f, plan, value, integer(spec.seen), spec.value_width, self.values)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
             inside = f.div(item.index, integer(plan.blocks))
@@ -101,19 +96,21 @@ class _Forward:
         f, plan, spec = self.f, self.plan, self.spec
         assert spec.out is not None
         out = moved(f, matrix(f, spec.out, at, spec.scalar), first, spec.scalar)
-        ahead(f, plan, out, plan.block, spec.value_width, to_write=True)
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
         query = moved(f, matrix(f, spec.query, at, spec.scalar), first, spec.scalar)
         query = (vectors_in if plan.even else copied)(f, plan, query, count, spec.width, self.queries)
         sight = Sight(f, plan, at, first)
+        direct = self.single and plan.even and plan.readable(out.row, out.column, spec.value_width)
         if self.single:
-            self.keys_from(integer(0), tiles, query, values, sight)
+            self.keys_from(integer(0), tiles, query, values, sight, out if direct else self.found)
         else:
             self.begin()
             with f.loop(integer(0), sight.seen_by(integer(plan.block - 1)), self.at_a_time) as loop:
-                self.keys_from(loop.index, tiles, query, values, sight)
-        self.finish(at, first, count, out)
+                self.keys_from(loop.index, tiles, query, values, sight, self.found)
+            self.statistics()
+        log_total = moved(f, matrix(f, spec.log_total, at, spec.scalar), first, spec.scalar)
+        self.finish(count, log_total, None if direct else out)
 
     def begin(self) -> None:
         f, plan = self.f, self.plan
@@ -122,19 +119,26 @@ class _Forward:
             f.store(constant(-math.inf, plan.kind), f.pointer(self.highest, start, plan.scalar))
             f.store(constant(0, plan.kind), f.pointer(self.sums, start, plan.scalar))
 
-    def keys_from(self, start: Value, tiles: Value, query: Rows, values: Rows, sight: Sight) -> None:
-        """A block of keys: scores, probabilities, and what they find."""
+    def keys_from(self, start: Value, tiles: Value, query: Rows, values: Rows, sight: Sight, found: Rows) -> None:
+        """A block of keys: scores, probabilities, and what they find. If it is the only one, this is divided at once."""
         f, plan = self.f, self.plan
         end = least(f, f.add(start, integer(self.at_a_time)), sight.seen_by(integer(plan.block - 1)))
         sight.products(self.module, query, self.keys, self.spec.width, self.scores, start, end, tiles)
-        with f.loop(sight.first_tile(start), tiles) as tile:
+        first = sight.first_tile(start)
+        with f.loop(first, tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             with f.loop(0, plan.rows, plan.together) as group:
                 self.softmax(Few(sight, row, f.add(row, group.index), start, self.at_a_time))
+        if self.single:
+            self.statistics()
+        right = moved(f, values, start, plan.scalar)
+        with f.loop(first, tiles) as tile:
+            row = scaled(f, tile.index, plan.rows)
             depth = f.sub(least(f, sight.seen_by(f.add(row, integer(plan.rows - 1))), end), start)
-            left, out = moved(f, self.scores, row, plan.scalar), moved(f, self.found, row, plan.scalar)
+            left, out = moved(f, self.scores, row, plan.scalar), moved(f, found, row, plan.scalar)
+            factors = f.pointer(self.sums, row, plan.scalar) if self.single else None
             more = None if self.single else constant(True, I1)
-            across(f, self.module, plan, left, moved(f, values, start, plan.scalar), out, plan.value_width, depth, more)
+            across(f, self.module, plan, left, right, out, plan.value_width, depth, more, factors)
 
     def softmax(self, few: Few) -> None:
         """Scores of a few rows to exponentials, which are divided at the end."""
@@ -192,34 +196,38 @@ class _Forward:
             f.store(f.mul(f.load(place, plan.kind), factor), place)
         return f.add(f.mul(number(f, total, plan.kind), factor), sums)
 
-    def finish(self, at: list[Value], first: Value, count: Value, out: Rows) -> None:
-        """Divides by the sums and writes the results of a block."""
-        f, plan, spec = self.f, self.plan, self.spec
-        log_total = moved(f, matrix(f, spec.log_total, at, spec.scalar), first, spec.scalar)
-        for start in range(0, plan.block, plan.lanes):
-            self.statistics(start, first_lanes(plan.block - start, plan.lanes))
-        with f.loop(integer(0), count) as loop:
-            r = loop.index
-            factor = number(f, f.pointer(self.sums, r, plan.scalar), plan.kind)
-            total = f.load(f.pointer(self.highest, r, plan.scalar), Type(plan.scalar))
-            f.store(total, log_total.at(f, r, plan.scalar))
-            source, target = self.found.at(f, r, plan.scalar), out.at(f, r, plan.scalar)
-            for column, mask in columns(plan, spec.value_width):
-                value = f.mul(f.load(f.pointer(source, column, plan.scalar), plan.kind), factor)
-                put(f, plan, value, out, target, column, mask)
-
-    def statistics(self, start: int, mask: Value | None) -> None:
-        """Highest scores and sums of as many rows as there are lanes to log-sum-exp and factors."""
+    def finish(self, count: Value, log_total: Rows, out: Rows | None) -> None:
+        """Writes the results of a block: `out` too, if it has not been written yet."""
         f, plan = self.f, self.plan
-        tops, totals = f.pointer(self.highest, start, plan.scalar), f.pointer(self.sums, start, plan.scalar)
-        top, total = f.load(tops, plan.kind, mask), f.load(totals, plan.kind, mask)
+        with f.loop(integer(0), count) as loop:
+            total = f.load(f.pointer(self.highest, loop.index, plan.scalar), Type(plan.scalar))
+            f.store(total, log_total.at(f, loop.index, plan.scalar))
+            if out is not None:
+                self.write(loop.index, out)
+
+    def write(self, row: Value, out: Rows) -> None:
+        f, plan = self.f, self.plan
+        source, target = self.found.at(f, row, plan.scalar), out.at(f, row, plan.scalar)
+        for column, mask in columns(plan, self.spec.value_width):
+            value = f.load(f.pointer(source, column, plan.scalar), plan.kind)
+            if not self.single:
+                value = f.mul(value, number(f, f.pointer(self.sums, row, plan.scalar), plan.kind))
+            put(f, plan, value, out, target, column, mask)
+
+    def statistics(self) -> None:
+        """Highest scores and sums of all rows to log-sum-exp and factors."""
+        f, plan = self.f, self.plan
         one = constant(1, plan.kind)
-        if self.spec.mask is not None:  # rows with every key masked find 0
-            empty = f.compare("eq", total, constant(0, plan.kind))
-            total = f.select(empty, one, total)
-            top = f.select(empty, constant(math.inf, plan.kind), top)
-        f.store(f.add(log(f, total), top), tops, mask)
-        f.store(f.div(one, total), totals, mask)
+        for start in range(0, plan.block, plan.lanes):
+            mask = first_lanes(plan.block - start, plan.lanes)
+            tops, totals = f.pointer(self.highest, start, plan.scalar), f.pointer(self.sums, start, plan.scalar)
+            top, total = f.load(tops, plan.kind, mask), f.load(totals, plan.kind, mask)
+            if self.spec.mask is not None:  # rows with every key masked find 0
+                empty = f.compare("eq", total, constant(0, plan.kind))
+                total = f.select(empty, one, total)
+                top = f.select(empty, constant(math.inf, plan.kind), top)
+            f.store(f.add(log(f, total), top), tops, mask)
+            f.store(f.div(one, total), totals, mask)
 
 
 def first_of(f: Function, a: Value) -> Value:

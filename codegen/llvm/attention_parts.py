@@ -20,7 +20,6 @@ from .target import Target
 from .vmath_exp import exp_within
 from .vmath_parts import at_least
 
-_LINE = 64  # bytes that memory is fetched by
 _MANY_KEYS = 256  # from here on, copying rows once costs less than reading them where they are again and again
 _SAME_PLACES = 2048  # bytes: rows at a multiple of this from each other use a few sets of the first cache only
 _PIECES = 8  # that a kernel has at least, if there are blocks enough
@@ -228,27 +227,42 @@ def moved(f: Function, rows: Rows, by: Value, scalar: str) -> Rows:
 
 
 def product(
-    module: Module, plan: Plan, rows: int, vectors: int, row: int, step: int, right: int, out: int, adds: bool
-) -> Callable[[Function, Value, Value, Value, Value, Value], None]:
-    """A function of (left, right, out, depth, more) that makes out = left right, or if `more`, which only `adds` looks at,
-    out += left right. For the same strides it is the same one."""
+    module: Module,
+    plan: Plan,
+    vectors: int,
+    row: int,
+    step: int,
+    right: int,
+    out: int,
+    adds: bool = False,
+    factors: bool = False,
+) -> Callable[..., None]:
+    """A function of (left, right, out, depth) that makes out = left right for a tile; the same one for the same strides.
+
+    `adds`: it has one more parameter, whether to add to what is there. `factors`: or the address of a factor for each row.
+    """
     scalar, lanes = plan.scalar, plan.lanes
-    name = f"product_{scalar}{lanes}_{rows}x{vectors}_{row}_{step}_{right}_{out}{'_added' if adds else ''}".replace("-", "m")
+    kind = "_added" if adds else "_scaled" if factors else ""
+    name = f"product_{scalar}{lanes}_{plan.rows}x{vectors}_{row}_{step}_{right}_{out}{kind}".replace("-", "m")
     if name not in module.functions:
-        params = [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64), ("more", I1)]
-        f = module.function(name, params, internal=True)
-        a, b, c, depth, more = f.params
-        left = Side(a, scalar, tuple(i * row for i in range(rows)), spread=True)
+        params = [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64)]
+        more = [("more", I1)] if adds else [("factors", PTR)] if factors else []
+        f = module.function(name, [*params, *more], internal=True)
+        a, b, c, depth = f.params[:4]
+        left = Side(a, scalar, tuple(i * row for i in range(plan.rows)), spread=True)
         across = tuple(j * lanes for j in range(vectors))
-        places = [f.pointer(c, i * out + j, scalar) for i in range(rows) for j in across]
+        places = [f.pointer(c, i * out + j, scalar) for i in range(plan.rows) for j in across]
         sums = zeros(len(places), plan.kind)
         if adds:
-            sums = [f.select(more, f.load(place, plan.kind), zero) for place, zero in zip(places, sums, strict=True)]
+            sums = [f.select(f.params[4], f.load(place, plan.kind), zero) for place, zero in zip(places, sums, strict=True)]
         found = multiply(f, left, Side(b, scalar, across), [Axis(depth, step, right)], [(0, 0)], sums, True)
+        if factors:
+            times = [number(f, f.pointer(f.params[4], i, scalar), plan.kind) for i in range(plan.rows)]
+            found = [f.mul(x, times[i // vectors]) for i, x in enumerate(found)]
         for value, place in zip(found, places, strict=True):
             f.store(value, place)
         f.back()
-    return lambda f, a, b, c, depth, more: f.call_local(name, None, a, b, c, depth, more) and None
+    return lambda f, *args: f.call_local(name, None, *args) and None
 
 
 def across(
@@ -261,14 +275,16 @@ def across(
     width: int,
     depth: Value,
     more: Value | None = None,
+    factors: Value | None = None,
 ) -> None:
-    """A tile of rows times all of a matrix' columns, in whole vectors, a few at a time. `more`: whether it is added."""
-    column = 0
+    """A tile of rows times all of a matrix' columns, in whole vectors, a few at a time. `more` and `factors`: see `product`."""
+    column, rest = 0, [x for x in (more, factors) if x is not None]
     while column < width:
         vectors = min(plan.vectors, (width - column) // plan.lanes)
-        call = product(module, plan, plan.rows, vectors, left.row, left.column, right.row, out.row, more is not None)
+        strides = (left.row, left.column, right.row, out.row)
+        call = product(module, plan, vectors, *strides, adds=more is not None, factors=factors is not None)
         there, result = (f.pointer(x.pointer, column, plan.scalar) for x in (right, out))
-        call(f, left.pointer, there, result, depth, more or constant(False, I1))
+        call(f, left.pointer, there, result, depth, *rest)
         column += vectors * plan.lanes
 
 
@@ -312,16 +328,6 @@ def vectors_in(f: Function, plan: Plan, source: Rows, count: Value, width: int, 
     """Rows that a tile can read vectors of: as they are, or copied."""
     readable = plan.readable(source.row, source.column, width)
     return source if readable else copied(f, plan, source, count, width, room)
-
-
-def ahead(f: Function, plan: Plan, rows: Rows, count: int, width: int, to_write: bool = False) -> None:
-    """Asks for rows before they are needed: they are far apart, where the processor does not foresee them."""
-    if rows.column != 1:
-        return
-    with f.loop(0, count) as loop:
-        start = rows.at(f, loop.index, plan.scalar)
-        for column in range(0, width, _LINE // BYTES[plan.scalar]):
-            f.prefetch(f.pointer(start, column, plan.scalar), to_write)
 
 
 def clear(f: Function, plan: Plan, room: Value, elements: int) -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from .attention_parts import Plan, Rows, integer, least, matrix, most, product
-from .builder import I1, Function, Module, Type, Value, constant
+from .builder import Function, Module, Type, Value, constant
 from .micro import scaled
 
 
@@ -42,14 +42,14 @@ class Sight:
     ) -> None:
         """Rows times panels, for the keys from `start` to before `end`; tiles that do not see a panel are left out."""
         f, plan, scalar = self.f, self.plan, self.plan.scalar
-        call = product(module, plan, plan.rows, plan.vectors, left.row, left.column, plan.panel, out.row, False)
+        call = product(module, plan, plan.vectors, left.row, left.column, plan.panel, out.row)
         with f.loop(start, end, plan.panel) as key:
             panel = f.pointer(right, scaled(f, key.index, width), scalar)
             column = f.pointer(out.pointer, f.sub(key.index, start), scalar)
             with f.loop(self.first_tile(key.index), tiles) as tile:
                 row = scaled(f, tile.index, plan.rows)
                 result = Rows(column, out.row).at(f, row, scalar)
-                call(f, left.at(f, row, scalar), panel, result, integer(width), constant(False, I1))
+                call(f, left.at(f, row, scalar), panel, result, integer(width))
 
 
 class Column:

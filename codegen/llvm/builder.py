@@ -359,10 +359,6 @@ class Function:
         self.declared[name] = f"declare void @{name}({value.type}, {where.type}, i32, {mask.type})"
         self.emit(f"call void @{name}({value}, {where}, i32 {BYTES[scalar]}, {mask})")
 
-    def prefetch(self, pointer: Value, to_write: bool = False) -> None:
-        """Asks for a line of memory before it is needed. The address may be any."""
-        self.call("llvm.prefetch.p0", None, pointer, constant(int(to_write), I32), constant(3, I32), constant(1, I32))
-
     def stack(self, type: Type, count: int = 1, align: int = 64) -> Value:
         """Room on the stack, for so many elements, until the function returns."""
         self.count += 1
