@@ -84,7 +84,7 @@ class Native:
         self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), np.float32)
         start = time.thread_time()
         module = Module()
-        self.kernel = emit(module, "product", case.gemm(), 3, store_to(2, lead, case.n, 1), host(), self.plan)
+        self.kernel = emit(module, "product", case.gemm(), 3, store_to(2, lead, case.n, 1), host(), plan)
         text = str(module)
         self.writing = time.thread_time() - start
         start = time.thread_time()

@@ -84,7 +84,7 @@ def tile(shape: Shape, lanes: int) -> tuple[int, int]:
     """Rows and vectors of the register tile: the pair that wastes least on this shape."""
     columns = math.ceil(shape.n / lanes)
     found: list[tuple[float, int, int]] = []
-    for vectors in range(1, min(4, columns) + 1):
+    for vectors in range(1, min(8 if shape.m == 1 else 4, columns) + 1):
         # Eight rows are enough to hide where the vectors come from, and sums have to leave registers for the factors.
         most = min(14 if vectors == 1 else 8, (shape.registers - 5) // vectors)
         for rows in range(1, min(most, shape.m) + 1):

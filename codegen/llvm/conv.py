@@ -17,9 +17,10 @@ from .blocking import Shape, step_cost
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
 from .conv_outer import Outer
 from .conv_weights import Gradient
-from .gemm import LINES, Epilogue, Span, aligned, block, fused, parameters, registers, unravel, whole
+from .gemm import LINES, Epilogue, fused, registers
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .spans import Span, aligned, block, parameters, unravel, whole
 from .target import Target
 from .windows import Array, Ints, Windows
 

@@ -13,10 +13,11 @@ import math
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .gemm import Epilogue, Span, aligned, block, parameters, unravel, whole
+from .gemm import Epilogue
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled
 from .packing import Operand, pack_turned, source
+from .spans import Span, aligned, block, parameters, unravel, whole
 from .windows import Array, Ints, Windows
 
 PIECES = 8  # that the samples are shared out to

@@ -13,9 +13,10 @@ import math
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .gemm import Epilogue, aligned, parameters, unravel, whole
+from .gemm import Epilogue
 from .kernel import Kernel, Phase
-from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .micro import Axis, Side, first_lanes, lane_sums, multiply, scaled
+from .spans import aligned, parameters, unravel, whole
 from .windows import Array, Ints, Windows
 
 PIECES = 8  # that the samples are shared out to
@@ -243,14 +244,3 @@ class Gradient:
             whole(self.weights).each(f, self.lanes, some)
         f.back()
         return Phase(name, channels)
-
-
-def lane_sums(f: Function, vectors: list[Value]) -> Value:
-    """The sums of the lanes of vectors, one in each lane: pairs of vectors are added until one vector has the sums of all."""
-    lanes, count = vectors[0].type.lanes, len(vectors)
-    level = vectors + zeros((1 << (count - 1).bit_length()) - count, vectors[0].type)
-    for _ in range(lanes.bit_length() - 1):
-        pairs = zip(level[::2], level[1::2], strict=True) if len(level) > 1 else [(level[0], level[0])]
-        evens, odds = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
-        level = [f.add(f.shuffle(a, b, evens), f.shuffle(a, b, odds)) for a, b in pairs]
-    return level[0]

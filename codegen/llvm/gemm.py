@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .blocking import Plan, Shape, choose
-from .builder import BYTES, I64, PTR, Function, Module, Type, Value, constant
+from .builder import BYTES, I64, Function, Module, Type, Value, constant
+from .dots import emit_dots, suits
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
-from .packing import Operand, by_depth, pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source, straight
+from .packing import Load, Operand, by_depth, pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source, straight
+from .spans import Span, aligned, block, parameters, unravel, whole
 from .target import Target
 
 # epilogue(f, batch indices, m, n of the first lane, the results as a vector along n, a mask or None) stores what it wants.
@@ -47,6 +49,10 @@ def emit(
     """The kernel of a product, whose functions take `pointers` pointers. The plan is chosen if it is not given."""
     if 0 in (*gemm.batch, gemm.m, gemm.n):
         return Kernel(())
+    if gemm.n == 1 and by_depth(gemm.a) and plan is None:
+        return emit(module, name, _swapped(gemm), pointers, _one_by_one(gemm.m, epilogue), target)
+    if suits(gemm, target.lanes(gemm.scalar)) and plan is None:
+        return emit_dots(module, name, gemm, pointers, epilogue, target.lanes(gemm.scalar), fused(target))
     plan = plan or choose(shape_of(gemm, target))
     work = _Product(gemm, plan, pointers, epilogue, fused(target))
     phases = [work.pack(module, f"{name}_pack")] if work.shared_size else []
@@ -81,6 +87,38 @@ def store_to(
     return epilogue
 
 
+def _swapped(gemm: Gemm) -> Gemm:
+    """The transpose of a product."""
+    a, b = (replace(x, row=x.column, column=x.row, load=_turned_load(x.load)) for x in (gemm.b, gemm.a))
+    return Gemm(gemm.batch, gemm.n, gemm.m, gemm.k, a, b, gemm.scalar)
+
+
+def _turned_load(load: Load | None) -> Load | None:
+    if load is None:
+        return None
+    there = {"row": "column", "column": "row"}
+
+    def turned(f: Function, batch: list[Value], row: Value, column: Value, lanes: int, along: str, mask: Value | None) -> Value:
+        return load(f, batch, column, row, lanes, there[along], mask)
+
+    return turned
+
+
+def _one_by_one(m: int, epilogue: Epilogue) -> Epilogue:
+    """For the transpose of a product of one column: each lane of its results is a row."""
+
+    def each(f: Function, batch: list[Value], column: Value, row: Value, value: Value, mask: Value | None) -> None:
+        lanes, scalar = value.type.lanes, value.type.scalar
+        room = f.stack(Type(scalar), lanes)
+        f.store(value, room)
+        last = f.intrinsic("smin", f.add(row, constant(lanes, I64)), constant(m, I64))
+        with f.loop(row, last) as loop:
+            one = f.load(f.pointer(room, f.sub(loop.index, row), scalar), Type(scalar))
+            epilogue(f, batch, loop.index, column, one, None)
+
+    return each
+
+
 def shape_of(gemm: Gemm, target: Target) -> Shape:
     b = gemm.b
     return Shape(
@@ -107,70 +145,6 @@ def registers(target: Target) -> int:
 def fused(target: Target) -> bool:
     """Whether multiply-and-add is one instruction."""
     return target.has("fma") or target.triple.startswith(("aarch64", "arm64"))
-
-
-def parameters(pointers: int) -> list[tuple[str, Type]]:
-    """Of a function that does pieces of a phase."""
-    named = [(f"p{i}", PTR) for i in range(pointers)]
-    return [*named, ("shared", PTR), ("scratch", PTR), ("begin", I64), ("end", I64)]
-
-
-def aligned(size: int) -> int:
-    return (size + 63) // 64 * 64
-
-
-def unravel(f: Function, index: Value, sizes: tuple[int, ...]) -> list[Value]:
-    """The indices along dims of these sizes, the last of them the fastest."""
-    found: list[Value] = []
-    for axis in range(len(sizes) - 1, -1, -1):
-        size = constant(sizes[axis], I64)
-        if sizes[axis] == 1:
-            found.append(constant(0, I64))
-        elif math.prod(sizes[:axis]) == 1:
-            found.append(index)
-        else:
-            found.append(f.rem(index, size))
-            index = f.div(index, size)
-    return found[::-1]
-
-
-@dataclass(frozen=True)
-class Span:
-    """A part of a dim that is gone through in units; the last unit of the dim may be smaller."""
-
-    start: Value
-    stop: Value
-    whole: bool  # it is the whole dim
-    total: int  # size of the dim
-
-    def each(self, f: Function, unit: int, body: Callable[[Value, int], None]) -> None:
-        """`body(index, size)` for each unit."""
-        rest = self.total % unit
-        full = constant(self.total - rest, I64)
-        if self.whole and self.total - rest == unit:
-            body(constant(0, I64), unit)
-        elif self.total > rest:
-            stop = full if self.whole else f.intrinsic("smin", self.stop, full) if rest else self.stop
-            with f.loop(self.start, stop, unit) as loop:
-                body(loop.index, unit)
-        if rest and self.whole:
-            body(full, rest)
-        elif rest:
-            with f.when(f.compare("eq", self.stop, constant(self.total, I64))):
-                body(full, rest)
-
-
-def whole(total: int) -> Span:
-    return Span(constant(0, I64), constant(total, I64), True, total)
-
-
-def block(f: Function, index: Value, size: int, total: int) -> Span:
-    """The block with an index, of blocks of a size."""
-    if size >= total:
-        return whole(total)
-    start = scaled(f, index, size)
-    stop = f.add(start, constant(size, I64))
-    return Span(start, f.intrinsic("smin", stop, constant(total, I64)) if total % size else stop, False, total)
 
 
 @dataclass(frozen=True)

@@ -99,3 +99,14 @@ def first_lanes(count: int, lanes: int) -> Value | None:
         return None
     bits = ", ".join(f"i1 {'true' if i < count else 'false'}" for i in range(lanes))
     return Value(f"<{bits}>", Type("i1", lanes))
+
+
+def lane_sums(f: Function, vectors: list[Value]) -> Value:
+    """The sums of the lanes of vectors, one in each lane: pairs of vectors are added until one vector has the sums of all."""
+    lanes, count = vectors[0].type.lanes, len(vectors)
+    level = vectors + zeros((1 << (count - 1).bit_length()) - count, vectors[0].type)
+    for _ in range(lanes.bit_length() - 1):
+        pairs = zip(level[::2], level[1::2], strict=True) if len(level) > 1 else [(level[0], level[0])]
+        evens, odds = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+        level = [f.add(f.shuffle(a, b, evens), f.shuffle(a, b, odds)) for a, b in pairs]
+    return level[0]

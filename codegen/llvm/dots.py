@@ -1,0 +1,104 @@
+"""Products of few rows or few columns, as dot products: the lanes go along the depth, so nothing has to be packed.
+
+For operands whose rows (left) and columns (right) lie along memory. A tile is a few dot products side by side; their lanes are
+added at the end, and each row of the tile goes to the epilogue as a short vector.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .blocking import PIECE, PIECES
+from .builder import Function, Module, Type, Value, constant
+from .kernel import Kernel, Phase
+from .micro import Axis, Side, first_lanes, lane_sums, multiply, scaled, zeros
+from .packing import source
+from .spans import Span, block, parameters, unravel
+
+if TYPE_CHECKING:
+    from .gemm import Epilogue, Gemm
+
+FEW = 4  # rows or columns
+
+
+def suits(gemm: Gemm, lanes: int) -> bool:
+    """Whether this is a product for this file."""
+    along = gemm.a.column == 1 and gemm.b.row == 1 and 2 * gemm.k >= lanes
+    plain = all(x.load is None and x.scalar == gemm.scalar for x in (gemm.a, gemm.b))
+    return along and plain and lanes > 1 and min(gemm.m, gemm.n) <= FEW
+
+
+def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, lanes: int, fused: bool) -> Kernel:
+    f = module.function(name, parameters(pointers))
+    begin, end = f.params[-2:]
+    rows, columns = _tile(gemm, lanes)
+    down, across = _blocks(gemm, rows, columns)
+    sizes = (*gemm.batch, math.ceil(gemm.m / down), math.ceil(gemm.n / across))
+    with f.loop(begin, end) as loop:
+        *batch, i, j = unravel(f, loop.index, sizes)
+        a, b = (source(f, x, batch, gemm.scalar).base for x in (gemm.a, gemm.b))
+
+        def tile(m: Value, height: int, n: Value, width: int) -> None:
+            left = Side(f.pointer(a, scaled(f, m, gemm.a.row), gemm.scalar), gemm.scalar, _places(height, gemm.a.row))
+            right = Side(f.pointer(b, scaled(f, n, gemm.b.column), gemm.scalar), gemm.scalar, _places(width, gemm.b.column))
+            sums = _products(f, left, right, gemm.k, Type(gemm.scalar, lanes), fused)
+            for r in range(height):
+                row = f.add(m, constant(r, m.type))
+                for start, some in _short(f, sums[r * width : (r + 1) * width]):
+                    epilogue(f, batch, row, f.add(n, constant(start, n.type)), some, None)
+
+        wide: Span = block(f, j, across, gemm.n)
+        high: Span = block(f, i, down, gemm.m)
+        high.each(f, rows, lambda m, height: wide.each(f, columns, lambda n, width: tile(m, height, n, width)))
+    f.back()
+    return Kernel((Phase(name, math.prod(sizes)),))
+
+
+def _tile(gemm: Gemm, lanes: int) -> tuple[int, int]:
+    """Sixteen dot products, or eight of one row or column, as there are many streams of memory then."""
+    short = 1 << (min(gemm.m, gemm.n) - 1).bit_length()
+    long = min(8 if short == 1 else 16 // short, lanes)
+    return (long, gemm.n) if gemm.n < gemm.m else (gemm.m, long)
+
+
+def _blocks(gemm: Gemm, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of a piece."""
+    work = math.prod(gemm.batch) * gemm.m * gemm.n * gemm.k
+    # Memory is what takes time here: each number is used once or a few times only.
+    pieces = max(1, min(2 * PIECES, work * 8 // PIECE) // math.prod(gemm.batch))
+    if gemm.n < gemm.m:
+        return math.ceil(gemm.m / pieces / rows) * rows, gemm.n
+    return gemm.m, math.ceil(gemm.n / pieces / columns) * columns
+
+
+def _places(count: int, stride: int) -> tuple[int, ...]:
+    return tuple(i * stride for i in range(count))
+
+
+def _products(f: Function, left: Side, right: Side, k: int, kind: Type, fused: bool) -> list[Value]:
+    sums = zeros(len(left.places) * len(right.places), kind)
+    full, rest = divmod(k, kind.lanes)
+    unroll = next(u for u in (2, 1) if full % u == 0)
+    if full:
+        axes = [Axis(full // unroll, unroll * kind.lanes, unroll * kind.lanes)]
+        sums = multiply(f, left, right, axes, [(u * kind.lanes,) * 2 for u in range(unroll)], sums, fused)
+    if rest:
+        mask = first_lanes(rest, kind.lanes)
+        left, right = (Side(s.pointer, s.scalar, s.places, masks=(mask,) * len(s.places)) for s in (left, right))
+        sums = multiply(f, left, right, [], [(full * kind.lanes,) * 2], sums, fused)
+    return sums
+
+
+def _short(f: Function, sums: list[Value]) -> list[tuple[int, Value]]:
+    """The sums of the lanes, in vectors whose number of lanes is a power of two."""
+    found, start = [], 0
+    while start < len(sums):
+        count = 1 << ((len(sums) - start).bit_length() - 1)
+        vector = lane_sums(f, sums[start : start + count])
+        lanes = vector.type.lanes
+        if count < lanes:
+            vector = f.lane(vector, 0) if count == 1 else f.shuffle(vector, vector, range(count))
+        found.append((start, vector))
+        start += count
+    return found
