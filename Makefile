@@ -24,6 +24,7 @@ bench: $(VENV)/peers.stamp
 	$(BIN)/python bench/eager.py
 	$(BIN)/python bench/library.py
 	$(BIN)/python bench/replay.py
+	$(BIN)/python bench/pure.py
 
 clean:
 	rm -rf $(VENV) build dist tapejit.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

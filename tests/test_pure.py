@@ -174,6 +174,24 @@ def test_settings_of_an_optimizer(change: Callable[[Side], Any]) -> None:
     both(sgd, lambda i, side: change(side) if i == 6 else None)
 
 
+@pytest.mark.parametrize("name", ["momentum", "weight_decay", "dampening"])
+def test_settings_that_are_switches(name: str) -> None:
+    """A momentum that is no longer 0 wants a buffer."""
+    plain = {"momentum": 0.0, "weight_decay": 0.0, "dampening": 0.0}
+    both(
+        lambda p: tj.optim.SGD(p, lr=0.1, **plain), lambda i, side: side.optimizer.param_groups[0].update({name: 0.1 * (i > 5)})
+    )
+
+
+def test_numbers_of_another_type() -> None:
+    """A native program has places for whole numbers and for others."""
+    side, batch = trained(sgd), batches(1)[0]
+    side.optimizer.param_groups[0]["lr"] = 0.5
+    assert skips(side.step, *batch)
+    side.optimizer.param_groups[0]["weight_decay"] = 0.5
+    assert not skips(side.step, *batch)
+
+
 def test_a_parameter_replaced_in_its_group() -> None:
     """By one that is equal, so that only identity tells them apart."""
 
@@ -444,6 +462,11 @@ def test_gradients_of_arguments() -> None:
     assert len(runs) == 2
     step(x)  # which has a gradient by now
     assert x.grad.tolist() == [20.0] * 2
+    for i in range(6):
+        x = tj.full((2,), float(i), requires_grad=True)
+        x.grad = tj.ones(2)
+        step(x)
+        assert x.grad.tolist() == [2.0 * i + 1] * 2
 
 
 # ---- guards: what has changed is noticed
@@ -1054,6 +1077,24 @@ def test_a_program_that_fails() -> None:
     pure.segment.run = run
     side.step(*batches(1)[0])
     assert side.optimizer.state[side.model.first.weight]["step"] == 10 and side.model.first.weight.grad is not None
+
+
+def test_native_programs() -> None:
+    """What is kept is not overwritten by programs that have memory of their own."""
+    pytest.importorskip("llvmlite")
+    found = []
+    for pure in (False, True):
+        side = Side(False, adam)
+        step = tj.compile(side.step, pure=True, backend="llvm") if pure else side.step
+        kept: list[Any] = []
+        for batch in batches(14):
+            kept.append(step(*batch))
+            kept.append(side.model.first.weight.grad)
+        kept += [*side.model.parameters(), *[side.optimizer.state[p]["exp_avg"] for p in side.model.parameters()]]
+        found.append([t.detach().numpy().copy() for t in kept])
+    for a, b in zip(*found, strict=True):
+        assert np.allclose(a, b, rtol=1e-4, atol=1e-5)
+    assert side.runs[0] <= 4
 
 
 def test_reset() -> None:
