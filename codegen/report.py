@@ -111,14 +111,9 @@ def why_called(launch: Launch, forms: dict[str, Form]) -> str:
     node = launch.node
     assert node is not None
     kinds = sorted({forms[x].dtype.name for x in (*node.values(), *node.results)})
-    if node.op.name in ("matmul", "conv", "conv_input_grad", "conv_weight_grad") or launch.kind == "attention":
-        sizes = [forms[x].shape for x in (*node.values(), *node.results)]
-        if any(0 in shape for shape in sizes):
-            return "it has no elements"
-        if any(kind not in ("float32", "float64") for kind in kinds):
-            return f"there are kernels for float32 and float64, not for {', '.join(kinds)}"
-        return "there is no kernel for these shapes and strides"
-    return f"there are no loops for it on {', '.join(kinds)}"
+    if any(forms[x].size == 0 for x in (*node.values(), *node.results)):
+        return "it has no elements"
+    return f"there are no loops or kernels for it on {', '.join(kinds)} of this shape"
 
 
 def nodes_of(launch: Launch, made_by: dict[str, Node], backs: dict[str, str]) -> list[Node]:
