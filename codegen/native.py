@@ -1,4 +1,4 @@
-"""A segment as native code: graph, loops, plan, kernels, and the function that binds arrays and runs it all.
+"""A segment as native code: graph, loops, plan, kernels, and the recipe that a program is put together by.
 
 `native(graph, slots)` gives what a plain program is too: a function of arrays by slot and numbers by place, which puts the
 outputs into the arrays and writes back.
@@ -6,9 +6,8 @@ outputs into the arrays and writes back.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,32 +16,62 @@ from ..tracer.functional import overlaps
 from ..tracer.graph import Form, Graph, GraphError
 from ..tracer.interpret import run_op
 from ..tracer.trace import Number
+from . import cache
 from .kernels import Launch, kept, launches, scheduled
-from .llvm.assemble import FAILED, Kernels, Made, Steps, Table, aligned, built
-from .llvm.entry import Binding, bind
+from .llvm import jit
+from .llvm.assemble import FAILED, Kernels, Made, Steps, Table
+from .llvm.entry import Binding
 from .llvm.target import host
 from .plan import Arena, Life, planned
 from .prepare import Prepared, prepared
+from .recipe import Program, Recipe, encoded, kept_on_disk, put_together
+from .recipe import key as key_of
 
 PARALLEL = 500_000  # scalar ops from which more than one thread is worth a try
 BRIEF = 5_000_000  # and from which others may run Python meanwhile
 
-Program = Callable[[list[Any], list[Any]], None]
 
-
-@dataclass
 class Native:
-    """A program, and what there is to be told about it."""
+    """A program, and what there is to be told about it. Of one that comes from the disk cache the rest is made when asked for."""
 
-    graph: Graph
-    prepared: Prepared
-    launches: list[Launch]
-    made: list[Made | None]
-    arena: Arena
-    decisions: list[str]
-    run: Program
-    texts: list[str] = field(default_factory=list)
-    build: Build | None = None
+    def __init__(self, graph: Graph, slots: int, recipe: Recipe, run: Program, build: Build | None) -> None:
+        self.graph = graph
+        self.slots = slots
+        self.recipe = recipe
+        self.run = run
+        self._build = build
+
+    @cached_property
+    def build(self) -> Build:
+        return self._build or Build(self.graph, self.slots)
+
+    @property
+    def from_disk(self) -> bool:
+        return self._build is None
+
+    @property
+    def prepared(self) -> Prepared:
+        return self.build.work
+
+    @property
+    def launches(self) -> list[Launch]:
+        return self.build.steps
+
+    @property
+    def made(self) -> list[Made | None]:
+        return self.build.made
+
+    @property
+    def arena(self) -> Arena:
+        return self.build.arena
+
+    @property
+    def decisions(self) -> list[str]:
+        return self.build.decisions
+
+    @property
+    def texts(self) -> list[str]:
+        return self.build.texts
 
     def report(self, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
         """All there is to be told, with times that are measured now."""
@@ -54,11 +83,9 @@ class Native:
         """The steps, as loops."""
         rows = []
         for x in self.launches:
-            what = (
-                ""
-                if x.node is None
-                else f"{', '.join(x.node.results)} = {x.node.op.name}({', '.join(map(str, x.node.values()))})\n"
-            )
+            node = x.node
+            given = "" if node is None else ", ".join(map(str, node.values()))
+            what = "" if node is None else f"{', '.join(node.results)} = {node.op.name}({given})\n"
             rows.append(f"# step {x.step.number}\n{what}{'' if x.nest is None else x.nest}")
         return "\n".join(rows)
 
@@ -68,40 +95,42 @@ def native(graph: Graph, slots: int, plain: Program) -> Native:
     for o in graph.outputs:
         if overlaps(graph.forms[o.value]):
             raise GraphError(f"[compile] output {o.slot} shares memory with itself")
-    work = prepared(graph, kept)
-    schedule = scheduled(work)
-    steps = launches(schedule)
-    kernels = Kernels(schedule.forms, host(), schedule.layout)
-    made = [kernels.make(x) for x in steps]
-    build = Build(graph, work, schedule.layout, steps, made, slots, plain)
-    return build.finished(schedule.decisions)
+    name = key_of(graph, slots)
+    known = kept_on_disk(name)
+    if known is not None:
+        recipe, objects = known
+        return Native(graph, slots, recipe, put_together(recipe, graph, objects, None, plain), None)
+    build = Build(graph, slots)
+    texts = list(dict.fromkeys(build.texts))
+    objects = jit.objects(texts)
+    recipe = build.recipe(texts)
+    run = put_together(recipe, graph, objects, build.opaque, plain)
+    if name is not None and all(recipe.steps):
+        cache.put(name, recipe.text())
+    return Native(graph, slots, recipe, run, build)
 
 
 class Build:
     """Puts a program together."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        work: Prepared,
-        layout: Callable[[str], tuple[int, ...]],
-        steps: list[Launch],
-        made: list[Made | None],
-        slots: int,
-        plain: Program,
-    ) -> None:
-        self.plain = plain
+    def __init__(self, graph: Graph, slots: int) -> None:
+        work = prepared(graph, kept)
+        schedule = scheduled(work)
         self.graph = graph
-        self.work = work
-        self.forms: dict[str, Form] = work.forms
-        self.layout = layout
-        self.steps = steps
-        self.made = made
         self.slots = slots
+        self.work = work
+        self.decisions = schedule.decisions
+        self.layout = schedule.layout
+        self.forms: dict[str, Form] = work.forms
+        self.steps = launches(schedule)
+        kernels = Kernels(schedule.forms, host(), schedule.layout)
+        self.made = [kernels.make(x) for x in self.steps]
         self.inputs = {x.name: x.slot for x in work.inputs}
         self.constants = {n.results[0]: n.attrs["array"] for n in work.nodes if n.op.name == "constant"}
         self.outputs = {v: i for i, v in enumerate(dict.fromkeys(v for _, v in work.outputs if v not in self.inputs))}
         self.arena = self.plan()
+        self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and launches that are called as they are
+        self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
 
     def plan(self) -> Arena:
         """Lives of what is in the arena."""
@@ -123,50 +152,47 @@ class Build:
                 last[self.steps[i].check] = last[self.steps[i + 1].check]
         return planned([Life(n, sizes[n], first[n], last[n]) for n in first])
 
-    def finished(self, decisions: list[str]) -> Native:
-        table, binding = self.table()
-        steps = Steps(self.arena, table)
-        parts: list[Any] = []  # names of step functions, and launches that are called as they are
+    def step_functions(self) -> str:
+        """The text of the functions that call the kernels."""
+        steps = Steps(self.arena, self.table()[0])
         rows: list[Made] = []
         for launch, made in [*zip(self.steps, self.made, strict=True), (None, None)]:
             if made is not None:
                 rows.append(made)
                 continue
             if rows:
-                name = f"step{len(parts)}"
+                name = f"step{len(self.parts)}"
                 steps.step(name, rows)
-                parts.append(name)
+                self.parts.append((name, None))
                 rows = []
             if launch is not None:
-                parts.append(launch)
-        texts = [m.text for m in self.made if m is not None]
-        names = [p for p in parts if isinstance(p, str)]
-        library = built(texts, steps, names) if names else None
-        memory, start = aligned(self.arena.size)
-        words = [start, *[c.ctypes.data for c in self.constants.values()]]
+                self.parts.append(("", launch))
+        return str(steps.module)
+
+    def recipe(self, texts: list[str]) -> Recipe:
+        _, binding = self.table()
         cost = work_of(self.steps)
-        programs: list[Any] = []
-        for part in parts:
-            if isinstance(part, str):
-                assert library is not None
-                keep = (library, memory, self.constants)
-                programs.append(
-                    bind(library[part], binding, words, parallel=cost > PARALLEL, releases_gil=cost > BRIEF, keep=keep)
-                )
-            else:
-                programs.append(Opaque(self, part, memory, start - memory.ctypes.data))
-        run = self.runner(programs)
-        return Native(
-            self.graph,
-            self.work,
-            self.steps,
-            self.made,
-            self.arena,
-            decisions,
-            run,
-            [*texts, str(steps.module)],
-            self,
+        forms = {v: i for i, (_, v) in reversed(list(enumerate(self.work.outputs)))}
+        return Recipe(
+            objects=[jit.key_of(text) for text in texts],
+            steps=[name for name, _ in self.parts],
+            slots=self.slots,
+            bound=list(binding.slots),
+            numbers=list(binding.numbers),
+            arena=self.arena.size,
+            constants=[encoded(c) for c in self.constants.values()],
+            memories=[forms[v] for v in self.outputs],
+            shown=[self.inputs[v] if v in self.inputs else self.slots + self.outputs[v] for _, v in self.work.outputs],
+            checked=any(x.check for x in self.steps),
+            danger=self.in_danger(),
+            parallel=cost > PARALLEL,
+            releases=cost > BRIEF,
         )
+
+    def opaque(self, part: int, memory: Any, start: int) -> Opaque:
+        launch = self.parts[part][1]
+        assert launch is not None
+        return Opaque(self, launch, memory, start)
 
     def table(self) -> tuple[Table, Binding]:
         table = Table()
@@ -177,9 +203,9 @@ class Build:
             table.slots[name] = i
         numbers = sorted({n for m in self.made if m is not None for n in m.numbers})
         kinds = {
-            x.place: "double" if x.type is float else "i64"
+            x.place: "double" if x.type is float else "bits" if node.op.name in DRAWN and i < 2 else "i64"  # seed and call
             for node in self.work.nodes
-            for x in node.operands
+            for i, x in enumerate(node.operands)
             if isinstance(x, Number)
         }
         for i, n in enumerate(numbers):
@@ -188,80 +214,12 @@ class Build:
             table.fixed[name] = len(bound) + len(numbers) + i
         return table, Binding(tuple(s for _, s in bound), tuple((n, kinds[n]) for n in numbers))
 
-    def runner(self, programs: list[Any]) -> Program:
-        """The function that makes room for outputs, runs, and hands out, as straight Python."""
-        space: dict[str, Any] = {"empty": np.empty, "zeros": np.zeros, "plain": self.plain}
-        lines = ["def run(a, s):"]
-        lines += [f"    old{i} = a[{i}].copy(order='K')" for i in self.in_danger()]
-        failed = [f"del a[{self.slots}:]", *[f"a[{i}][...] = old{i}" for i in self.in_danger()], "return plain(a, s)"]
-        form_of = {v: self.forms[o.value] for o, v in self.work.outputs}
-        for value in self.outputs:
-            lines.append(f"    a.append({made_like(form_of[value], value, space)})")
-        checked = any(x.check for x in self.steps)
-        if checked:
-            lines.append("    a.append(zeros((), '?'))")
-        for i, program in enumerate(programs):
-            space[f"p{i}"] = program
-            if isinstance(program, Opaque):  # what it raises, the plain program raises in the right place
-                lines += ["    try:", f"        p{i}(a, s)", "    except Exception:"]
-            else:
-                stopped = f" or a[{self.slots + len(self.outputs)}]" if checked else ""
-                lines.append(f"    if not p{i}(a, s){stopped}:")
-            lines += [f"        {line}" for line in failed]
-        for k, (o, value) in enumerate(self.work.outputs):
-            view = f"a[{self.inputs[value] if value in self.inputs else self.slots + self.outputs[value]}]"
-            for j, (op, attrs, index) in enumerate(o.chain):
-                space[f"v{k}_{j}"] = shown(op, attrs)
-                view = f"v{k}_{j}({view})" + ("" if index is None else f"[{index}]")
-            lines.append(f"    a[{o.slot}] = {view}")
-        if self.outputs or checked:
-            lines.append(f"    del a[{self.slots}:]")
-        if len(lines) == 1:
-            lines.append("    pass")
-        exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
-        return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], self.plain)
-
     def in_danger(self) -> list[int]:
         """Slots of inputs that are written before something that may still fail."""
         last = max(
             (i for i, (x, made) in enumerate(zip(self.steps, self.made, strict=True)) if x.check or made is None), default=0
         )
         return sorted({self.inputs[b] for x in self.steps[:last] for b in x.writes if b in self.inputs})
-
-
-def one_at_a_time(run: Program, plain: Program) -> Program:
-    """Of a program in several parts, which share their memory."""
-    lock = threading.Lock()
-
-    def locked(arrays: list[Any], scalars: list[Any]) -> None:
-        if not lock.acquire(blocking=False):
-            plain(arrays, scalars)
-            return
-        try:
-            run(arrays, scalars)
-        finally:
-            lock.release()
-
-    return locked
-
-
-def made_like(form: Form, value: str, space: dict[str, Any]) -> str:
-    """Python for a new array of a form."""
-    space[f"shape_{value}"], space[f"dtype_{value}"] = form.shape, form.dtype
-    if form.flags.c_contiguous:
-        return f"empty(shape_{value}, dtype_{value})"
-    order = sorted(range(form.ndim), key=lambda d: -form.strides[d])
-    dense = tuple(form.shape[d] for d in order)
-    back = tuple(order.index(d) for d in range(form.ndim))
-    space[f"shape_{value}"] = dense
-    if np.empty(dense, form.dtype).transpose(back).strides != form.strides and form.size:
-        raise GraphError(f"[compile] {value} has gaps in its memory")
-    return f"empty(shape_{value}, dtype_{value}).transpose({back})"
-
-
-def shown(op: Any, attrs: dict[str, Any]) -> Callable[[Any], Any]:
-    run = op.run
-    return lambda x: run(np, x, **attrs)
 
 
 class Opaque:

@@ -471,6 +471,15 @@ def test_numbers_as_python_takes_them() -> None:
     assert np.isnan(out[:1].view(np.float64)[0])
 
 
+@pytest.mark.usefixtures("path")
+def test_bits_of_integers_of_any_size() -> None:
+    program = report(Binding((0,), ((0, "bits"), (1, "bits"))), (1, 2))
+    out = np.zeros(4, np.uint64)
+    for x in (0, 1, -1, 2**63, 2**64 - 1, 2**64 + 5, -(2**63), np.uint64(2**63 + 7)):
+        assert program([out], [x, 3])
+        assert out.tolist() == [int(x) % 2**64, 3, 1, 2]
+
+
 class Derived(np.ndarray):  # type: ignore[type-arg]
     pass
 

@@ -32,7 +32,10 @@ Program = Callable[[list[Any], list[Any]], bool]
 
 @dataclass(frozen=True)
 class Binding:
-    """What a program takes: arrays by slot, numbers by place, each of them as a "double" or an "i64"."""
+    """What a program takes: arrays by slot, numbers by place.
+
+    A number is a "double"; an "i64", for which too large a number is an error; or the last 64 "bits" of any integer.
+    """
 
     slots: tuple[int, ...]
     numbers: tuple[tuple[int, str], ...] = ()
@@ -162,6 +165,12 @@ def _word_at(address: int) -> int:
     return ctypes.c_size_t.from_address(address).value
 
 
+def _word(x: Any, kind: str) -> Any:
+    if kind == "bits":
+        return np.uint64(int(x) & 0xFFFFFFFFFFFFFFFF).view(np.int64)
+    return x if kind == "i64" else np.float64(x).view(np.int64)
+
+
 def _slow(words: Any, binding: Binding, keep: Any) -> Program:
     """The same in Python, for interpreters whose objects look different."""
     pool = threads.pool()
@@ -176,7 +185,7 @@ def _slow(words: Any, binding: Binding, keep: Any) -> Program:
             for i, slot in enumerate(binding.slots):
                 table[i] = arrays[slot].ctypes.data
             for i, (place, kind) in enumerate(binding.numbers, len(binding.slots)):
-                table[i] = scalars[place] if kind == "i64" else np.float64(scalars[place]).view(np.int64)
+                table[i] = _word(scalars[place], kind)
             if words[HEAD["flags"]] & PARALLEL:
                 pool.run(int(words[HEAD["step"]]), table.ctypes.data, int(words[HEAD["most"]]))
             else:

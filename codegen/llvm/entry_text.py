@@ -12,7 +12,7 @@ from . import choice
 from .pool import LAYOUT
 
 HEADER = object.__basicsize__  # bytes before an object's own fields; its type is the last of them
-KINDS = {"double": 0, "i64": 1}
+KINDS = {"double": 0, "i64": 1, "bits": 2}
 PARALLEL, RELEASES = 1, 2
 
 # The descriptor, in words. After the head: the slots, pairs of place and kind of the numbers, the table.
@@ -27,6 +27,7 @@ MESSAGES = {
 
 FROM_PYTHON = (
     "PyFloat_AsDouble",
+    "PyLong_AsLongLong",
     "PyLong_AsUnsignedLongLongMask",
     "PyType_IsSubtype",
     "PyErr_Occurred",
@@ -38,6 +39,7 @@ FROM_PYTHON = (
 
 TEXT = """
 declare double @PyFloat_AsDouble(ptr)
+declare i64 @PyLong_AsLongLong(ptr)
 declare i64 @PyLong_AsUnsignedLongLongMask(ptr)
 declare i32 @PyType_IsSubtype(ptr, ptr)
 declare ptr @PyErr_Occurred()
@@ -142,7 +144,16 @@ other_real:
   %doubtful = fcmp oeq double %converted, -1.0
   br i1 %doubtful, label %doubt, label %number_next
 integer:
-  %integral = call i64 @PyLong_AsUnsignedLongLongMask(ptr %item)
+  %any_size = icmp eq i64 %kind, $bits
+  br i1 %any_size, label %bits, label %signed
+bits:
+  %low = call i64 @PyLong_AsUnsignedLongLongMask(ptr %item)
+  br label %converted_integer
+signed:
+  %exact_integer = call i64 @PyLong_AsLongLong(ptr %item)
+  br label %converted_integer
+converted_integer:
+  %integral = phi i64 [ %low, %bits ], [ %exact_integer, %signed ]
   store i64 %integral, ptr %word_at
   %suspicious = icmp eq i64 %integral, -1
   br i1 %suspicious, label %doubt, label %number_next
@@ -246,7 +257,14 @@ entry:
 
 def text() -> str:
     """The module of the built-in function."""
-    values: dict[str, object] = {**HEAD, **choice.values(), "brief": LAYOUT["brief"], "head_words": HEAD_WORDS}
-    values |= {"header": HEADER, "type": HEADER - 8, "items": HEADER + 8, "parallel": PARALLEL, "releases": RELEASES}
+    values: dict[str, object] = {**HEAD, **KINDS, **choice.values(), "brief": LAYOUT["brief"], "head_words": HEAD_WORDS}
+    values |= {
+        "bits": KINDS["bits"],
+        "header": HEADER,
+        "type": HEADER - 8,
+        "items": HEADER + 8,
+        "parallel": PARALLEL,
+        "releases": RELEASES,
+    }
     lines = [f'@{name} = private constant [{len(says) + 1} x i8] c"{says}\\00"' for name, says in MESSAGES.items()]
     return Template(TEXT + choice.TEXT).substitute(values, messages="\n".join(lines))
