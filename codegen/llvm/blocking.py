@@ -62,9 +62,12 @@ def choose(shape: Shape) -> Plan:
     lanes = min(shape.lanes, 1 << (shape.n - 1).bit_length())
     rows, vectors = tile(shape, lanes)
     width = vectors * lanes
-    row_block, column_block = blocks(shape, rows, width)
-    depth = _depth(shape)
     pack_b = shape.pack_b or (shape.m >= 64 and shape.k * shape.n * shape.size > READY)
+    passing = not pack_b and shape.k * shape.n * shape.size > 4 * READY
+    depth = _depth(shape, 128 if passing else DEPTH)
+    row_block, column_block = blocks(shape, rows, width)
+    if passing:  # long stretches of the right operand's rows, which memory is good at
+        column_block = max(column_block, min(_up(shape.n, width), _up(512, width)))
     return Plan(
         lanes=lanes,
         rows=rows,
@@ -86,7 +89,7 @@ def tile(shape: Shape, lanes: int) -> tuple[int, int]:
     found: list[tuple[float, int, int]] = []
     for vectors in range(1, min(8 if shape.m == 1 else 4, columns) + 1):
         # Eight rows are enough to hide where the vectors come from, and sums have to leave registers for the factors.
-        most = min(14 if vectors == 1 else 8, (shape.registers - 5) // vectors)
+        most = min(14 if vectors == 1 else 8, (shape.registers - 2 - vectors) // vectors)
         for rows in range(1, min(most, shape.m) + 1):
             found.append((_work(shape, rows, columns, vectors), rows, vectors))
     return min(found)[1:]
@@ -110,16 +113,16 @@ def step_cost(rows: int, vectors: int, shape: Shape) -> float:
     return max(rows * vectors / 2, (rows + vectors) / 2, 4, from_l2) + 0.3 + 6 * (rows + vectors) / shape.k
 
 
-def _depth(shape: Shape) -> int:
-    """Steps that a tile does at once. The sums wait in memory then, so they should be many."""
-    far = shape.by_depth and not shape.pack_a and shape.m * shape.size >= FAR
-    most = 256 if far else DEPTH
-    return shape.k if shape.k <= 2 * most else math.ceil(shape.k / math.ceil(shape.k / most) / 4) * 4
+def _depth(shape: Shape, most: int) -> int:
+    """Steps that a tile does at once. The sums wait in memory meanwhile, so they should be many."""
+    if shape.by_depth and not shape.pack_a and shape.m * shape.size >= FAR:
+        most = 256
+    return shape.k if shape.k <= 2 * most else _up(math.ceil(shape.k / math.ceil(shape.k / most)), 4)
 
 
 def blocks(shape: Shape, rows: int, width: int) -> tuple[int, int]:
     """Rows and columns of a piece: all rows and some columns if that makes enough pieces, or else some of both."""
-    m, n = math.ceil(shape.m / rows) * rows, math.ceil(shape.n / width) * width
+    m, n = _up(shape.m, rows), _up(shape.n, width)
     fitting = PANELS // (shape.k * shape.size) // width * width
     wanted = max(1, min(2 * PIECES, shape.batch * shape.m * shape.n * shape.k // PIECE))
     if shape.batch >= wanted:
@@ -130,11 +133,16 @@ def blocks(shape: Shape, rows: int, width: int) -> tuple[int, int]:
         return m, columns
     columns = _evenly(n, fitting, width)
     across = math.ceil(n / columns) * shape.batch
-    least = rows if shape.k * shape.n * shape.size <= READY else 4 * rows
-    return max(least, _evenly(m, math.ceil(m * across / wanted), rows)), columns
+    size = shape.k * shape.n * shape.size
+    least = rows if size <= READY else 4 * rows if size <= 4 * READY else 8 * rows
+    return _evenly(m, max(least, math.ceil(m * across / wanted)), rows), columns
 
 
 def _evenly(total: int, most: int, unit: int) -> int:
     """Blocks of whole units that are at most so large, and about equal."""
     count = math.ceil(total / max(most, unit))
-    return math.ceil(total / count / unit) * unit
+    return _up(math.ceil(total / count), unit)
+
+
+def _up(x: int, unit: int) -> int:
+    return math.ceil(x / unit) * unit

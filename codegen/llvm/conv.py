@@ -151,7 +151,7 @@ def _tile(slide: Slide, room: int) -> Tile:
     found: list[tuple[float, int, int, int]] = []
     for vectors, high in itertools.product(range(1, min(4, columns) + 1), range(1, min(4, lines) + 1)):
         wide = vectors * high
-        for channels in range(1, min(14 if wide == 1 else 8, (room - 5) // wide, slide.m) + 1):
+        for channels in range(1, min(14 if wide == 1 else 8, (room - 2 - wide) // wide, slide.m) + 1):
             cost, code = 0.0, 0
             for c, v, h in itertools.product(_units(slide.m, channels), _units(columns, vectors), _units(lines, high)):
                 cost += c[1] * v[1] * h[1] * step_cost(c[0], v[0] * h[0], shape)
