@@ -102,7 +102,10 @@ class Sketch:
         local.state.grad = False
         local.state.handler = self
         try:
+            if node.op.upcast and not node.op.mutates:  # halves are computed in float32 and rounded once
+                inputs = tuple(cast(x, dtypes.float32) if is_half(x) else x for x in inputs)
             found = node.op.expand(*inputs, **node.attrs)  # type: ignore[misc]
+            found = self.rounded(found, node) if node.op.upcast and not node.op.mutates else found
         except Exception as reason:
             raise OpaqueError(str(reason)) from reason
         finally:
@@ -113,6 +116,13 @@ class Sketch:
         if len(results) != len(node.results):
             raise OpaqueError("it makes another number of results")
         return self.nodes + [self.last(t, name) for t, name in zip(results, node.results, strict=True)]
+
+    def rounded(self, found: Any, node: Node) -> Any:
+        """Results in float32 as the halves that they are to be."""
+        results = found if isinstance(found, tuple) else (found,)
+        kinds = [self.forms[name].dtype for name in node.results]
+        short = [cast(t, dtypes.from_numpy(k)) if k in dtypes.HALF else t for t, k in zip(results, kinds, strict=False)]
+        return tuple(short) if isinstance(found, tuple) else short[0]
 
     def last(self, t: Tensor, name: str) -> Node:
         """The node that gives a result its name."""
@@ -209,6 +219,10 @@ class Sketch:
             value = cast(value, out.dtype)
         out._array = value._array
         return out
+
+
+def is_half(x: Any) -> bool:
+    return isinstance(x, Tensor) and x._array.dtype in dtypes.HALF
 
 
 SAME = Op("same", "movement")  # another name of a value

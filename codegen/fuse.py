@@ -23,7 +23,7 @@ from .chance import drawable
 from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
 from .folds import written_out
 from .index import ZERO, Index, atom, flattened, unflattened, var
-from .lower import Place, definition_of, dtype_of, lowerable, scattered, scatters
+from .lower import Place, definition_of, dtype_of, lowerable, scattered, scatters, truth
 from .prepare import REDUCTIONS, Prepared
 
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
@@ -548,7 +548,8 @@ class Reading:
         """What a reduction adds up, at a row and column; `down` goes down the rows, and there is one for each."""
         assert self.step is not None and self.step.domain is not None
         x, domain = node.operands[0], self.step.domain
-        return self.get(x, unflattened(domain.row if kind == "down" else domain.flat, self.forms[x].shape), ())
+        found = self.get(x, unflattened(domain.row if kind == "down" else domain.flat, self.forms[x].shape), ())
+        return truth(self.exprs, found) if node.op.name in ("all", "any") else found
 
     def get(self, name: str, place: Place, guard: Guard) -> Expr:
         cache = self.step.cache if self.step is not None else {}
