@@ -266,13 +266,14 @@ def test_views_of_parameters_share_their_version() -> None:
     assert versions[: len(versions) // 2] == versions[len(versions) // 2 :]
 
 
-def test_state_that_somebody_holds() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_state_that_somebody_holds(whole: bool) -> None:
     def between(i: int, side: Side) -> None:
         if i == 5:
-            held[side] = side.optimizer.state, side.optimizer.state[side.model.first.bias]
+            held[side] = side.optimizer.state if whole else side.optimizer.state[side.model.first.bias]
         if i > 5:
-            state, one = held[side]
-            found.append((one["step"], state[side.model.first.weight]["step"], one["exp_avg"].tolist()))
+            one = held[side][side.model.first.bias] if whole else held[side]
+            found.append((one["step"], one["exp_avg"].tolist()))
 
     held: dict[Side, Any] = {}
     found: list[Any] = []
@@ -733,6 +734,7 @@ def test_python_is_skipped() -> None:
     for i in range(6):
         assert f(tj.full((3,), float(i))).tolist() == [2.0 * i + 1] * 3
     assert len(runs) == 2 and f.hits == 4
+    assert "replayed 4 times, 4 of them without Python" in str(f.explain())
 
 
 def test_containers_views_and_constants_come_back() -> None:
