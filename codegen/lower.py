@@ -128,6 +128,9 @@ def truth(exprs: Exprs, x: Expr) -> Expr:
 
 
 def clamped(exprs: Exprs, x: Expr, low: Any, high: Any, dtype: str) -> Expr:
+    if not floating(dtype):  # limits may lie outside of what there is
+        least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        low, high = (None if n is None else min(max(n, least), most) for n in (low, high))
     if low is not None:
         x = exprs.op("maximum", dtype, x, exprs.const(converted(low, dtype), dtype))
     if high is not None:
