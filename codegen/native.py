@@ -6,7 +6,6 @@ outputs into the arrays and writes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +16,7 @@ from ..tracer.graph import Form, Graph, GraphError
 from ..tracer.interpret import run_op
 from ..tracer.trace import Number
 from . import cache
+from .chance import DRAWN
 from .kernels import Launch, kept, launches, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, Kernels, Made, Steps, Table
@@ -32,7 +32,7 @@ BRIEF = 5_000_000  # and from which others may run Python meanwhile
 
 
 class Native:
-    """A program, and what there is to be told about it. Of one that comes from the disk cache the rest is made when asked for."""
+    """A program, and what there is to be told about it. If it comes from the disk cache, that is made when it is asked for."""
 
     def __init__(self, graph: Graph, slots: int, recipe: Recipe, run: Program, build: Build | None) -> None:
         self.graph = graph

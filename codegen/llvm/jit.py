@@ -77,13 +77,19 @@ def compile_all(texts: Sequence[str], target: Target | None = None, opt: int = 3
 def objects(texts: Sequence[str], target: Target | None = None, opt: int = 3) -> list[bytes]:
     """As `compile_all`, but what the disk cache has is not compiled again."""
     target = target or host()
-    keys = [disk.key(text, str(opt), target.triple, target.cpu, target.features, *versions()) for text in texts]
+    keys = [key_of(text, target, opt) for text in texts]
     found = [disk.get(key) for key in keys]
     missing = [i for i, data in enumerate(found) if data is None]
     for i, data in zip(missing, compile_all([texts[i] for i in missing], target, opt), strict=True):
         found[i] = data
         disk.put(keys[i], data)
     return [data for data in found if data is not None]
+
+
+def key_of(text: str, target: Target | None = None, opt: int = 3) -> str:
+    """The name of a module's object in the disk cache."""
+    target = target or host()
+    return disk.key(text, str(opt), target.triple, target.cpu, target.features, *versions())
 
 
 @cache
