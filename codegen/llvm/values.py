@@ -72,19 +72,6 @@ def brain(f: Function, x: Value) -> Value:
     return f.bits(half, half.type.of("bfloat"))
 
 
-def shortened(f: Function, x: Value) -> Value:
-    """A float32 as a bfloat16, to the nearest, half to even: its upper bits. LLVM would call a function for it."""
-    bits = f.bits(x, x.type.of("i32"))
-
-    def number(n: int) -> Value:
-        return constant(n, bits.type)
-
-    odd = f.and_(f.lshr(bits, number(16)), number(1))
-    rounded = f.lshr(f.add(bits, f.add(odd, number(0x7FFF))), number(16))
-    found = f.select(f.is_nan(x), number(0x7FC0), rounded)
-    return f.bits(f.convert("trunc", found, "i16"), x.type.of("bfloat"))
-
-
 def whole(f: Function, x: Value, dtype: str) -> Value:
     """A float as an integer: towards zero; the least one for what does not fit, as the processors NumPy runs on give it."""
     wide = "i64" if dtype in ("int64", "uint32", "uint64") else "i32"
