@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 FLOATS = ("half", "bfloat", "float", "double")
+HALVES = ("half", "bfloat")  # under masks they move as integers: LLVM would convert them, and call a library for it
 PREDICATES = {  # comparison of floats (ordered, but `ne`), of signed and of unsigned integers
     "eq": ("oeq", "eq", "eq"),
     "ne": ("une", "ne", "ne"),
@@ -320,6 +321,8 @@ class Function:
         align = BYTES[type.scalar]
         if mask is None:
             return self.value(f"load {type}, {pointer}, align {align}", type)
+        if type.scalar in HALVES:
+            return self.bits(self.load(pointer, type.of("i16"), mask), type)
         name = f"llvm.masked.load.{type.mangled}.p0"
         self.declared[name] = f"declare {type} @{name}(ptr, i32, {mask.type}, {type})"
         zero = constant(0, type)
@@ -330,6 +333,8 @@ class Function:
         if mask is None:
             self.emit(f"store {value}, {pointer}, align {align}")
             return
+        if value.type.scalar in HALVES:
+            value = self.bits(value, value.type.of("i16"))
         name = f"llvm.masked.store.{value.type.mangled}.p0"
         self.declared[name] = f"declare void @{name}({value.type}, ptr, i32, {mask.type})"
         self.emit(f"call void @{name}({value}, {pointer}, i32 {align}, {mask})")
@@ -340,6 +345,8 @@ class Function:
         if lanes == 1:
             assert mask is None
             return self.load(self.pointer(base, index, scalar), Type(scalar))
+        if scalar in HALVES:
+            return self.bits(self.gather(base, index, "i16", mask), Type(scalar, lanes))
         where = self.value(f"getelementptr {scalar}, {base}, {index}", Type("ptr", lanes))
         type = Type(scalar, lanes)
         mask = mask or constant(True, Type("i1", lanes))
@@ -353,6 +360,8 @@ class Function:
         if lanes == 1:
             self.store(value, self.pointer(base, index, scalar))
             return
+        if scalar in HALVES:
+            value, scalar = self.bits(value, value.type.of("i16")), "i16"
         where = self.value(f"getelementptr {scalar}, {base}, {index}", Type("ptr", lanes))
         mask = mask or constant(True, Type("i1", lanes))
         name = f"llvm.masked.scatter.{value.type.mangled}.v{lanes}p0"
