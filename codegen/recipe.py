@@ -26,6 +26,7 @@ from . import cache
 from .llvm import jit, threads
 from .llvm.assemble import aligned
 from .llvm.entry import Binding, bind
+from .llvm.pool import MOST_THREADS
 from .llvm.target import host
 
 Program = Callable[[list[Any], list[Any]], None]
@@ -48,6 +49,7 @@ class Recipe:
     danger: list[int]  # slots of inputs that are written before something may fail
     parallel: bool
     releases: bool
+    most_threads: int  # that there is memory for; 0 for any number
 
     def text(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -143,8 +145,9 @@ def put_together(
         if name:
             assert library is not None
             keep = (library, memory, constants)
-            program = bind(library[name], binding, words, parallel=recipe.parallel, releases_gil=recipe.releases, keep=keep)
-            programs.append(program)
+            flags = {"parallel": recipe.parallel, "releases_gil": recipe.releases}
+            most = recipe.most_threads or MOST_THREADS
+            programs.append(bind(library[name], binding, words, **flags, most_threads=most, keep=keep))
         else:
             assert opaque is not None
             programs.append(opaque(i, memory, start - memory.ctypes.data))
@@ -180,6 +183,7 @@ def runner(recipe: Recipe, graph: Graph, programs: list[Any], plain: Program) ->
     if len(lines) == 1:
         lines.append("    pass")
     exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
+    space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
     return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
 
 

@@ -26,7 +26,7 @@ from .scatter import emit_scatter
 from .target import Target
 
 FAILED = "failed"  # a flag: a check has ended the step
-MOST_SCRATCH = 1 << 20  # bytes on a thread's stack
+ON_STACK = 1 << 18  # bytes of its own that a thread has on its stack; more is in the arena, for so many threads
 MANY = 8  # pieces from which a phase is shared among the threads for itself
 
 
@@ -139,14 +139,19 @@ class Rounds:
         self.written: dict[str, int] = {}  # of buffers: the round after which what was written is there
         self.read: dict[str, int] = {}  # and the one after which nobody reads it any more
         self.sharing: dict[str, list[str]] = {}
+        self.stops: dict[int, list[str]] = {}  # of rounds: the checks that may end the step before them
 
     def of(self, kernels: list[Made]) -> list[list[tuple[Made, Phase]]]:
         found: list[list[tuple[Made, Phase]]] = []
+        first, checks = 0, list[str]()  # the round that what comes after checks is in at least, and checks nobody waits for yet
         for made in kernels:
             reads, writes = made.launch.reads, set(made.launch.writes)
             if made.kernel.shared:
                 writes.add(made.shared)
             at = max([self.latest(b, self.written) for b in reads | writes] + [self.latest(b, self.read) for b in writes])
+            if not made.launch.check:
+                first = self.stop(checks, first)
+                at = max(at, first)
             for phase in made.kernel.phases:
                 if phase.pieces == 0:
                     continue
@@ -156,7 +161,17 @@ class Rounds:
                 at += 1
             self.read.update({b: max(at, self.read.get(b, 0)) for b in reads})
             self.written.update({b: max(at, self.written.get(b, 0)) for b in writes})
+            checks += [made.launch.check] if made.launch.check else []
+        self.stop(checks, len(found))
         return found
+
+    def stop(self, checks: list[str], first: int) -> int:
+        """Have the step end where checks say so, as soon as all of them are done; no sooner than in a round."""
+        if checks:
+            first = max(first, *[self.written[b] for b in checks])
+            self.stops.setdefault(first, []).extend(checks)
+            checks.clear()
+        return first
 
     def latest(self, buffer: str, known: dict[str, int]) -> int:
         """The round before which nothing may happen to a buffer, or to one that shares memory with it."""
@@ -164,6 +179,13 @@ class Rounds:
             others = [b for b in self.arena.offsets if b != buffer and self.arena.overlap(buffer, b)]
             self.sharing[buffer] = [buffer, *others]
         return max(known.get(b, 0) for b in self.sharing[buffer])
+
+
+SCRATCH = "scratch"  # the buffer that threads have shares of
+
+
+def rounded(size: int) -> int:
+    return -(-size // 64) * 64
 
 
 class Steps:
@@ -179,17 +201,40 @@ class Steps:
         """A function that runs kernels; returns how many rounds it has."""
         f = self.module.function(name, [("table", PTR), ("thread", I64), ("threads", I64), ("pool", PTR)])
         self.f = f
-        scratch = max((k.kernel.scratch for k in kernels), default=0)
-        if scratch > MOST_SCRATCH:
-            raise jit.CompileFailed(f"[compile] a kernel wants {scratch} bytes of its own for each thread")
-        self.scratch = f.stack(Type("i8"), scratch) if scratch else Value("null", PTR)
-        rounds = Rounds(self.arena).of(kernels)
-        for i, items in enumerate(rounds):
+        self.scratch = self.own_memory(max((k.kernel.scratch for k in kernels), default=0))
+        plan = Rounds(self.arena)
+        rounds = plan.of(kernels)
+        for i in range(len(rounds) + (len(rounds) in plan.stops)):
             if i:
                 f.emit(f"call void @tj_barrier({f.params[3]})")
-            self.round(items)
+            if i in plan.stops:
+                self.stop_if(plan.stops[i])
+            if i < len(rounds):
+                self.round(rounds[i])
         f.back()
         return len(rounds)
+
+    def stop_if(self, checks: list[str]) -> None:
+        """End the step, in all threads, where a check says so; whoever runs it finds that in the buffer `FAILED`."""
+        f, bad = self.f, constant(0, Type("i8"))
+        for name in checks:
+            bad = f.or_(bad, f.load(self.address(name, 0), Type("i8")))
+        stop, go_on = f.name_for("stop"), f.name_for("good")
+        f.branch(f.compare("ne", bad, constant(0, bad.type)), stop, go_on)
+        f.label(stop)
+        with f.when(f.compare("eq", f.params[1], constant(0, I64))):
+            f.store(constant(1, Type("i8")), self.address(FAILED, 0))
+        f.back()
+        f.label(go_on)
+
+    def own_memory(self, size: int) -> Value:
+        """Memory that each thread has for itself."""
+        if not size:
+            return Value("null", PTR)
+        if size <= ON_STACK:
+            return self.f.stack(Type("i8"), size)
+        base, share = self.address(SCRATCH, 0), constant(rounded(size), I64)
+        return self.f.once("scratch", lambda f: f.pointer(base, f.mul(f.params[1], share), "i8"))
 
     def round(self, items: list[tuple[Made, Phase]]) -> None:
         """Phases that do not depend on each other. Each is shared among the threads; small ones are dealt out together."""
