@@ -6,11 +6,13 @@ outputs into the arrays and writes back.
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ..eager.backends import get_num_threads
 from ..tracer.functional import overlaps
 from ..tracer.graph import Form, Graph, GraphError
 from ..tracer.interpret import run_op
@@ -19,7 +21,7 @@ from . import cache
 from .chance import DRAWN
 from .kernels import Launch, kept, launches, scheduled
 from .llvm import jit
-from .llvm.assemble import FAILED, Kernels, Made, Steps, Table
+from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Steps, Table, rounded
 from .llvm.entry import Binding
 from .llvm.target import host
 from .plan import Arena, Life, planned
@@ -150,7 +152,15 @@ class Build:
         for x in self.steps:  # threads look at flags at different times: nobody overwrites them
             if x.check:
                 last[x.check] = len(self.steps) - 1
+        most = max((m.kernel.scratch for m in self.made if m is not None), default=0)
+        if most > ON_STACK:
+            first[SCRATCH], last[SCRATCH] = 0, len(self.steps) - 1
+            sizes[SCRATCH] = rounded(most) * self.threads()
         return planned([Life(n, sizes[n], first[n], last[n]) for n in first])
+
+    def threads(self) -> int:
+        """How many threads have memory of their own in the arena."""
+        return max(os.cpu_count() or 1, get_num_threads())
 
     def step_functions(self) -> str:
         """The text of the functions that call the kernels."""
@@ -187,6 +197,7 @@ class Build:
             danger=self.in_danger(),
             parallel=cost > PARALLEL,
             releases=cost > BRIEF,
+            most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
         )
 
     def opaque(self, part: int, memory: Any, start: int) -> Opaque:

@@ -26,7 +26,7 @@ from .scatter import emit_scatter
 from .target import Target
 
 FAILED = "failed"  # a flag: a check has ended the step
-MOST_SCRATCH = 1 << 20  # bytes on a thread's stack
+ON_STACK = 1 << 18  # bytes of its own that a thread has on its stack; more is in the arena, for so many threads
 MANY = 8  # pieces from which a phase is shared among the threads for itself
 
 
@@ -181,6 +181,13 @@ class Rounds:
         return max(known.get(b, 0) for b in self.sharing[buffer])
 
 
+SCRATCH = "scratch"  # the buffer that threads have shares of
+
+
+def rounded(size: int) -> int:
+    return -(-size // 64) * 64
+
+
 class Steps:
     """Writes step functions."""
 
@@ -194,10 +201,7 @@ class Steps:
         """A function that runs kernels; returns how many rounds it has."""
         f = self.module.function(name, [("table", PTR), ("thread", I64), ("threads", I64), ("pool", PTR)])
         self.f = f
-        scratch = max((k.kernel.scratch for k in kernels), default=0)
-        if scratch > MOST_SCRATCH:
-            raise jit.CompileFailed(f"[compile] a kernel wants {scratch} bytes of its own for each thread")
-        self.scratch = f.stack(Type("i8"), scratch) if scratch else Value("null", PTR)
+        self.scratch = self.own_memory(max((k.kernel.scratch for k in kernels), default=0))
         plan = Rounds(self.arena)
         rounds = plan.of(kernels)
         for i in range(len(rounds) + (len(rounds) in plan.stops)):
@@ -222,6 +226,15 @@ class Steps:
             f.store(constant(1, Type("i8")), self.address(FAILED, 0))
         f.back()
         f.label(go_on)
+
+    def own_memory(self, size: int) -> Value:
+        """Memory that each thread has for itself."""
+        if not size:
+            return Value("null", PTR)
+        if size <= ON_STACK:
+            return self.f.stack(Type("i8"), size)
+        base, share = self.address(SCRATCH, 0), constant(rounded(size), I64)
+        return self.f.once("scratch", lambda f: f.pointer(base, f.mul(f.params[1], share), "i8"))
 
     def round(self, items: list[tuple[Made, Phase]]) -> None:
         """Phases that do not depend on each other. Each is shared among the threads; small ones are dealt out together."""
