@@ -124,6 +124,9 @@ def inputs(n: int, c: int, m: int, size: tuple[int, ...], kernel: tuple[int, ...
         (5, 7, (9, 33), (3, 3), 0),
         (6, 10, (12, 12), (1, 1), 0),
         (2, 3, (6, 70), (2, 4), 3),
+        (8, 10, (8, 8), (3, 3), 1),
+        (9, 5, (7, 7), (2, 3), 0),
+        (33, 3, (5, 5), (1, 1), 0),
     ],
 )
 @pytest.mark.parametrize("n", [1, 3])
@@ -147,6 +150,11 @@ def test_any_geometry(dims: int, data: Any) -> None:
     dtype = data.draw(st.sampled_from([np.float32, np.float32, np.float64]))
     x, w = inputs(n, c, m, size, kernel, groups, dtype)
     check(x, w, exact(size, kernel, stride, pads, dilation, groups), data.draw(st.sampled_from([512, 256, 128, 32])))
+
+
+def test_short_lines_of_volumes() -> None:
+    x, w = inputs(2, 4, 9, (3, 5, 6), (2, 3, 3), 2, np.float32)
+    check(x, w, exact((3, 5, 6), (2, 3, 3), (2, 1, 1), ((1, 1), (1, 0), (1, 1)), (1, 1, 1), 2))
 
 
 def test_strided_inputs() -> None:

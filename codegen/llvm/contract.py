@@ -18,10 +18,9 @@ from .attention_parts import Attention, Layout
 from .builder import I64, Function, Module, Value, constant
 from .conv import Conv, emit_conv
 from .emit import Emitter, Scope
-from .gemm import Gemm
+from .gemm import Gemm, Operand
 from .jit import CompileFailed
 from .kernel import Kernel
-from .packing import Operand
 from .target import Target
 from .values import HALVES, SCALARS, cast
 from .windows import Array

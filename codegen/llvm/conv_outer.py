@@ -13,10 +13,10 @@ import math
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .gemm import Epilogue
+from .contraction import Epilogue, Operand
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled
-from .packing import Operand, pack_turned, source
+from .packing import pack_turned, source
 from .spans import Span, aligned, block, parameters, unravel, whole
 from .windows import Array, Ints, Windows
 

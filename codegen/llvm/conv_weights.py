@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .gemm import Epilogue
+from .contraction import Epilogue
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, lane_sums, multiply, scaled
 from .spans import aligned, parameters, unravel, whole

@@ -7,17 +7,14 @@ added at the end, and each row of the tile goes to the epilogue as a short vecto
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from .blocking import PIECE, PIECES
 from .builder import Function, Module, Type, Value, constant
+from .contraction import Epilogue, Gemm
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, lane_sums, multiply, scaled, zeros
 from .packing import source
 from .spans import Span, block, parameters, unravel
-
-if TYPE_CHECKING:
-    from .gemm import Epilogue, Gemm
 
 FEW = 4  # rows or columns
 

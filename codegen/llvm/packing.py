@@ -7,30 +7,11 @@ has in memory: an operand whose panels lie across memory is packed a few steps o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Type, Value, constant
+from .contraction import Operand
 from .micro import first_lanes, scaled, widened
-
-Load = Callable[[Function, list[Value], Value, Value, int, str, Value | None], Value]
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A matrix, or a batch of them. Element (batch..., row, column) is at the sum of index * stride, in elements."""
-
-    pointer: int  # which parameter of the kernel
-    batch: tuple[int, ...]  # strides; 0 where it is broadcast
-    row: int
-    column: int
-    scalar: str = "float"  # in memory
-    load: Load | None = None  # computes it instead: load(f, batch, row, column, lanes, "row" or "column", mask)
-
-    @property
-    def plain(self) -> bool:
-        """Whether a tile may read it as it is."""
-        return self.load is None and self.scalar in ("float", "double")
 
 
 @dataclass(frozen=True)
@@ -66,16 +47,6 @@ def source(f: Function, operand: Operand, batch: list[Value], scalar: str, base:
         if stride:
             base = f.pointer(base, scaled(f, index, stride), operand.scalar)
     return Source(operand, batch, base, scalar)
-
-
-def straight(operand: Operand) -> bool:
-    """Whether the right operand's rows lie along memory, or at least its columns do not."""
-    return operand.column == 1 or operand.row != 1
-
-
-def by_depth(operand: Operand) -> bool:
-    """Whether the left operand's columns lie along memory: panels have rows side by side then, for each step of the depth."""
-    return operand.row == 1 and operand.column != 1
 
 
 def pack_straight(
