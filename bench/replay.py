@@ -4,9 +4,10 @@
 
 A compiled function runs its Python again and compares each op with its recording. Measured here, on tensors of 4 elements:
 per op, as the slope between a short and a long chain of ops whose program is replaced by one that does nothing; the fixed cost
-of a call; the cost of a region (a backward pass) beyond its ops; all also as multiples of an empty Python call in the same run.
-Then a training step of a 3-layer MLP, compiled with the plain executor against eager, in turns; and memory: what ten thousand
-replayed steps leave behind. Best of the rounds, as the machine may be busy.
+of a call; the cost of regions (a backward pass, a module's call, an optimizer's step, a function's call) with one parameter, or
+of each further parameter in them; all also as multiples of an empty Python call in the same run. Then all of the Python of a
+training step of a 3-layer MLP; the step itself, compiled with the plain executor against eager, in turns; and memory: what ten
+thousand replayed steps leave behind. Best of the rounds, as the machine may be busy.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
 
-FLOORS = {"per op, us": 1.2, "per region, us": 3.0, "per call, us": 12.0, "MLP step, compiled / eager": 1.05}
+REGIONS = {f"per region, us: {kind}": 3.0 for kind in ("backward", "module", "step", "function")}
+FLOORS = {"per op, us": 1.2, "per call, us": 12.0, **REGIONS, "MLP step, compiled / eager": 1.05}
 SHORT, LONG = 20, 220
 
 
@@ -51,7 +53,7 @@ def empty_call() -> float:
 
 def hot(function: Callable[..., Any], *args: Any) -> Any:
     """A compiled function that replays."""
-    compiled = tj.compile(function)
+    compiled = tj.compile(function, backend="plain")
     for _ in range(6):
         compiled(*args)
     if compiled.hits < 2 or compiled.divergences:
@@ -69,6 +71,7 @@ def without_programs(compiled: Any, result: Any) -> Any:
                 for slot in slots:
                     arrays[slot] = result
 
+            nothing.whole = True  # type: ignore[attr-defined]  # as native programs are: Ctrl-C cannot come in their middle
             segment.run = nothing
     return compiled
 
@@ -88,25 +91,95 @@ def replay_costs(times: int) -> dict[str, float]:
     array = x.detach().clone()._array
     cost = {n: best(lambda f=f: f(x, y), times) for n in (SHORT, LONG) for f in [without_programs(hot(chain(n), x, y), array)]}
     per_op = (cost[LONG] - cost[SHORT]) / (LONG - SHORT)
-    return {"per op, us": per_op, "per call, us": cost[SHORT] - SHORT * per_op, "per region, us": region_cost(times)}
+    found = {"per op, us": per_op, "per call, us": cost[SHORT] - SHORT * per_op}
+    return {**found, **region_costs(times)}
 
 
-def region_cost(times: int) -> float:
-    """What a backward pass through a chain adds to a replayed call: nothing that depends on the chain's length."""
+def added(less: Callable[[], Any], more: Callable[[], Any], times: int) -> float:
+    """What a function costs beyond another when both are replayed."""
+    number = tj.ones(())._array
+    costs = [best(without_programs(hot(f), number), times) for f in (less, more)]
+    return costs[1] - costs[0]
+
+
+def region_costs(times: int) -> dict[str, float]:
+    """What regions add to a replayed call: nothing that depends on the number of their ops."""
     w, x = tj.ones(4, requires_grad=True), tj.ones(4)
 
     def forward() -> Any:
-        return (w * x).sum()
+        w.grad = None
+        loss = (w * x).sum()
+        return loss.detach()
 
-    def both() -> Any:
+    def passed() -> Any:
         w.grad = None
         loss = (w * x).sum()
         loss.backward()
+        return loss.detach()
+
+    found = {"per region, us: backward": added(forward, passed, times)}
+    found["per region, us: module"], found["per parameter, us: module"] = slope(lambda n: called(n, False), times)
+    found["per region, us: step"], found["per parameter, us: step"] = slope(lambda n: called(n, True), times)
+    a, b = tj.ones(4), tj.zeros(4)
+
+    def without() -> Any:
+        return a * b
+
+    def function() -> Any:
+        return F.mse_loss(a * b, b)
+
+    found["per region, us: function"] = added(without, function, times)
+    return found
+
+
+def called(parameters: int, step: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A function, and the same with a call of a module or a step of an optimizer on so many parameters."""
+    model = nn.Sequential(*[nn.Linear(4, 4, bias=False) for _ in range(parameters)])
+    optimizer = tj.optim.SGD(model.parameters(), lr=1e-6)
+    x = tj.ones(2, 4)
+
+    def empty() -> Any:
+        return (x * x).detach()
+
+    def forward() -> Any:
+        return model(x * x).detach()
+
+    def passed() -> Any:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        return loss.detach()
+
+    def trained() -> Any:
+        loss = passed()
+        optimizer.step()
         return loss
 
-    number = tj.ones(())._array
-    costs = [best(without_programs(hot(f), number), times) for f in (forward, both)]
-    return costs[1] - costs[0]
+    return (passed, trained) if step else (empty, forward)
+
+
+def slope(make: Callable[[int], tuple[Callable[[], Any], Callable[[], Any]]], times: int) -> tuple[float, float]:
+    """The cost with one parameter, and of each further one."""
+    one, many = added(*make(1), times), added(*make(17), times)
+    return one, (many - one) / 16
+
+
+def small_step(times: int) -> dict[str, float]:
+    """All of the Python of a replayed training step, from the call to the result."""
+    tj.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+    optimizer = tj.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = F.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    x, y = tj.randn(100, 2), tj.randn(100, 1)
+    compiled = without_programs(hot(step, x, y), tj.ones(())._array)
+    return {"Python of a 3-layer MLP step, us": best(lambda: compiled(x, y), times)}
 
 
 def mlp() -> Callable[..., Any]:
@@ -126,7 +199,7 @@ def mlp() -> Callable[..., Any]:
 
 def step_ratio(times: int) -> dict[str, float]:
     x, y = tj.randn(32, 784), tj.arange(32) % 10
-    eager, compiled = mlp(), tj.compile(mlp())
+    eager, compiled = mlp(), tj.compile(mlp(), backend="plain")
     for i in range(8):
         if eager(x, y).item() != compiled(x, y).item():
             raise SystemExit(f"losses differ at step {i}")
@@ -179,7 +252,7 @@ def main() -> None:
     for i in range(args.rounds):
         print(f"\rround {i + 1}/{args.rounds} ", end="", flush=True)
         empty = empty_call()
-        for name, value in {"empty call, us": empty, **replay_costs(200), **step_ratio(60)}.items():
+        for name, value in {"empty call, us": empty, **replay_costs(200), **small_step(400), **step_ratio(60)}.items():
             if name != "MLP step, compiled / eager":
                 found[name] = min(found.get(name, math.inf), value)
     found["MLP step, compiled / eager"] = found["MLP step, compiled, us"] / found["MLP step, eager, us"]
@@ -187,7 +260,7 @@ def main() -> None:
     print(f"\r{'':20}\r{'':34}{'found':>10}{'floor':>8}{'empty calls':>13}")
     for name, value in found.items():
         floor = f"{FLOORS[name]:8.2f}" if name in FLOORS else " " * 8
-        calls = f"{value / found['empty call, us']:13.1f}" if name.startswith("per ") else ""
+        calls = f"{value / found['empty call, us']:13.1f}" if name.startswith(("per ", "Python ")) else ""
         print(f"{name:34}{value:10.2f}{floor}{calls}")
     if args.json:
         with open(args.json, "w") as file:

@@ -54,13 +54,14 @@ def _same(frame: Any, results: list[int], segment: Any, nodes: set[int]) -> Call
     views = Counter(frame.base(frame.trace.values[n]) for n in present if frame.trace.values[n].view is not None)
     tests = [f"T[{n}] is None" for n in results if frame.tensors[n] is None]  # inside regions
     for n in present:
-        tensor = LONE[0] + views[n]  # views refer to what they are views of
+        tensor = LONE_TENSOR + views[n]  # views refer to what they are views of
         if n in segment.alive:
-            tests.append(f"T[{n}] is not None and (references(T[{n}]) > {tensor} or references(A[{n}]) > {LONE[1]})")
+            tests.append(f"T[{n}] is not None and (references(T[{n}]) > {tensor} or references(A[{n}]) > {LONE_ARRAY})")
             if n in nodes:
-                tests.append(f"T[{n}]._node {'is' if n in segment.nodes else 'is not'} PENDING")
+                seen = f"(T[{n}]._node is PENDING and references(T[{n}]) > {LONE_TENSOR})"
+                tests.append(seen if n in segment.nodes else f"not {seen}")
         else:
-            tests.append(f"T[{n}] is not None and references(T[{n}]) <= {tensor} and references(A[{n}]) <= {LONE[1]}")
+            tests.append(f"T[{n}] is not None and references(T[{n}]) <= {tensor} and references(A[{n}]) <= {LONE_ARRAY}")
     source.add(f"return {' and '.join(tests) or 'True'}")
     return source.function("who is alive")
 
@@ -75,7 +76,7 @@ def _lone() -> tuple[int, int]:
     return source.function("references")(frame)  # type: ignore[no-any-return]
 
 
-LONE = _lone()
+LONE_TENSOR, LONE_ARRAY = _lone()
 
 
 def _after(values: list[Value], segment: Any, hidden: list[int], writes: dict[int, int]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
 from ..eager.tensor import Tensor, versions_of, wrap
 from .blueprint import LateNode, Snapshot, build
 from .checks import CHECKS
-from .closing import Closing, make_closing
+from .closing import LONE_TENSOR, Closing, make_closing
 from .explain import logged, shown
 from .fallback import Fallback
 from .frame import expanded, refuses, run_parts
@@ -436,12 +436,16 @@ class Replayer(Fallback):
         return True
 
     def run_program(self, known: Segment) -> None:
-        if known.writes:
-            self.broken = True  # if it fails in the middle, there is no way back
-            undisturbed(known.run, self.arrays, self.scalars)
-            self.broken = False
+        run = known.run
+        if not known.writes:
+            run(self.arrays, self.scalars)
+            return
+        self.broken = True  # if it fails in the middle, there is no way back
+        if getattr(run, "whole", False):
+            run(self.arrays, self.scalars)
         else:
-            known.run(self.arrays, self.scalars)
+            undisturbed(run, self.arrays, self.scalars)
+        self.broken = False
 
     def count_writes(self, known: Segment) -> None:
         """Version counters go on."""
@@ -505,12 +509,12 @@ class Replayer(Fallback):
         return found
 
     def wanted_nodes(self, snapshot: Snapshot, alive: list[int]) -> list[int]:
-        """Values that need a place on the tape: those promised one that somebody can still see."""
+        """Values that need a place on the tape: those promised one whose tensor, not only its array, somebody can still see."""
         tensors, nodes = self.tensors, snapshot.nodes
         if self.earlier:  # in-place ops have promised a new history to what was there
             seen = dict.fromkeys((*alive, *self.hidden, *self.earlier))
             return [n for n in seen if tensors[n] is not None and tensors[n]._node is PENDING and n in nodes]
-        return [n for n in alive if n in nodes and tensors[n]._node is PENDING]
+        return [n for n in alive if n in nodes and tensors[n]._node is PENDING and references(tensors[n]) > LONE_TENSOR]
 
     def base(self, value: Value) -> int:
         """What a value is a view of."""
@@ -729,7 +733,7 @@ def copied(array: Any) -> Any:
 def undisturbed(run: Callable[..., None], arrays: list[Any], scalars: list[Any]) -> None:
     """Run a program to its end, and let Ctrl-C come after it: half of an update is worse than none."""
     # _signal is what the module signal wraps in enums, which take longer than all the rest of this
-    if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or threading.current_thread() is not _MAIN:
+    if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or threading.get_ident() != _MAIN:
         run(arrays, scalars)
         return
     came: list[int] = []
@@ -743,4 +747,4 @@ def undisturbed(run: Callable[..., None], arrays: list[Any], scalars: list[Any])
 
 
 _SIGINT = int(signal.SIGINT)
-_MAIN = threading.main_thread()
+_MAIN = threading.main_thread().ident
