@@ -27,7 +27,7 @@ STEP = re.compile(r"^(?P<value>[^=:]+?)(?: = (?P<op>\w+))?: (?:step (?P<step>\d+
 def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
     """Of a whole program. `llvm` and `assembly` add texts, once for each kernel that is not the same as one before."""
     forms = native.prepared.forms
-    times = seconds(native.build) if native.build is not None else [None] * len(native.launches)
+    times = seconds(native.build)
     made_by = {name: node for node in native.prepared.nodes for name in node.results}
     backs = {value: w.input.name for w, value in native.prepared.write_backs}
     known: dict[str, int] = {}  # texts of kernels, and the first step that has them
@@ -39,6 +39,7 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
             kernels[-1].update(texts(made, known, llvm, assembly))
     found: dict[str, Any] = {
         "target": str(host()),
+        "from_disk": native.from_disk,
         "kernels": kernels,
         "functions": sum(text.count("define void") for text in native.texts[-1:]),
         "barriers": sum(text.count("call void @tj_barrier") for text in native.texts[-1:]),

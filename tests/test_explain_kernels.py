@@ -252,6 +252,26 @@ def test_before_it_was_measured() -> None:
     assert program["told"] == "native code, not yet compared with a plain program"
 
 
+def test_a_program_from_disk_is_told_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAPEJIT_CACHE", "1")
+    monkeypatch.setenv("TAPEJIT_CACHE_DIR", str(tmp_path / "cache"))
+
+    def function(x):
+        return tj.softmax(x @ x, 1).sum(0)
+
+    reports = [
+        compiled(function, tj.randn(13, 13)).explain(kernels=True).to_dict()["paths"][0]["programs"][0]["native"]
+        for _ in range(2)
+    ]
+    first, second = reports
+    assert (first["from_disk"], second["from_disk"]) == (False, True)
+    counted = ("what", "nest", "bytes", "flops", "lines", "pieces")
+    assert [[k[name] for name in counted] for k in first["kernels"]] == [
+        [k[name] for name in counted] for k in second["kernels"]
+    ]
+    assert all(k["seconds"] > 0 for k in second["kernels"])
+
+
 def test_a_pure_function_has_its_program_shown() -> None:
     made = compiled(lambda x: tj.exp(x) * 2, tj.randn(5, 5), pure=True)
     programs = made.explain(kernels=True).to_dict()["paths"][0]["programs"]

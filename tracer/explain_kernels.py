@@ -15,7 +15,7 @@ def kernels_in_words(report: dict[str, Any]) -> list[str]:
     lines = [
         f"{number(len(kernels) - called, 'kernel')} in {number(report['functions'], 'function')}, "
         f"{number(report['barriers'], 'barrier')}" + (f", {number(called, 'op')} called as they are" if called else ""),
-        f"for {report['target']}",
+        f"for {report['target']}" + ", from the disk cache" * report["from_disk"],
         f"{number(memory['buffers'], 'buffer')} in {size(memory['bytes'])} of memory; apart they would take "
         + size(memory["together"]),
     ]
