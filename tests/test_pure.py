@@ -407,7 +407,8 @@ def test_gradients_dropped_or_set_outside(change: int) -> None:
     assert both(sgd, lambda i, side: DROPPED[change](side) if i in (6, 9) else None).runs[0] == 2
 
 
-def test_a_gradient_where_there_was_none() -> None:
+@pytest.mark.parametrize("engine", [False, True])
+def test_a_gradient_where_there_was_none(engine: bool) -> None:
     """A parameter that the loss does not reach is stepped once it has a gradient."""
     results = []
     for pure in (False, True):
@@ -421,7 +422,9 @@ def test_a_gradient_where_there_was_none() -> None:
 
         step = tj.compile(step, pure=True) if pure else step
         for i in range(8):
-            if i == 6:
+            if i == 6 and engine:
+                b.sum().backward()
+            elif i == 6:
                 b.grad = tj.ones(2)
             step(tj.ones(2))
         results.append((a.tolist(), b.tolist()))
@@ -702,7 +705,58 @@ def test_an_argument_that_is_captured() -> None:
     g = tj.compile(lambda x: x * 2 + w, pure=True)
     for _ in range(4):
         assert g(tj.zeros(2)).tolist() == [1, 1]
-    assert g(w).tolist() == [3, 3]
+    assert not skips(g, w) and g(w).tolist() == [3, 3]
+
+
+def test_captured_tensors_that_become_others() -> None:
+    """By ways that are no ops."""
+    w = tj.ones(2, 2, requires_grad=True)
+    plain, square, made, empty = tj.ones(2, 2), tj.tensor([[1.0, 2.0], [3.0, 4.0]]), w * 2, tj.empty(0)
+    x = tj.ones(2, 2)
+    takes = tj.compile(lambda x: x * plain, pure=True)
+    turns = tj.compile(lambda x: x * square, pure=True)
+    forgets = tj.compile(lambda x: x * made, pure=True)
+    grows = tj.compile(lambda x: x.sum() + empty.sum(), pure=True)
+    for _ in range(4):
+        assert not takes(x).requires_grad and forgets(x).requires_grad
+        assert turns(x).tolist() == [[1, 2], [3, 4]] and grows(x).item() == 4
+    assert all(skips(f, x) for f in (takes, turns, forgets, grows))
+    plain.mul_(w)
+    assert takes(x).requires_grad
+    square.t_()
+    assert turns(x).tolist() == [[1, 3], [2, 4]]
+    made.detach_()
+    assert not forgets(x).requires_grad
+    tj.add(tj.ones(2), tj.ones(2), out=empty)
+    assert grows(x).item() == 8
+
+
+def test_a_gradient_that_is_read() -> None:
+    f = tj.compile(lambda x: x.grad * 2, pure=True)
+    for i in range(6):
+        x = tj.ones(2, requires_grad=True)
+        x.grad = tj.full((2,), float(i))
+        assert f(x).tolist() == [2 * i, 2 * i]
+
+
+def test_two_optimizers_of_one_parameter() -> None:
+    results = []
+    for pure in (False, True):
+        w = tj.ones(2, requires_grad=True)
+        first, second = tj.optim.SGD([w], lr=0.1), tj.optim.SGD([w], lr=0.1)
+
+        def step(x, w=w, first=first, second=second):
+            w.grad = None
+            (w * x).sum().backward()
+            first.step()
+            second.step()
+
+        step = tj.compile(step, pure=True) if pure else step
+        for i in range(8):
+            second.param_groups[0]["lr"] = 0.1 if i < 6 else 0.01
+            step(tj.ones(2))
+        results.append(w.tolist())
+    assert results[0] == results[1]
 
 
 def test_random_numbers() -> None:
