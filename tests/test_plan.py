@@ -1,0 +1,125 @@
+"""The memory plan: buffers that live at the same time never share memory, and none is larger than it has to be."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import shadow
+import tapejit as tj
+import tapejit.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from tapejit import nn
+from tapejit.codegen.kernels import kept, launches, scheduled
+from tapejit.codegen.native import Build
+from tapejit.codegen.plan import ALIGNMENT, Arena, Life, planned
+from tapejit.codegen.prepare import prepared
+from tapejit.tracer.graph import Graph
+
+
+@st.composite
+def lives(draw: Any) -> list[Life]:
+    rows = draw(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 6)), max_size=25))
+    return [Life(f"b{i}", size, first, first + length) for i, (size, first, length) in enumerate(rows)]
+
+
+@given(lives())
+def test_what_lives_at_the_same_time_shares_nothing(lives: list[Life]) -> None:
+    arena = planned(lives)
+    for a, b in combinations(lives, 2):
+        if a.meets(b):
+            assert not arena.overlap(a.name, b.name), f"{a} and {b}\n{arena}"
+            begin, end = arena.offsets[a.name], arena.offsets[a.name] + a.size
+            assert end <= arena.offsets[b.name] or arena.offsets[b.name] + b.size <= begin
+
+
+@given(lives())
+def test_buffers_are_aligned_and_inside(lives: list[Life]) -> None:
+    arena = planned(lives)
+    assert set(arena.offsets) == {x.name for x in lives}
+    for x in lives:
+        assert arena.offsets[x.name] % ALIGNMENT == 0
+        assert x.size <= arena.sizes[x.name]
+        assert arena.offsets[x.name] + arena.sizes[x.name] <= arena.size
+
+
+@given(lives())
+def test_no_more_memory_than_without_sharing(lives: list[Life]) -> None:
+    arena = planned(lives)
+    assert arena.size <= sum(arena.sizes.values())
+    busiest = max((sum(arena.sizes[x.name] for x in lives if x.first <= t <= x.last) for t in range(20)), default=0)
+    assert arena.size >= busiest
+
+
+@given(lives())
+def test_plans_repeat(lives: list[Life]) -> None:
+    assert planned(lives).offsets == planned(lives).offsets
+
+
+def test_buffers_one_after_the_other_share() -> None:
+    arena = planned([Life("a", 640, 0, 1), Life("b", 640, 2, 3), Life("c", 64, 1, 2)])
+    assert arena.size == 704
+    assert arena.overlap("a", "b")
+    assert str(arena).startswith("704 bytes")
+
+
+# ---- whole steps
+
+
+def eager_peak(graph: Graph) -> int:
+    """Bytes that are alive at once, beside inputs, where each op's result is an array that lives until its last use."""
+    last = {x: i for i, node in enumerate(graph.nodes) for x in node.values()}
+    for o in graph.outputs:
+        last[o.value] = len(graph.nodes)
+    sizes = {name: graph.forms[name].nbytes for node in graph.nodes if not node.op.view for name in node.results}
+    alive: set[str] = set()
+    peak = 0
+    for i, node in enumerate(graph.nodes):
+        alive.update(name for name in node.results if name in sizes)
+        peak = max(peak, sum(sizes[x] for x in alive))
+        alive = {x for x in alive if last.get(x, -1) > i or x in {o.value for o in graph.outputs}}
+    return peak
+
+
+def training_graph(model: Any, x: Any, classes: int) -> Graph:
+    opt = tj.optim.AdamW(model.parameters(), lr=1e-3)
+    y = tj.arange(x.shape[0]) % classes
+
+    def step(x: Any) -> Any:
+        loss = F.cross_entropy(model(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss
+
+    return max(shadow.recorded(step, x, calls=6), key=lambda g: len(g.nodes))
+
+
+def test_the_arena_of_a_training_step_is_smaller_than_what_eager_execution_holds() -> None:
+    wide = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    table = nn.Sequential(
+        nn.Embedding(50, 32), nn.Flatten(), nn.Linear(256, 64), nn.BatchNorm1d(64), nn.Tanh(), nn.Linear(64, 50)
+    )
+    cases = [(wide, tj.randn(64, 64), 10), (table, tj.from_numpy(np.arange(256).reshape(32, 8) % 50), 50)]
+    for model, x, classes in cases:
+        graph = training_graph(model, x, classes)
+        assert graph.write_backs
+        arena = Build(graph, 200).arena
+        assert 0 < arena.size <= eager_peak(graph), f"{arena.size} and {eager_peak(graph)}"
+
+
+def test_steps_that_overlap_in_time_use_other_memory() -> None:
+    """The lives that programs are planned with are right: what a step reads was not overwritten since it was written."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
+    graph = training_graph(model, tj.randn(12, 16), 5)
+    work = prepared(graph, kept)
+    steps = launches(scheduled(work))
+    arena: Arena = Build(graph, 200).arena
+    written: dict[str, int] = {}
+    for i, step in enumerate(steps):
+        for name in step.reads & set(arena.offsets):
+            between = [x for x, at in written.items() if written[name] < at < i and x != name]
+            assert not any(arena.overlap(name, x) for x in between), f"step {i} reads {name}, which is gone"
+        written.update(dict.fromkeys(step.writes & set(arena.offsets), i))
