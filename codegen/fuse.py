@@ -23,7 +23,7 @@ from .chance import drawable
 from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
 from .folds import written_out
 from .index import ZERO, Index, atom, flattened, unflattened, var
-from .lower import Place, definition_of, dtype_of, lowerable, scattered, scatters, truth
+from .lower import Place, converted, definition_of, dtype_of, lowerable, scattered, scatters, truth
 from .prepare import REDUCTIONS, Prepared
 
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
@@ -570,8 +570,10 @@ class Reading:
             raise UnfusableError
         if schedule.home[name] >= self.number:
             raise UnfusableError
-        buffer = schedule.backs.get(name, name)
-        return self.exprs.load(buffer, schedule.address(buffer, place), guard, dtype_of(self.forms[name]))
+        buffer, dtype = schedule.backs.get(name, name), dtype_of(self.forms[name])
+        if not self.forms[name].size and self.step is not None:  # loops that read it do not run; what is before them does
+            return self.exprs.const(converted(0, dtype), dtype)
+        return self.exprs.load(buffer, schedule.address(buffer, place), guard, dtype)
 
     def own(self, name: str, place: Place) -> Expr:
         """A value of the same step, where the loop is."""

@@ -103,3 +103,35 @@ def test_flags_share_memory_with_nothing() -> None:
     native, _, _ = program(function, tj.tensor([0, 1, 2]), tj.randn(6, 4))
     (flag,) = [x.check for x in native.launches if x.check]
     assert not any(native.arena.overlap(flag, b) for b in native.arena.offsets if b != flag)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda i, w: tj.index_select(w, 1, i),
+        lambda i, w: tj.index_select(w, 0, i).sum(0),
+        lambda i, w: F.embedding(i, w).sum(0) + 1,
+        lambda i, w: (w[i] * 2).sum(),
+        lambda i, w: w[i].amax(1),
+        lambda i, w: (w[:, i] + w[:, i]).sum(1, keepdim=True) * w,
+    ],
+)
+def test_no_indices_at_all(function: Any) -> None:
+    """Nothing may be read where an empty tensor has its memory, not even before the loops that would."""
+    w = tj.randn(5, 5, requires_grad=True)
+    i = tj.zeros(0, dtype=tj.int64)
+
+    def step(i):
+        w.grad = None
+        found = function(i, w)
+        (found * found).sum().backward()
+        return found.detach(), w.grad
+
+    made = tj.compile(step, backend="llvm")
+    expected = step(i)
+    for _ in range(4):
+        for a, b in zip(made(i), expected, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
+    native = list(made.traces[0].programs.values())[-1].native
+    loads = [e.data[0] for x in native.launches if x.nest for e in x.nest.loads()]
+    assert all(native.prepared.forms[name].size for name in loads)
