@@ -43,8 +43,8 @@ class Plan:
     lanes: int
     rows: int  # of a register tile
     vectors: int  # of a register tile
-    row_block: int  # rows of a piece, a multiple of `rows`
-    column_block: int  # columns of a piece, a multiple of `width`
+    row_block: int  # rows of a piece, at most: a multiple of `rows`
+    column_block: int  # columns of a piece, at most: a multiple of `width`
     depth: int  # steps that a tile does before the next tile's turn
     unroll: int
     pack_a: bool

@@ -14,7 +14,7 @@ from .contraction import Epilogue, Gemm
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, lane_sums, multiply, scaled, zeros
 from .packing import source
-from .spans import Span, block, parameters, unravel
+from .spans import parameters, share, unravel
 
 FEW = 4  # rows or columns
 
@@ -45,8 +45,7 @@ def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Ep
                 for start, some in _short(f, sums[r * width : (r + 1) * width]):
                     epilogue(f, batch, row, f.add(n, constant(start, n.type)), some, None)
 
-        wide: Span = block(f, j, across, gemm.n)
-        high: Span = block(f, i, down, gemm.m)
+        high, wide = share(f, i, sizes[-2], rows, gemm.m), share(f, j, sizes[-1], columns, gemm.n)
         high.each(f, rows, lambda m, height: wide.each(f, columns, lambda n, width: tile(m, height, n, width)))
     f.back()
     return Kernel((Phase(name, math.prod(sizes)),))

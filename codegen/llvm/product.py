@@ -20,7 +20,7 @@ from .contraction import Epilogue, Gemm, Operand, by_depth, distinct, matrices, 
 from .kernel import Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
 from .packing import pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source
-from .spans import Span, aligned, block, parameters, unravel, whole
+from .spans import Span, aligned, block, parameters, share, unravel, whole
 
 CHUNK = 16  # steps of the depth that are packed together: as many lines of memory as the first cache holds in one place
 LINES = 600  # of epilogues in one kernel: if there were more, results go through a buffer
@@ -219,8 +219,8 @@ class Product:
         sizes = (*self.gemm.batch, *self.blocks)
         with f.loop(begin, end) as loop:
             *batch, across, down = unravel(f, loop.index, sizes)
-            rows = block(f, down, self.plan.row_block, self.gemm.m)
-            columns = block(f, across, self.plan.column_block, self.gemm.n)
+            rows = share(f, down, self.blocks[1], self.plan.rows, self.gemm.m)
+            columns = share(f, across, self.blocks[0], self.plan.width, self.gemm.n)
             Piece(self, f, batch, rows, columns).write()
         f.back()
         return Phase(name, math.prod(sizes))

@@ -72,3 +72,16 @@ def block(f: Function, index: Value, size: int, total: int) -> Span:
     start = scaled(f, index, size)
     stop = f.add(start, constant(size, I64))
     return Span(start, f.intrinsic("smin", stop, constant(total, I64)) if total % size else stop, False, total)
+
+
+def share(f: Function, index: Value, count: int, unit: int, total: int) -> Span:
+    """One of so many parts of a dim, each of whole units, that differ by one unit at most."""
+    if count == 1:
+        return whole(total)
+    units = math.ceil(total / unit)
+
+    def at(part: Value) -> Value:
+        return scaled(f, f.div(scaled(f, part, units), constant(count, I64)), unit)
+
+    stop = at(f.add(index, constant(1, I64)))
+    return Span(at(index), f.intrinsic("smin", stop, constant(total, I64)) if total % unit else stop, False, total)
