@@ -20,8 +20,8 @@ from ..plan import Arena
 from . import jit, threads
 from .builder import I64, PTR, Module, Type, Value, constant
 from .contract import attention_of, emit_attention, emit_product, spec_of
-from .emit import emit
 from .kernel import Kernel, Phase
+from .loops import emit
 from .scatter import emit_scatter
 from .target import Target
 

@@ -1,8 +1,8 @@
-"""From loop nests to functions: vector code along one of the two loops, what does not change inside of a loop before it.
+"""From scalar expressions to values in a function: vectors along one of the two loops, and what does not change inside of a
+loop before it.
 
-One of the loops is vectorised (`nest.vector`); values that change along it are vectors, all others are scalars. Expressions are
-computed as far out as they can be: before all loops, once for each row, or for each element. The last, incomplete vector is
-masked.
+One of the loops is vectorised; values that change along it are vectors, all others are scalars. Expressions are computed as far
+out as they can be: before all loops, once for each row, or for each element. `loops.py` has the loops.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections.abc import Iterable
 from ..chance import DRAWN
 from ..expr import Expr, Guard, walk
 from ..index import Index, Picked, Quotient, Remainder, Var
-from ..nest import Nest, Stage, Store, Total
+from ..nest import Store
 from . import philox
-from .builder import I64, PTR, Function, Module, Type, Value, constant
-from .kernel import Kernel, Phase
-from .target import Target
-from .values import HALVES, SCALARS, across, cast, identity, in_memory, join, number, operate, random_numbers
+from .builder import I64, Function, Type, Value, constant
+from .values import cast, in_memory, number, operate, random_numbers
 
 PIECE = 8192  # elements that are worth a piece of their own
 MOST_PIECES, MOST_PARTIALS = 64, 16
@@ -107,8 +105,16 @@ class Emitter:
         """A scalar, or a vector where the expression changes along the vectorised loop."""
         if e.kind == "const":
             return number(e.data, e.dtype)
-        for x in walk([e]):
-            if x.kind != "const" and self.find(x) is None:
+        stack = [e]
+        while stack:
+            x = stack[-1]
+            if x.kind == "const" or self.find(x) is not None:
+                stack.pop()
+                continue
+            parts = [p for p in x.inner if p.kind != "const" and self.find(p) is None]
+            if parts:
+                stack += parts
+            else:
                 self.scopes[-1].values[x] = self.made(x)
         found = self.find(e)
         assert found is not None
@@ -288,264 +294,3 @@ def has_totals(e: Expr) -> bool:
 
 def has_product(e: Expr) -> bool:
     return any(x.kind == "product" for x in e.totals)
-
-
-# ---- whole nests
-
-
-def lanes_for(nest: Nest, target: Target) -> int:
-    """As many lanes as the machine has for what most of the work is on."""
-    kinds = {e.dtype for e in walk(nest.expressions()) if e.kind in ("load", "op") and e.dtype in ("float64", "float32")}
-    return target.lanes("double" if kinds == {"float64"} else "float")
-
-
-def accumulator(dtype: str) -> str:
-    """Halves are added up in float32."""
-    return "float32" if dtype in HALVES else dtype
-
-
-def emit(module: Module, name: str, nest: Nest, buffers: list[str], numbers: list[int], target: Target) -> Kernel:
-    """A kernel of the buffers and numbers, in this order, that does what a nest says."""
-    return Writer(module, name, nest, buffers, numbers, target).kernel()
-
-
-class Writer:
-    """Writes the functions of one nest."""
-
-    def __init__(self, module: Module, name: str, nest: Nest, buffers: list[str], numbers: list[int], target: Target) -> None:
-        self.module = module
-        self.name = name
-        self.nest = nest
-        self.buffers = buffers
-        self.numbers = numbers
-        self.lanes = lanes_for(nest, target)
-        domain = nest.domain
-        self.outer, self.inner = domain.r, domain.c
-        self.vector = self.inner if nest.vector == "c" else self.outer
-        self.beside = [t for t in nest.totals() if t.kind != "total"]
-        self.by_columns = domain.rows < 4 and not nest.totals() and nest.vector == "c" and domain.cols > PIECE
-        self.plan_pieces()
-
-    def plan_pieces(self) -> None:
-        domain = self.nest.domain
-        size = domain.rows * domain.cols
-        wanted = max(1, min(MOST_PARTIALS if self.beside else MOST_PIECES, size // PIECE))
-        if self.by_columns:
-            self.length, self.step = domain.cols, self.lanes
-        else:
-            self.length, self.step = domain.rows, self.lanes if self.vector is self.outer else 1
-        steps = -(-self.length // self.step)
-        self.share = max(1, -(-steps // wanted)) * self.step  # what a piece does
-        self.pieces = -(-self.length // self.share)
-
-    def function(self, name: str) -> tuple[Function, dict[str, Value], dict[int, Value]]:
-        count = len(self.buffers) + len(self.numbers)
-        params = [(f"p{i}", PTR) for i in range(count)]
-        f = self.module.function(name, [*params, ("shared", PTR), ("scratch", PTR), ("begin", I64), ("end", I64)])
-        pointers = dict(zip(self.buffers, f.params, strict=False))
-        numbers = dict(zip(self.numbers, f.params[len(self.buffers) :], strict=False))
-        return f, pointers, numbers
-
-    def kernel(self) -> Kernel:
-        f, pointers, numbers = self.function(self.name)
-        self.f = f
-        self.emitter = Emitter(f, pointers, numbers, self.outer, self.inner, self.vector, self.lanes)
-        self.emitter.ready(self.nest.expressions(), 0)
-        with f.loop(f.params[-2], f.params[-1]) as piece:
-            start = f.mul(piece.index, constant(self.share, I64))
-            stop = f.intrinsic("smin", f.add(start, constant(self.share, I64)), constant(self.length, I64))
-            self.piece = piece.index
-            for t in self.beside:
-                self.clear(t)
-            self.rows(start, stop)
-        f.back()
-        phases = [Phase(self.name, self.pieces)]
-        if self.beside:
-            phases.append(self.combine())
-        return Kernel(tuple(phases), shared=self.offsets()[1])
-
-    # ---- loops
-
-    def rows(self, start: Value, stop: Value) -> None:
-        f, domain = self.f, self.nest.domain
-        if self.by_columns:
-            with f.loop(0, domain.rows) as row:
-                self.row(row.index, start, stop)
-            return
-        if self.vector is self.inner:
-            with f.loop(start, stop) as row:
-                self.row(row.index, None, None)
-            return
-        whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
-        with f.loop(start, whole, self.lanes) as row:
-            self.row(row.index, None, None)
-        if domain.rows % self.lanes:
-            with f.when(f.compare("lt", whole, stop)):
-                self.emitter.mask = f.mask_below(f.sub(stop, whole), self.lanes)
-                self.row(whole, None, None)
-                self.emitter.mask = None
-
-    def row(self, at: Value, start: Value | None, stop: Value | None) -> None:
-        """One row, or as many as there are lanes; all of its columns, or some."""
-        emitter = self.emitter
-        emitter.loop[self.outer] = at
-        emitter.scopes = [emitter.scopes[0], Scope(emitter.scopes[0])]
-        for stage in self.nest.stages:
-            emitter.ready(self.nest.expressions(), 1)
-            for t in stage.downs:
-                self.add_beside(t, None)
-            for s in stage.before:
-                emitter.store(s, emitter.value(s.expr))
-            if stage.loops:
-                self.columns(stage, start, stop)
-        emitter.scopes = emitter.scopes[:1]
-
-    def columns(self, stage: Stage, start: Value | None, stop: Value | None) -> None:
-        """The loop of a stage; what it adds up is known afterwards."""
-        f, domain = self.f, self.nest.domain
-        vector = self.vector is self.inner
-        sums = [self.neutral(t) for t in stage.totals]
-        if vector:
-            if start is not None and stop is not None:
-                whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
-                sums = self.run(stage, sums, start, whole, self.lanes)
-                if domain.cols % self.lanes:
-                    with f.when(f.compare("lt", whole, stop)):
-                        self.tail(stage, sums, whole, f.sub(stop, whole))
-            else:
-                rest = domain.cols % self.lanes
-                whole = constant(domain.cols - rest, I64)
-                if domain.cols > rest:
-                    sums = self.run(stage, sums, constant(0, I64), whole, self.lanes)
-                if rest:
-                    sums = self.tail(stage, sums, whole, constant(rest, I64))
-        else:
-            sums = self.run(stage, sums, constant(0, I64), constant(domain.cols, I64), 1)
-        for t, v in zip(stage.totals, sums, strict=True):
-            wide = accumulator(t.dtype)
-            found = across(f, t.op, wide, v) if vector else v
-            e = self.total(t)
-            self.emitter.scopes[1].values[e] = cast(f, found, wide, t.dtype)
-
-    def total(self, t: Total) -> Expr:
-        """The expression that stands for a total."""
-        return next(
-            (e for e in walk(self.nest.expressions()) if e.kind == "total" and e.data == t.name),
-            Expr("total", t.dtype, t.name, ()),
-        )
-
-    def neutral(self, t: Total) -> Value:
-        wide = accumulator(t.dtype)
-        return identity(t.op, wide, self.lanes)
-
-    def run(self, stage: Stage, sums: list[Value], start: Value, stop: Value, step: int) -> list[Value]:
-        with self.f.loop(start, stop, step, carried=sums) as loop:
-            loop.next(*self.element(stage, loop.index, loop.carried))
-        return loop.results
-
-    def tail(self, stage: Stage, sums: list[Value], at: Value, count: Value) -> list[Value]:
-        outer = self.emitter.mask
-        self.emitter.mask = self.f.mask_below(count, self.lanes)
-        found = self.element(stage, at, sums)
-        self.emitter.mask = outer
-        return found
-
-    def element(self, stage: Stage, at: Value, sums: list[Value]) -> list[Value]:
-        """What happens at a column: all is computed before anything is stored."""
-        emitter, f = self.emitter, self.f
-        emitter.loop[self.inner] = at
-        emitter.scopes = [*emitter.scopes[:2], Scope(emitter.scopes[1])]
-        stores = [(s, emitter.value(s.expr)) for s in stage.stores]
-        found = []
-        for t, total in zip(stage.totals, sums, strict=True):
-            wide = accumulator(t.dtype)
-            v = emitter.wide(cast(f, emitter.value(t.expr), t.expr.dtype, wide))
-            joined = join(f, t.op, wide, total, v)
-            masked = emitter.mask is not None and self.vector is self.inner
-            found.append(f.select(emitter.mask, joined, total) if masked and emitter.mask is not None else joined)
-        for t in stage.columns:
-            self.add_beside(t, at)
-        for s, v in stores:
-            emitter.store(s, v)
-        emitter.scopes = emitter.scopes[:2]
-        return found
-
-    # ---- totals beside the rows
-
-    def offsets(self) -> tuple[dict[str, int], int]:
-        """Where in the shared memory the pieces' own totals are."""
-        found, size = {}, 0
-        for t in self.beside:
-            found[t.name] = size
-            length = self.nest.domain.cols if t.kind == "column" else 1
-            size += -(-self.pieces * length * Type(SCALARS[accumulator(t.dtype)]).bytes // 64) * 64
-        return found, size
-
-    def partial(self, f: Function, t: Total, piece: Value) -> Value:
-        """The address of a piece's own total."""
-        scalar = SCALARS[accumulator(t.dtype)]
-        shared = f.params[-4]
-        base = f.pointer(shared, self.offsets()[0][t.name], "i8")
-        length = self.nest.domain.cols if t.kind == "column" else 1
-        return f.pointer(base, f.mul(piece, constant(length, I64)), scalar)
-
-    def destination(self, t: Total) -> Value:
-        return self.partial(self.f, t, self.piece)
-
-    def clear(self, t: Total) -> None:
-        f, wide = self.f, accumulator(t.dtype)
-        base = self.destination(t)
-        if t.kind == "down":
-            f.store(self.flag(identity(t.op, wide, 1), wide), base)
-            return
-        cols, scalar = self.nest.domain.cols, in_memory(wide)
-        with f.loop(0, cols - cols % self.lanes, self.lanes) as loop:
-            f.store(self.flag(identity(t.op, wide, self.lanes), wide), f.pointer(base, loop.index, scalar))
-        for i in range(cols - cols % self.lanes, cols):
-            f.store(self.flag(identity(t.op, wide, 1), wide), f.pointer(base, i, scalar))
-
-    def flag(self, v: Value, dtype: str) -> Value:
-        return self.emitter.as_memory(v, dtype)
-
-    def add_beside(self, t: Total, at: Value | None) -> None:
-        """Join an element to the total of its column, or a row's value to the total of all rows."""
-        f, wide, emitter = self.f, accumulator(t.dtype), self.emitter
-        v = cast(f, emitter.value(t.expr), t.expr.dtype, wide)
-        base, scalar = self.destination(t), in_memory(wide)
-        if at is None:
-            before = emitter.as_register(f.load(base, Type(scalar)), wide)
-            f.store(self.flag(join(f, t.op, wide, before, v), wide), base)
-            return
-        where = f.pointer(base, at, scalar)
-        before = emitter.as_register(f.load(where, Type(scalar, self.lanes), emitter.mask), wide)
-        f.store(self.flag(join(f, t.op, wide, before, emitter.wide(v)), wide), where, emitter.mask)
-
-    def combine(self) -> Phase:
-        """Put the pieces' totals together, one after the other."""
-        name = f"{self.name}_sum"
-        f, pointers, _ = self.function(name)
-        self.f = f
-        self.emitter = Emitter(f, pointers, {}, self.outer, self.inner, self.vector, self.lanes)
-        with f.loop(f.params[-2], f.params[-1]):
-            for t in self.beside:
-                self.combined(f, t, pointers)
-        f.back()
-        return Phase(name, 1)
-
-    def combined(self, f: Function, t: Total, pointers: dict[str, Value]) -> None:
-        wide, scalar = accumulator(t.dtype), in_memory(accumulator(t.dtype))
-        assert t.buffer is not None
-        target = pointers[t.buffer]
-        cols = self.nest.domain.cols if t.kind == "column" else 1
-        lanes = self.lanes if cols >= self.lanes else 1
-        for start, stop, width in ((0, cols - cols % lanes, lanes), (cols - cols % lanes, cols, 1)):
-            if start == stop:
-                continue
-            with f.loop(start, stop, width) as loop:
-                first = f.pointer(self.partial(f, t, constant(0, I64)), loop.index, scalar)
-                with f.loop(0, self.pieces, carried=[identity(t.op, wide, width)]) as piece:
-                    where = f.pointer(first, f.mul(piece.index, constant(cols, I64)), scalar)
-                    v = self.emitter.as_register(f.load(where, Type(scalar, width)), wide)
-                    piece.next(join(f, t.op, wide, piece.carried[0], v))
-                found = self.flag(cast(f, piece.results[0], wide, t.dtype), t.dtype)
-                f.store(found, f.pointer(target, loop.index, in_memory(t.dtype)))

@@ -11,8 +11,9 @@ import math
 from ..index import Picked, depends
 from ..nest import Nest
 from .builder import I64, PTR, Function, Module, Type, Value, constant
-from .emit import Emitter, Scope, accumulator, lanes_for
+from .emit import Emitter, Scope
 from .kernel import Kernel, Phase
+from .loops import accumulator, lanes_for
 from .target import Target
 from .values import cast, in_memory, join, number
 

@@ -1,0 +1,345 @@
+"""From loop nests to functions: a loop over rows, and in it one loop over columns for each stage.
+
+One of the loops is vectorised (`nest.vector`), and its last, incomplete vector is masked. Sums along a vectorised loop go into
+several vectors at a time, as an addition takes a while. What is costly and used in several stages is kept in a row of its own.
+"""
+
+from __future__ import annotations
+
+from ..expr import HEAVY, Expr, walk
+from ..nest import Nest, Stage, Total
+from .builder import I64, PTR, Function, Module, Type, Value, constant
+from .emit import Emitter, Scope
+from .kernel import Kernel, Phase
+from .target import Target
+from .values import HALVES, SCALARS, across, cast, identity, in_memory, join
+
+PIECE = 8192  # elements that are worth a piece of their own
+MOST_PIECES, MOST_PARTIALS = 64, 16
+MOST_KEPT = 1 << 17  # bytes of rows that are kept
+AT_ONCE, LIGHT = 4, 16  # vectors that are added up side by side, if there are no more expressions than this
+
+
+def lanes_for(nest: Nest, target: Target) -> int:
+    """As many lanes as the machine has for what most of the work is on."""
+    kinds = {e.dtype for e in walk(nest.expressions()) if e.kind in ("load", "op") and e.dtype in ("float64", "float32")}
+    return target.lanes("double" if kinds == {"float64"} else "float")
+
+
+def accumulator(dtype: str) -> str:
+    """Halves are added up in float32."""
+    return "float32" if dtype in HALVES else dtype
+
+
+def emit(module: Module, name: str, nest: Nest, buffers: list[str], numbers: list[int], target: Target) -> Kernel:
+    """A kernel of the buffers and numbers, in this order, that does what a nest says."""
+    return Writer(module, name, nest, buffers, numbers, target).kernel()
+
+
+class Writer:
+    """Writes the functions of one nest."""
+
+    def __init__(self, module: Module, name: str, nest: Nest, buffers: list[str], numbers: list[int], target: Target) -> None:
+        self.module = module
+        self.name = name
+        self.nest = nest
+        self.buffers = buffers
+        self.numbers = numbers
+        self.lanes = lanes_for(nest, target)
+        domain = nest.domain
+        self.outer, self.inner = domain.r, domain.c
+        self.vector = self.inner if nest.vector == "c" else self.outer
+        self.beside = [t for t in nest.totals() if t.kind != "total"]
+        self.by_columns = domain.rows < 4 and not nest.totals() and nest.vector == "c" and domain.cols > PIECE
+        self.plan_pieces()
+        self.keep: dict[int, list[Expr]] = {}  # of stages: what they put into rows for later ones
+        self.use: dict[int, list[Expr]] = {}  # and what they find there
+        self.places: dict[Expr, int] = {}
+        self.scratch = self.plan_rows()
+
+    def plan_rows(self) -> int:
+        """Costly expressions that several stages have in common are computed by the first of them; returns how many bytes."""
+        size, seen = 0, dict[Expr, int]()
+        length = self.nest.domain.cols * (self.lanes if self.vector is self.outer else 1)
+        for i, stage in enumerate(self.nest.stages):
+            roots = self.roots(stage)
+            inside = walk(roots)
+            common = {e for e in inside if e in seen and self.costly(e)}
+            for e in {e: None for x in inside if x not in common for e in x.inner if e in common} | dict.fromkeys(
+                [e for e in roots if e in common]
+            ):
+                bytes_ = -(-length * Type(in_memory(e.dtype)).bytes // 64) * 64
+                if e not in self.places and size + bytes_ <= MOST_KEPT:
+                    self.places[e] = size
+                    self.keep.setdefault(seen[e], []).append(e)
+                    size += bytes_
+                if e in self.places:
+                    self.use.setdefault(i, []).append(e)
+            seen.update({e: i for e in inside if e not in seen})
+        return size
+
+    def roots(self, stage: Stage) -> list[Expr]:
+        return [x.expr for x in stage.stores] + [t.expr for t in (*stage.totals, *stage.columns)]
+
+    def costly(self, e: Expr) -> bool:
+        """Whether it changes from column to column, and costs more than a load."""
+        if not e.depends(self.inner) or e.kind != "op":
+            return False
+        return any(x.kind == "op" and x.data[0] in HEAVY and x.depends(self.inner) for x in walk([e]))
+
+    def kept(self, e: Expr, at: Value) -> Value:
+        """Where in the thread's memory an element, or a vector of them, is kept."""
+        f, scalar = self.f, in_memory(e.dtype)
+        base = f.pointer(f.params[-3], self.places[e], "i8")
+        return f.pointer(base, at if self.vector is self.inner else f.mul(at, constant(self.lanes, I64)), scalar)
+
+    def plan_pieces(self) -> None:
+        domain = self.nest.domain
+        size = domain.rows * domain.cols
+        wanted = max(1, min(MOST_PARTIALS if self.beside else MOST_PIECES, size // PIECE))
+        if self.by_columns:
+            self.length, self.step = domain.cols, self.lanes
+        else:
+            self.length, self.step = domain.rows, self.lanes if self.vector is self.outer else 1
+        steps = -(-self.length // self.step)
+        self.share = max(1, -(-steps // wanted)) * self.step  # what a piece does
+        self.pieces = -(-self.length // self.share)
+
+    def function(self, name: str) -> tuple[Function, dict[str, Value], dict[int, Value]]:
+        count = len(self.buffers) + len(self.numbers)
+        params = [(f"p{i}", PTR) for i in range(count)]
+        f = self.module.function(name, [*params, ("shared", PTR), ("scratch", PTR), ("begin", I64), ("end", I64)])
+        pointers = dict(zip(self.buffers, f.params, strict=False))
+        numbers = dict(zip(self.numbers, f.params[len(self.buffers) :], strict=False))
+        return f, pointers, numbers
+
+    def kernel(self) -> Kernel:
+        f, pointers, numbers = self.function(self.name)
+        self.f = f
+        self.emitter = Emitter(f, pointers, numbers, self.outer, self.inner, self.vector, self.lanes)
+        self.emitter.ready(self.nest.expressions(), 0)
+        with f.loop(f.params[-2], f.params[-1]) as piece:
+            start = f.mul(piece.index, constant(self.share, I64))
+            stop = f.intrinsic("smin", f.add(start, constant(self.share, I64)), constant(self.length, I64))
+            self.piece = piece.index
+            for t in self.beside:
+                self.clear(t)
+            self.rows(start, stop)
+        f.back()
+        phases = [Phase(self.name, self.pieces)]
+        if self.beside:
+            phases.append(self.combine())
+        return Kernel(tuple(phases), shared=self.offsets()[1], scratch=self.scratch)
+
+    # ---- loops
+
+    def rows(self, start: Value, stop: Value) -> None:
+        f, domain = self.f, self.nest.domain
+        if self.by_columns:
+            with f.loop(0, domain.rows) as row:
+                self.row(row.index, start, stop)
+            return
+        if self.vector is self.inner:
+            with f.loop(start, stop) as row:
+                self.row(row.index, None, None)
+            return
+        whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
+        with f.loop(start, whole, self.lanes) as row:
+            self.row(row.index, None, None)
+        if domain.rows % self.lanes:
+            with f.when(f.compare("lt", whole, stop)):
+                self.emitter.mask = f.mask_below(f.sub(stop, whole), self.lanes)
+                self.row(whole, None, None)
+                self.emitter.mask = None
+
+    def row(self, at: Value, start: Value | None, stop: Value | None) -> None:
+        """One row, or as many as there are lanes; all of its columns, or some."""
+        emitter = self.emitter
+        emitter.loop[self.outer] = at
+        emitter.scopes = [emitter.scopes[0], Scope(emitter.scopes[0])]
+        for i, stage in enumerate(self.nest.stages):
+            self.at = i
+            emitter.ready(self.nest.expressions(), 1)
+            for t in stage.downs:
+                self.add_beside(t, None)
+            for s in stage.before:
+                emitter.store(s, emitter.value(s.expr))
+            if stage.loops:
+                self.columns(stage, start, stop)
+        emitter.scopes = emitter.scopes[:1]
+
+    def columns(self, stage: Stage, start: Value | None, stop: Value | None) -> None:
+        """The loop of a stage; what it adds up is known afterwards."""
+        f, domain = self.f, self.nest.domain
+        vector = self.vector is self.inner
+        sums = [self.neutral(t) for t in stage.totals]
+        if vector:
+            if start is not None and stop is not None:
+                whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
+                sums = self.run(stage, sums, start, whole, self.lanes)
+                if domain.cols % self.lanes:
+                    with f.when(f.compare("lt", whole, stop)):
+                        self.tail(stage, sums, whole, f.sub(stop, whole))
+            else:
+                rest = domain.cols % self.lanes
+                whole = constant(domain.cols - rest, I64)
+                if domain.cols > rest:
+                    sums = self.run(stage, sums, constant(0, I64), whole, self.lanes)
+                if rest:
+                    sums = self.tail(stage, sums, whole, constant(rest, I64))
+        else:
+            sums = self.run(stage, sums, constant(0, I64), constant(domain.cols, I64), 1)
+        for t, v in zip(stage.totals, sums, strict=True):
+            wide = accumulator(t.dtype)
+            found = across(f, t.op, wide, v) if vector else v
+            e = self.total(t)
+            self.emitter.scopes[1].values[e] = cast(f, found, wide, t.dtype)
+
+    def total(self, t: Total) -> Expr:
+        """The expression that stands for a total."""
+        return next(
+            (e for e in walk(self.nest.expressions()) if e.kind == "total" and e.data == t.name),
+            Expr("total", t.dtype, t.name, ()),
+        )
+
+    def neutral(self, t: Total) -> Value:
+        wide = accumulator(t.dtype)
+        return identity(t.op, wide, self.lanes)
+
+    def run(self, stage: Stage, sums: list[Value], start: Value, stop: Value, step: int) -> list[Value]:
+        f, count = self.f, len(sums)
+        columns = self.nest.domain.cols
+        if sums and columns >= 2 * AT_ONCE * step and len(walk(self.roots(stage))) <= LIGHT and not self.by_columns:
+            whole = constant(columns - columns % (AT_ONCE * step), I64)
+            side = [s for _ in range(AT_ONCE) for s in sums]
+            with f.loop(start, whole, AT_ONCE * step, carried=side) as loop:
+                found: list[Value] = []
+                for k in range(AT_ONCE):
+                    at = f.add(loop.index, constant(k * step, I64)) if k else loop.index
+                    found += self.element(stage, at, loop.carried[k * count : (k + 1) * count])
+                loop.next(*found)
+            sums, start = self.joined(stage, loop.results), whole
+        with f.loop(start, stop, step, carried=sums) as loop:
+            loop.next(*self.element(stage, loop.index, loop.carried))
+        return loop.results
+
+    def joined(self, stage: Stage, side: list[Value]) -> list[Value]:
+        """What was added up side by side, as one."""
+        count = len(stage.totals)
+        found = side[:count]
+        for k in range(1, AT_ONCE):
+            pairs = zip(stage.totals, found, side[k * count : (k + 1) * count], strict=True)
+            found = [join(self.f, t.op, accumulator(t.dtype), a, b) for t, a, b in pairs]
+        return found
+
+    def tail(self, stage: Stage, sums: list[Value], at: Value, count: Value) -> list[Value]:
+        outer = self.emitter.mask
+        self.emitter.mask = self.f.mask_below(count, self.lanes)
+        found = self.element(stage, at, sums)
+        self.emitter.mask = outer
+        return found
+
+    def element(self, stage: Stage, at: Value, sums: list[Value]) -> list[Value]:
+        """What happens at a column: all is computed before anything is stored."""
+        emitter, f = self.emitter, self.f
+        emitter.loop[self.inner] = at
+        emitter.scopes = [*emitter.scopes[:2], Scope(emitter.scopes[1])]
+        for e in self.use.get(self.at, ()):
+            loaded = f.load(self.kept(e, at), Type(in_memory(e.dtype), self.lanes))
+            emitter.scopes[-1].values[e] = emitter.as_register(loaded, e.dtype)
+        stores = [(s, emitter.value(s.expr)) for s in stage.stores]
+        for e in self.keep.get(self.at, ()):
+            f.store(emitter.as_memory(emitter.wide(emitter.value(e)), e.dtype), self.kept(e, at))
+        found = []
+        for t, total in zip(stage.totals, sums, strict=True):
+            wide = accumulator(t.dtype)
+            v = emitter.wide(cast(f, emitter.value(t.expr), t.expr.dtype, wide))
+            joined = join(f, t.op, wide, total, v)
+            masked = emitter.mask is not None and self.vector is self.inner
+            found.append(f.select(emitter.mask, joined, total) if masked and emitter.mask is not None else joined)
+        for t in stage.columns:
+            self.add_beside(t, at)
+        for s, v in stores:
+            emitter.store(s, v)
+        emitter.scopes = emitter.scopes[:2]
+        return found
+
+    # ---- totals beside the rows
+
+    def offsets(self) -> tuple[dict[str, int], int]:
+        """Where in the shared memory the pieces' own totals are."""
+        found, size = {}, 0
+        for t in self.beside:
+            found[t.name] = size
+            length = self.nest.domain.cols if t.kind == "column" else 1
+            size += -(-self.pieces * length * Type(SCALARS[accumulator(t.dtype)]).bytes // 64) * 64
+        return found, size
+
+    def partial(self, f: Function, t: Total, piece: Value) -> Value:
+        """The address of a piece's own total."""
+        scalar = SCALARS[accumulator(t.dtype)]
+        shared = f.params[-4]
+        base = f.pointer(shared, self.offsets()[0][t.name], "i8")
+        length = self.nest.domain.cols if t.kind == "column" else 1
+        return f.pointer(base, f.mul(piece, constant(length, I64)), scalar)
+
+    def destination(self, t: Total) -> Value:
+        return self.partial(self.f, t, self.piece)
+
+    def clear(self, t: Total) -> None:
+        f, wide = self.f, accumulator(t.dtype)
+        base = self.destination(t)
+        if t.kind == "down":
+            f.store(self.flag(identity(t.op, wide, 1), wide), base)
+            return
+        cols, scalar = self.nest.domain.cols, in_memory(wide)
+        with f.loop(0, cols - cols % self.lanes, self.lanes) as loop:
+            f.store(self.flag(identity(t.op, wide, self.lanes), wide), f.pointer(base, loop.index, scalar))
+        for i in range(cols - cols % self.lanes, cols):
+            f.store(self.flag(identity(t.op, wide, 1), wide), f.pointer(base, i, scalar))
+
+    def flag(self, v: Value, dtype: str) -> Value:
+        return self.emitter.as_memory(v, dtype)
+
+    def add_beside(self, t: Total, at: Value | None) -> None:
+        """Join an element to the total of its column, or a row's value to the total of all rows."""
+        f, wide, emitter = self.f, accumulator(t.dtype), self.emitter
+        v = cast(f, emitter.value(t.expr), t.expr.dtype, wide)
+        base, scalar = self.destination(t), in_memory(wide)
+        if at is None:
+            before = emitter.as_register(f.load(base, Type(scalar)), wide)
+            f.store(self.flag(join(f, t.op, wide, before, v), wide), base)
+            return
+        where = f.pointer(base, at, scalar)
+        before = emitter.as_register(f.load(where, Type(scalar, self.lanes), emitter.mask), wide)
+        f.store(self.flag(join(f, t.op, wide, before, emitter.wide(v)), wide), where, emitter.mask)
+
+    def combine(self) -> Phase:
+        """Put the pieces' totals together, one after the other."""
+        name = f"{self.name}_sum"
+        f, pointers, _ = self.function(name)
+        self.f = f
+        self.emitter = Emitter(f, pointers, {}, self.outer, self.inner, self.vector, self.lanes)
+        with f.loop(f.params[-2], f.params[-1]):
+            for t in self.beside:
+                self.combined(f, t, pointers)
+        f.back()
+        return Phase(name, 1)
+
+    def combined(self, f: Function, t: Total, pointers: dict[str, Value]) -> None:
+        wide, scalar = accumulator(t.dtype), in_memory(accumulator(t.dtype))
+        assert t.buffer is not None
+        target = pointers[t.buffer]
+        cols = self.nest.domain.cols if t.kind == "column" else 1
+        lanes = self.lanes if cols >= self.lanes else 1
+        for start, stop, width in ((0, cols - cols % lanes, lanes), (cols - cols % lanes, cols, 1)):
+            if start == stop:
+                continue
+            with f.loop(start, stop, width) as loop:
+                first = f.pointer(self.partial(f, t, constant(0, I64)), loop.index, scalar)
+                with f.loop(0, self.pieces, carried=[identity(t.op, wide, width)]) as piece:
+                    where = f.pointer(first, f.mul(piece.index, constant(cols, I64)), scalar)
+                    v = self.emitter.as_register(f.load(where, Type(scalar, width)), wide)
+                    piece.next(join(f, t.op, wide, piece.carried[0], v))
+                found = self.flag(cast(f, piece.results[0], wide, t.dtype), t.dtype)
+                f.store(found, f.pointer(target, loop.index, in_memory(t.dtype)))
