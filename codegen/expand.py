@@ -23,6 +23,7 @@ from ..eager.tape import State, local
 from ..eager.tensor import Tensor, wrap
 from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Graph, Node, Operand
+from ..tracer.interpret import CONSTANT
 from ..tracer.trace import Constant, Number
 
 NUMBER = Op("number", "create")  # a number that each call brings, as a tensor without dims
@@ -62,7 +63,8 @@ class Sketch:
 
     def of(self, node: Node) -> list[Node]:
         """The nodes that a composite stands for, the last of which make its results."""
-        key = (node.op, repr(node.attrs), *[self.kind_of(x) for x in (*node.operands, *node.results)])
+        settings = tuple((name, type(x), hashed(x)) for name, x in node.attrs.items())
+        key = (node.op, settings, *[self.kind_of(x) for x in (*node.operands, *node.results)])
         if key not in self.templates:
             self.templates[key] = None
             self.templates[key] = (node, self.first(node))
@@ -150,8 +152,10 @@ class Sketch:
         array = t._array
         if isinstance(array, Pending) and array.frame is self:
             return self.names[array.slot]
-        if isinstance(array, Pending) or array.size != 1:
+        if isinstance(array, Pending):
             raise OpaqueError("a tensor of its own")
+        if array.size != 1:
+            return self.named(self.made(CONSTANT, (), {"array": array}, [contiguous(array.shape, array.dtype, CPU)])[0])
         value = array.reshape(()).item()
         attrs = {"shape": array.shape, "dtype": dtypes.from_numpy(array.dtype), "device": CPU}
         from ..eager.ops.create import FULL
@@ -187,7 +191,7 @@ class Sketch:
         operands = self.as_node(op, inputs, attrs).operands
         specs = self.specs(op, operands, attrs)
         made = self.made(op, operands, attrs, [contiguous(s.shape, s.dtype.numpy, CPU) for s in specs])
-        if op.view:
+        if op.view and isinstance(inputs[0]._array, Pending):
             self.viewed.add(inputs[0]._array.slot)
         return tuple(made) if len(made) > 1 or op.name in ("split", "unbind") else made[0]
 
@@ -219,6 +223,15 @@ class Sketch:
             value = cast(value, out.dtype)
         out._array = value._array
         return out
+
+
+def hashed(x: Any) -> Any:
+    """A setting as part of a key."""
+    try:
+        hash(x)
+    except TypeError:
+        return repr(x)
+    return x
 
 
 def is_half(x: Any) -> bool:

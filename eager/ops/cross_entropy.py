@@ -108,13 +108,18 @@ def classes_of(x: Tensor, target: Tensor, weight: Any, ignore_index: int) -> tup
     """Targets that can be gathered by, and for each row: whether it counts (0 or 1), and the weight of its target."""
     index, counts = apply(CLASS_INDEX, (target,), {"classes": x._array.shape[1], "ignore_index": ignore_index})
     kept = cast(counts, x.dtype)
-    if not isinstance(weight, Tensor):
+    if not has_weights(weight):
         return index, kept, kept
     return index, kept, weight.detach()[index] * kept
 
 
+def has_weights(weight: Any) -> bool:
+    """The number 1 stands for none; where numbers are traced, it is a tensor without dims."""
+    return isinstance(weight, Tensor) and weight._array.ndim > 0
+
+
 def class_weights(weight: Any, ndim: int) -> Any:
-    return weight.detach().reshape(1, -1, *(1,) * (ndim - 2)) if isinstance(weight, Tensor) else 1
+    return weight.detach().reshape(1, -1, *(1,) * (ndim - 2)) if has_weights(weight) else 1
 
 
 def cross_entropy_by_parts(
