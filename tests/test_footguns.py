@@ -3165,6 +3165,84 @@ def test_snippets(name: str) -> None:
     both(snippet_script(name), replayed=SELDOM.get(name, 4))
 
 
+# ---- versions and flags
+
+
+def test_what_a_result_has_saved_is_written_later_in_the_call() -> None:
+    """The result of an earlier call is alive, so that the write ends the segment: the version is that of the end."""
+
+    def script(compile: Any, note: Any) -> None:
+        net, w = nn.Linear(3, 3), nn.Parameter(tj.ones(3, 3))
+        opt = tj.optim.SGD([w], lr=0.1)
+
+        @compile
+        def step(x: Any) -> Any:
+            out = net(w)
+            net(x * w.sum()).square().mean().backward()
+            opt.step()
+            return out
+
+        for i in range(7):
+            out = step(tj.ones(2, 3) * i)
+            try:
+                out.square().sum().backward()
+            except RuntimeError as error:
+                note(str(error))
+            note(out, w, w._version)
+
+    both(script, replayed=3)
+
+
+def test_data_has_a_version_of_its_own() -> None:
+    def script(compile: Any, note: Any) -> None:
+        w = tj.ones(3, requires_grad=True)
+
+        @compile
+        def step(x: Any) -> Any:
+            y = x * 2
+            kept = y * w
+            y.data.copy_(x)
+            other = y.data
+            other.add_(1)
+            x.data.mul_(2)
+            return y, kept, other
+
+        for i in range(6):
+            x = tj.ones(3) * i
+            y, kept, other = step(x)
+            kept.sum().backward()
+            note(y, y._version, other._version, x, x._version, w.grad)
+
+    both(script, replayed=3)
+
+
+def test_flags_that_change_after_an_op_that_is_run_eagerly() -> None:
+    def script(compile: Any, note: Any) -> None:
+        stop = [False]
+
+        @compile
+        def step(x: Any, leaf: Any) -> Any:
+            view = x.permute(1, 0)
+            product = leaf * 3
+            x.detach_()
+            leaf.requires_grad_(False)
+            if stop[0]:
+                return view + 1, product
+            return view, product
+
+        for i in range(10):
+            stop[0] = i in (5, 8)
+            source = tj.ones(2, 3, requires_grad=True)
+            x, leaf = source * i, tj.ones(3, requires_grad=True)
+            x[0].mul_(2)
+            view, product = step(x, leaf)
+            note(x, x.requires_grad, leaf.requires_grad, view.requires_grad, product.requires_grad)
+            view.sum().backward()
+            note(source.grad)
+
+    both(script)
+
+
 # ---- the same on another device
 
 

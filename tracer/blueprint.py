@@ -38,13 +38,13 @@ class Outer:
 
 
 class SavedArray:
-    """A tensor that a node keeps: the slot of its array, and how often its memory was written since."""
+    """A tensor that a node keeps: the slot of its array, and its memory's version then."""
 
-    __slots__ = ("behind", "origin", "slot")
+    __slots__ = ("origin", "slot", "version")
 
-    def __init__(self, slot: int, behind: int, origin: Any) -> None:
+    def __init__(self, slot: int, version: int, origin: Any) -> None:
         self.slot = slot
-        self.behind = behind
+        self.version = version
         self.origin = origin
 
 
@@ -90,11 +90,13 @@ class Plan:
 
 
 class Snapshot:
-    """The tape at one point: the plan of each value that has a history, and which nodes were used up by then."""
+    """The tape at one point: the plan of each value that has a history, which nodes were used up by then, and the versions of
+    the memory that nodes keep: what was written since is an error when it is read."""
 
-    def __init__(self, nodes: dict[int, Plan], freed: frozenset[Plan]) -> None:
+    def __init__(self, nodes: dict[int, Plan], freed: frozenset[Plan], versions: dict[int, int]) -> None:
         self.nodes = nodes
         self.freed = freed
+        self.versions = versions
 
     def slots(self, tops: Iterable[Plan]) -> frozenset[int]:
         """The slots whose arrays the history of some nodes keeps."""
@@ -124,6 +126,18 @@ class Blueprint:
         self.frame = frame
         self.plans: dict[int, Plan] = {id(node): plan for plan, node in frame.made.items()}
         self.kept: list[tuple[Node, Plan]] = [(node, plan) for plan, node in frame.made.items()]  # ids stay unique
+        # of each slot that is kept: its version counter, and how far plans of another recording are ahead of it
+        self.counters: dict[int, tuple[list[int], int]] = {}
+        for node, plan in self.kept:
+            if node.saved is not FREED:
+                self._follow(plan.saved, node.saved)
+
+    def _follow(self, plans: dict[str, Any], saved: dict[str, Any]) -> None:
+        for name, plan in plans.items():
+            several = isinstance(plan, Several)
+            for part, value in zip(plan.parts if several else (plan,), saved[name] if several else (saved[name],), strict=True):
+                if isinstance(part, SavedArray):
+                    self.counters[part.slot] = value[1], part.version - value[2]
 
     def plan(self, top: Node) -> Plan:
         """A node's plan, made for it and for all below it if need be."""
@@ -165,7 +179,8 @@ class Blueprint:
             slot = self.frame.slot_of.get(id(array))
             if slot is None:
                 raise UnplannableError("a saved array that no op has returned")
-            return SavedArray(slot, versions[0] - version, self._edge(origin))
+            _, ahead = self.counters.setdefault(slot, (versions, 0))
+            return SavedArray(slot, version + ahead, self._edge(origin))
         if type(value) is tuple and any(type(v) is tuple for v in value):
             return Several(tuple(self._saved(v) for v in value))
         if type(value) is float and id(value) in self.frame.number_ids:
@@ -186,7 +201,8 @@ class Blueprint:
                     nodes[index] = self.plan(t._node)
         except UnplannableError:
             return None
-        return Snapshot(nodes, frozenset(plan for node, plan in self.kept if node.saved is FREED))
+        versions = {slot: box[0] + ahead for slot, (box, ahead) in self.counters.items()}
+        return Snapshot(nodes, frozenset(plan for node, plan in self.kept if node.saved is FREED), versions)
 
 
 # ---- making nodes
@@ -202,17 +218,17 @@ def build(plans: list[Plan], snapshot: Snapshot, frame: Any) -> None:
     made = frame.made
     for plan in plans:
         if plan not in made:
-            made[plan] = _make(plan, plan in snapshot.freed, frame)
+            made[plan] = _make(plan, snapshot, frame)
 
 
-def _make(plan: Plan, freed: bool, frame: Any) -> Node:
+def _make(plan: Plan, snapshot: Snapshot, frame: Any) -> Node:
     edges = tuple(_edge_again(e, frame) for e in plan.edges)
     if plan.pick:
         pick = Pick(edges[0], plan.output_nr)
         if edges[0].picks is not None:
             edges[0].picks[plan.output_nr] = weakref.ref(pick)
         return pick
-    saved = FREED if freed else {name: _saved_again(v, frame) for name, v in plan.saved.items()}
+    saved = FREED if plan in snapshot.freed else {name: _saved_again(v, snapshot, frame) for name, v in plan.saved.items()}
     node = Node(plan.op, edges, saved)
     if plan.broadcast is not None:
         node.broadcast = plan.broadcast
@@ -231,14 +247,15 @@ def _edge_again(edge: Any, frame: Any) -> Any:
     return frame.tensors[edge.value] if isinstance(edge, Leaf) else frame.outer_nodes[edge.value]
 
 
-def _saved_again(value: Any, frame: Any) -> Any:
+def _saved_again(value: Any, snapshot: Snapshot, frame: Any) -> Any:
     if isinstance(value, SavedArray):
         versions = frame.versions(value.slot)
-        return (frame.arrays[value.slot], versions, versions[0] - value.behind, _edge_again(value.origin, frame))
+        behind = snapshot.versions[value.slot] - value.version
+        return (frame.arrays[value.slot], versions, versions[0] - behind, _edge_again(value.origin, frame))
     if isinstance(value, SavedNumber):
         return frame.scalars[value.place]
     if isinstance(value, Several):
-        return tuple(_saved_again(v, frame) for v in value.parts)
+        return tuple(_saved_again(v, snapshot, frame) for v in value.parts)
     return value
 
 

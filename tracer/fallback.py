@@ -30,6 +30,7 @@ class Fallback(Frame):
     copies: dict[int, Any]  # of values whose memory others can write: what they held when they appeared
     used: list[Node]  # nodes that passes in this segment will use up: only they refer to what they keep
     hidden: list[int]  # values from outside whose memory this segment writes
+    as_they_are: list[tuple[Tensor, bool, Any]]  # while entries run: flags and history that the user has changed since
 
     def unchanged(self, n: int) -> bool:
         """Whether memory that others can write still holds what was copied from it."""
@@ -65,6 +66,7 @@ class Fallback(Frame):
             t._array = copy
         state = self.state
         was = state.grad
+        self.as_they_are = []
         try:
             with self.eagerly():
                 for entry in self.entries[self.start : self.cursor]:
@@ -77,6 +79,9 @@ class Fallback(Frame):
             state.grad = was
             for t, array, _ in changed:
                 t._array = array
+            for t, wanted, node in reversed(self.as_they_are):
+                t._requires_grad, t._node = wanted, node
+            self.as_they_are = []
         for t, wanted, node in flags:  # what the user changed himself since
             if node is None and t._node is not None and not wanted:
                 t._node, t._requires_grad = None, False
@@ -115,7 +120,8 @@ class Fallback(Frame):
         if t._requires_grad is flag:
             return t  # type: ignore[no-any-return]
         if flag:
-            t._requires_grad = True
+            self.as_they_are.append((t, t._requires_grad, t._node))
+            t._requires_grad, t._node = True, self.outer_nodes.get(n, t._node)
             return t  # type: ignore[no-any-return]
         plain = wrap(t._array)
         plain._versions = versions_of(t)

@@ -51,7 +51,7 @@ class Builder:
             self.form_of.setdefault(value.slot, value.form)
         ops = calls(trace, start, stop)
         self.made = {v.slot for call in ops for v in call.results}
-        self.roots = self.roots_from_before(ops, writes(trace, start, stop).keys())
+        self.roots = self.roots_from_before(ops, writes(trace, start, stop))
 
     def roots_from_before(self, ops: list[Call], written: Iterable[int]) -> set[int]:
         """The slots from before the segment to begin from: those used, but for memory that is written the one that all of

@@ -42,15 +42,29 @@ def values_of(call: Call) -> list[int]:
     return [n for n in (*call.inputs, call.out) if isinstance(n, int)]
 
 
-def writes(trace: Trace, start: int, stop: int) -> dict[int, int]:
-    """How often each memory is written, by its root."""
-    counts: dict[int, int] = {}
+def targets(trace: Trace, start: int, stop: int) -> list[int]:
+    """The values that ops write into, once for each op."""
+    found: list[int] = []
     for call in calls(trace, start, stop):
-        targets = [call.inputs[i] for i in call.op.mutates if isinstance(call.inputs[i], int)] if call.op.mutates else []
-        for n in targets if call.out is None else [call.out]:
-            root = trace.roots[trace.values[n].slot]
-            counts[root] = counts.get(root, 0) + 1
-    return counts
+        inputs = [call.inputs[i] for i in call.op.mutates if isinstance(call.inputs[i], int)] if call.op.mutates else []
+        found += inputs if call.out is None else [call.out]
+    return found
+
+
+def writes(trace: Trace, start: int, stop: int) -> set[int]:
+    """The roots of the memory that is written."""
+    return {trace.roots[trace.values[n].slot] for n in targets(trace, start, stop)}
+
+
+def version_counts(trace: Trace, start: int, stop: int) -> list[tuple[int, int, int | None]]:
+    """How far version counters go on: the root of the memory, by how much, and the value whose counter it is, if it is one from
+    outside. What `x.data` is used to write has another counter than x."""
+    counts: dict[tuple[int, int | None], int] = {}
+    for n in targets(trace, start, stop):
+        root = trace.roots[trace.values[n].slot]
+        key = root, n if trace.values[n].apart else trace.owners.get(root)
+        counts[key] = counts.get(key, 0) + 1
+    return [(root, count, owner) for (root, owner), count in counts.items()]
 
 
 class Segment:
@@ -67,8 +81,7 @@ class Segment:
         self.run = make_program(trace, start, stop, keep)
         self.native: Any = None  # the generated program, if there is one
         self.told = ""  # how it runs, in words
-        written = writes(trace, start, stop).items()
-        self.writes = [(root, count, trace.owners.get(root)) for root, count in written]  # with the value that brought it
+        self.writes = version_counts(trace, start, stop)
         self.writes_inside = any(owner is None for _, _, owner in self.writes)
         self.closing: Any = None  # of the last one of a call: see closing.py
         self.closings = 0

@@ -24,7 +24,7 @@ from ..eager.op import Op, execute
 from ..eager.optim.optimizer import Optimizer
 from ..eager.pending import Pending, resolved
 from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
-from ..eager.tensor import Tensor, versions_of, wrap
+from ..eager.tensor import Tensor, tensor_changed, versions_of, wrap
 from .blueprint import LateNode, Snapshot, build
 from .checks import CHECKS
 from .closing import LONE_TENSOR, Closing, make_closing
@@ -645,6 +645,7 @@ class Replayer(Fallback):
         for effect in entry.effects:
             if effect.before is None:
                 tensors[effect.leaf]._grad = self.promised(values[effect.after])
+                tensor_changed()
         found: list[Tensor | None] = [None if n is None else self.promised(values[n]) for n in entry.found]
         if entry.mutated:
             self.write(entry)
@@ -659,6 +660,7 @@ class Replayer(Fallback):
             return False
         if retain_graph is not entry.retain or not entry.step(self):
             return False
+        tensor_changed()
         self.move(self.cursor + 1)
         return True
 

@@ -32,7 +32,7 @@ def users_line() -> str:
 class Value:
     """A tensor of a trace."""
 
-    __slots__ = ("form", "index", "requires_grad", "slot", "tracked", "view")
+    __slots__ = ("apart", "form", "index", "requires_grad", "slot", "tracked", "view")
 
     def __init__(self, index: int, slot: int, t: Tensor, form: type[Pending], view: tuple[int, Any, bool] | None) -> None:
         self.index = index
@@ -40,10 +40,17 @@ class Value:
         self.form = form
         self.view = view  # of a view: the value it was made of, by which op, whether without grad
         self.requires_grad = t._requires_grad
+        self.apart = counts_apart(t)
         self.tracked = t._node is not None  # has a place on the tape; a leaf that wants a gradient has none
 
     def __repr__(self) -> str:
         return f"v{self.index}"
+
+
+def counts_apart(t: Tensor) -> bool:
+    """Whether a tensor has a version counter of its own on another one's memory: it is `x.data`."""
+    box: Any = t._versions
+    return box is not None and len(box) > 1 and box[1].parent is not None
 
 
 _NONE = object()
