@@ -26,6 +26,7 @@ from .index import ZERO, Index, atom, flattened, unflattened, var
 from .lower import Place, converted, definition_of, dtype_of, lowerable, scattered, scatters, truth
 from .prepare import REDUCTIONS, Prepared
 
+SMALL = 1 << 16  # elements of what is computed first if it can be
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
 MOST_OPS, MOST_LEAVES = 8, 4  # of an expression that is computed again by each reader
 MANY = 1 << 15  # indices that are looked at by all threads
@@ -175,7 +176,7 @@ class Schedule:
     # ---- placing
 
     def run(self) -> None:
-        for i, node in enumerate(self.graph.nodes):
+        for i, node in self.in_order():
             self.at = i
             self.maker.update({name: (node, k) for k, name in enumerate(node.results)})
             if node.op.name == "constant":
@@ -200,6 +201,20 @@ class Schedule:
                     self.materialise(name, "it is written back")
         for value in sorted(self.kept & self.transparent):
             self.materialise(value, "it is handed out")
+
+    def in_order(self) -> list[tuple[int, Node]]:
+        """The nodes as they were recorded, but first what is small and follows from inputs alone: the number of classes that
+        count, say, without which no loops over all of the logits could be the gradient's too."""
+        known = set(self.home)
+        first: list[tuple[int, Node]] = []
+        rest: list[tuple[int, Node]] = []
+        for i, node in enumerate(self.graph.nodes):
+            small = all(self.forms[x].size <= SMALL and x not in self.backs for x in (*node.values(), *node.results))
+            early = small and self.fusable(node) and all(x in known for x in node.values())
+            (first if early else rest).append((i, node))
+            if early:
+                known.update(node.results)
+        return first + rest
 
     def cheap(self, node: Node) -> bool:
         """Whether readers compute it again: there is one reader, or it costs less than a load of its result."""
