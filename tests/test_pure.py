@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import signal
 import threading
 import types
 import weakref
@@ -1143,6 +1144,25 @@ def test_a_program_that_fails() -> None:
     pure.segment.run = run
     side.step(*batches(1)[0])
     assert side.optimizer.state[side.model.first.weight]["step"] == 10 and side.model.first.weight.grad is not None
+
+
+def test_ctrl_c_waits_for_the_end_of_a_step() -> None:
+    other, side = Side(False, adam), trained()
+    for batch in batches(9):
+        other.step(*batch)
+    pure = side.step.pures[0]
+    run = pure.segment.run
+
+    def interrupted(arrays, scalars):
+        signal.raise_signal(signal.SIGINT)
+        run(arrays, scalars)
+
+    pure.segment.run = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        side.step(*batches(9)[8])
+    pure.segment.run = run
+    assert side.everything() == other.everything()
+    assert side.step(*batches(1)[0]).item() == other.step(*batches(1)[0]).item()
 
 
 def test_native_programs() -> None:
