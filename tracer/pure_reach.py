@@ -170,31 +170,49 @@ def unchanged(x: Any, was: Any) -> bool:
     return x is was or equal(x, was)
 
 
-def settings_of(module: Module) -> dict[str, Any]:
-    return {k: v for k, v in module.__dict__.items() if k != "_version_number"}
+VERSION = "_version_number"
+
+
+class Setting:
+    """A module as it was: its attributes, and what is in those that hold others."""
+
+    __slots__ = ("fields", "holders", "module", "version")
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.version = module._version_number
+        self.fields = {k: v for k, v in module.__dict__.items() if k != VERSION}
+        self.holders = [(v, frozen(v)) for v in self.fields.values() if isinstance(v, (dict, list))]
+
+    def holds(self) -> bool:
+        """Whether it is so still. What was changed and changed back counts as unchanged."""
+        now = self.module.__dict__
+        if len(now) - (VERSION in now) != len(self.fields):
+            return False
+        for name, value in self.fields.items():
+            found = now.get(name, Reach)
+            if found is not value and not equal(found, value):
+                return False
+        return all(unchanged(x, was) for x, was in self.holders if x or was)
 
 
 class Settings:
     """Modules as they were."""
 
     def __init__(self, modules: Iterable[Module]) -> None:
-        self.modules = list(modules)
-        self.versions = [m._version_number for m in self.modules]
-        self.fields = [frozen(settings_of(m)) for m in self.modules]
+        self.modules = [Setting(m) for m in modules]
         self.everywhere = dict(EVERYWHERE)
 
     def hold(self) -> bool:
-        """Whether they are so still. What was changed and changed back counts as unchanged."""
-        for i, module in enumerate(self.modules):
-            if module._version_number != self.versions[i]:
-                if not unchanged(settings_of(module), self.fields[i]):
+        """Whether they are so still; only those are looked at that have changed somehow."""
+        for setting in self.modules:
+            version = setting.module._version_number
+            if version != setting.version:
+                if not setting.holds():
                     return False
-                self.versions[i] = module._version_number
+                setting.version = version
         return self.everywhere == EVERYWHERE
 
     def changed_by_itself(self) -> Module | None:
         """A module that is not what it was, if there is one."""
-        for module, was in zip(self.modules, self.fields, strict=True):
-            if not unchanged(settings_of(module), was):
-                return module
-        return None
+        return next((s.module for s in self.modules if not s.holds()), None)
