@@ -148,7 +148,7 @@ class Rounds:
             reads, writes = made.launch.reads, set(made.launch.writes)
             if made.kernel.shared:
                 writes.add(made.shared)
-            at = max([self.latest(b, self.written) for b in reads | writes] + [self.latest(b, self.read) for b in writes])
+            at = max([0, *[self.latest(b, self.written) for b in reads | writes], *[self.latest(b, self.read) for b in writes]])
             if not made.launch.check:
                 first = self.stop(checks, first)
                 at = max(at, first)
