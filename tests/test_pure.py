@@ -1205,3 +1205,32 @@ def test_strides_of_results_and_methods_of_modules() -> None:
         second.scale.fill_(2.0)
         for _ in range(4):
             assert first(tj.ones(3)).tolist() == [1, 1, 1] and second(tj.ones(3)).tolist() == [2, 2, 2]
+
+
+def test_an_argument_that_is_also_captured_is_an_argument_if_another_was_given_before() -> None:
+    class Task:
+        def __init__(self) -> None:
+            tj.manual_seed(0)
+            self.weight = tj.randn(3, requires_grad=True)
+            self.batches = [tj.randn(4, 3), tj.randn(4, 3)]
+
+        def step(self, x: Any) -> Any:
+            self.weight.grad = None
+            loss = (x @ self.weight).square().sum()
+            loss.backward()
+            return loss
+
+    task, other = Task(), Task()
+    step = tj.compile(task.step, pure=True)
+    for i in range(8):
+        found, expected = step(task.batches[i % 2]), other.step(other.batches[i % 2])
+        assert float(found.detach()) == float(expected.detach())
+    assert step.traces[0].skipped > 0
+    same = tj.compile(Task().step, pure=True)
+    for _ in range(8):
+        same(task.batches[0])
+    fixed = Task()
+    always = tj.compile(fixed.step, pure=True)
+    for _ in range(8):
+        always(fixed.batches[0])
+    assert always.traces[0].skipped == 0  # it cannot be told whether it is used as an argument

@@ -23,7 +23,7 @@ from ..eager.tape import State, local
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .generators import BACKENDS
-from .pure import MISS, Before, Notes, NotPureError, Pure, armed, settle_all
+from .pure import MISS, Before, Notes, NotPureError, Pure, UndecidedError, armed, settle_all
 from .record import MAX_BREAKS, Recorder
 from .regions import drop_leaky
 from .replay import Replayer
@@ -183,7 +183,7 @@ class Compiled:
         if trace.impure is not None:
             return
         notes = self.notes.pop(trace.keys, None)
-        self.notes[trace.keys] = Notes(frame, before)
+        self.notes[trace.keys] = Notes(frame, before, args, kwargs)
         for old in list(self.notes)[: -self.budget]:
             del self.notes[old]
         if notes is None or trace not in self.traces or not notes.can_be_compared(before):
@@ -192,6 +192,9 @@ class Compiled:
             if trace.purified > 8 and trace.skipped < 4 * trace.purified:
                 raise NotPureError("its guards fail at most calls")
             found = Pure(frame, before, notes, self, args, kwargs, result, state)
+        except UndecidedError as reason:
+            self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1
+            return
         except NotPureError as reason:
             trace.impure = str(reason)
             self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1

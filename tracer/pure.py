@@ -25,12 +25,12 @@ from ..eager.tensor import CHANGES, Tensor, versions_of, wrap
 from .blueprint import LateNode, build
 from .pure_loans import Captured, Kept
 from .pure_match import like
-from .pure_reach import NotPureError
+from .pure_reach import NotPureError, UndecidedError
 from .pure_recipe import Recipe
 from .pure_watch import Before, Notes
 from .replay import Replayer, undisturbed
 
-__all__ = ["MISS", "Before", "NotPureError", "Notes", "Pure", "armed", "settle_all"]
+__all__ = ["MISS", "Before", "NotPureError", "Notes", "Pure", "UndecidedError", "armed", "settle_all"]
 
 MISS = object()  # what a call gives whose guards do not hold
 armed: weakref.WeakValueDictionary[int, Pure] = weakref.WeakValueDictionary()  # those that keep arrays

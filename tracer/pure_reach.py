@@ -34,6 +34,10 @@ class NotPureError(Exception):
     """Why Python cannot be skipped."""
 
 
+class UndecidedError(NotPureError):
+    """Another call may tell whether it can."""
+
+
 class Reach:
     """What some objects lead to."""
 

@@ -19,7 +19,7 @@ from .generators import Warming
 from .program import Segment, calls, used_slots
 from .pure_loans import Captured, Kept
 from .pure_match import Arguments, containers, leaves, like
-from .pure_reach import PLAIN, NotPureError, Reach, Settings
+from .pure_reach import PLAIN, NotPureError, Reach, Settings, UndecidedError
 from .pure_watch import Before, Notes
 from .trace import Backward, Break, Trace, Value
 
@@ -50,7 +50,7 @@ class Recipe:
         notes.compare(frame, before, self.known_places())
         self.arguments = Arguments(args, kwargs, self.reach)
         self.number = {id(t): n for n, t in enumerate(frame.tensors) if t is not None}
-        self._sources(frame, before)
+        self._sources(frame, before, notes)
         self._gradients(frame, before)
         self._results(frame, result)
         self._checks()
@@ -64,7 +64,7 @@ class Recipe:
             found |= optimizer.known_places()
         return found
 
-    def _sources(self, frame: Any, before: Before) -> None:
+    def _sources(self, frame: Any, before: Before, notes: Notes) -> None:
         """Where tensors from outside come from."""
         trace, leaf_of = self.trace, before.leaf_of()
         self.captured: list[Captured] = []
@@ -73,9 +73,10 @@ class Recipe:
             t = frame.tensors[value.index]
             if t is None:
                 raise NotPureError("a tensor shows other memory than at first")
-            if self.arguments.place(t) is not None:
-                if before.reach.holds(t):
-                    raise NotPureError("an argument is also captured")
+            place = self.arguments.place(t)
+            if place is not None:
+                if before.reach.holds(t) and not notes.was_another(slot, place, t):
+                    raise UndecidedError("an argument is also captured, and always the same tensor")
                 self.arguments.expect(t, value)
                 continue
             leaf = leaf_of.get(id(t))

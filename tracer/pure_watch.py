@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -103,10 +104,21 @@ def has_state(stepped: Stepped, p: Tensor, call: Call, tensors: list[Any]) -> bo
 class Notes:
     """What should be the same in another call: numbers, and tensors that are made inside of what is no tensor."""
 
-    def __init__(self, frame: Any, before: Before) -> None:
+    def __init__(self, frame: Any, before: Before, args: Any, kwargs: Any) -> None:
+        given: dict[int, int] = {}
+        for x in leaves((args, kwargs)):
+            if isinstance(x, Tensor):
+                given.setdefault(id(x), len(given))
+        outside = [(slot, frame.tensors[frame.trace.owners[slot]]) for slot in frame.trace.outside]
+        self.arguments = {slot: (given[id(t)], ref(t)) for slot, t in outside if id(t) in given}
         self.scalars = list(frame.scalars)
         self.made = {n: np.array(to_numpy(t._array)) for n, t in made_inside(frame, before)}
         self.given = before.given
+
+    def was_another(self, slot: int, place: int, t: Tensor) -> bool:
+        """Whether the other call was given another tensor in this place, and it was used: so it is used as an argument."""
+        before = self.arguments.get(slot)
+        return before is not None and before[0] == place and before[1]() is not t
 
     def can_be_compared(self, before: Before) -> bool:
         """Whether the other call was given the same numbers; if not, its own may well be others."""
