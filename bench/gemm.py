@@ -1,11 +1,11 @@
 """Emitted matrix products against NumPy's BLAS (and PyTorch's, with --torch), in one thread.
 
-    python bench/gemm.py [NAME ...] [--rounds 30] [--torch]
+    python bench/gemm.py [NAME ...] [--rounds 30] [--torch] [--tune]
 
 A shape is "1024x512x128 NT": m, n, k, and which operands are transposed (T) in memory; "64*" before it is a batch. Times are
 CPU time of this thread, best of the rounds, which take turns; packing is part of them. Products take from microseconds on, so
 each measurement repeats them inside native code; the library's time includes its call from Python. `ms` is what compiling the
-kernel took: writing its text in Python, and code generation by LLVM.
+kernel took: writing its text in Python, and code generation by LLVM. With --tune, plans are looked for by measuring first.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from tapejit.codegen.llvm.blocking import Plan, choose
+from tapejit.codegen.llvm.blocking import Plan
 from tapejit.codegen.llvm.builder import I64, PTR, Module
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
 from tapejit.codegen.llvm.jit import compile_text, link
 from tapejit.codegen.llvm.kernel import Kernel
 from tapejit.codegen.llvm.target import host
+from tapejit.codegen.llvm.tuning import plan_for, tune
 
 SHAPES = """
 1024x128x128 NN, 1024x384x128 NN, 1024x512x128 NN, 1024x128x512 NN, 1024x384x384 NN, 1024x1536x384 NN, 1024x384x1536 NN
@@ -78,7 +79,7 @@ class Native:
     """A compiled product: `run(times)` repeats it on its arrays."""
 
     def __init__(self, case: Case, plan: Plan | None = None) -> None:
-        self.plan = plan or choose(shape_of(case.gemm(), host()))
+        self.plan = plan or plan_for(shape_of(case.gemm(), host()))
         self.a, self.b = case.arrays()
         lead = (case.m * case.n,) if case.batch > 1 else ()
         self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), np.float32)
@@ -136,6 +137,16 @@ def many(run: Callable[[], Any]) -> Callable[[int], Any]:
     return loop
 
 
+def tuned(case: Case) -> None:
+    times = max(1, int(300e-6 / (case.flops / 120e9 + 1e-7)))
+
+    def best(plan: Plan) -> float:
+        native = Native(case, plan)
+        return min(seconds(native.run, times) for _ in range(5))
+
+    tune(shape_of(case.gemm(), host()), best)
+
+
 def measure(case: Case, rounds: int, torch: Any) -> tuple[Native, dict[str, float]]:
     native = Native(case)
     runs = {"own": native.run, **{name: many(run) for name, run in peers(case, torch).items()}}
@@ -152,6 +163,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--tune", action="store_true")
     options = parser.parse_args()
     torch = None
     if options.torch:
@@ -165,6 +177,8 @@ def main() -> None:
         if options.names and not any(word in name for word in options.names):
             continue
         case = parse(name)
+        if options.tune:
+            tuned(case)
         native, best = measure(case, options.rounds, torch)
         speed = {peer: case.flops / took / 1e9 for peer, took in best.items()}
         ratio = speed["own"] / max(v for peer, v in speed.items() if peer != "own")

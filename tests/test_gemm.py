@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import Compiled, guarded, target
-from tapejit.codegen.llvm.blocking import choose
+from tapejit.codegen.llvm import tuning
+from tapejit.codegen.llvm.blocking import Plan, choose
 from tapejit.codegen.llvm.builder import Module, Type, constant
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
 
@@ -222,3 +224,37 @@ def test_large_products_fall_into_pieces_and_small_ones_do_not() -> None:
 
     assert pieces(1024, 512, 128) >= 8
     assert pieces(100, 16, 16) == 1
+
+
+def test_tuned_plans_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quickest plan that is found is taken, here by a made-up clock, also by another process; and it is right."""
+    monkeypatch.setattr(tuning, "known", {})
+    rng = np.random.default_rng(0)
+    a, b = laid_out(rng, (70, 300), "columns", np.float32), laid_out(rng, (300, 90), "rows", np.float32)
+    gemm = Gemm((), 70, 90, 300, operand(0, a, ()), operand(1, b, ()), "float")
+    shape = shape_of(gemm, target(512))
+
+    def seconds(plan: Plan) -> float:
+        return abs(plan.rows - 6) + abs(plan.depth - 128) / 128 + plan.pack_b + abs(plan.row_block - 36) / 100 + 1
+
+    found = tuning.tune(shape, seconds)
+    assert found == tuning.plan_for(shape) != choose(shape)
+    assert (found.rows, found.depth, found.pack_b, found.row_block) == (6, 128, False, 36)
+    check(gemm, a, b, 512)
+    text = tuning.as_text()
+    monkeypatch.setattr(tuning, "known", {})
+    tuning.read(text)
+    assert tuning.plan_for(shape) == found
+
+
+@pytest.mark.parametrize("change", [("rows", 0), ("rows", 7), ("unroll", 7), ("lanes", 32), ("depth", "x")])
+def test_remembered_plans_that_make_no_sense_are_left_out(monkeypatch: pytest.MonkeyPatch, change: tuple[str, Any]) -> None:
+    gemm = Gemm((), 64, 64, 64, Operand(0, (), 64, 1), Operand(1, (), 64, 1), "float")
+    shape = shape_of(gemm, target(512))
+    plan = dataclasses.asdict(choose(shape))
+    monkeypatch.setattr(tuning, "known", {})
+    for text in ("", "{", "[1]", json.dumps([[dataclasses.asdict(shape), plan | dict([change])]]), json.dumps([[{}, plan]])):
+        tuning.read(text)
+        assert tuning.known == {}
+    tuning.read(json.dumps([[dataclasses.asdict(shape), plan]]))
+    assert tuning.known

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 PIECE = 1 << 19  # multiplications that are worth handing to another thread
 PIECES = 8  # as many threads are kept busy
 PANELS = 600 << 10  # bytes of the right operand's panels that a piece goes through for each of its rows: they stay in L2
-ROWS = 1536 << 10  # bytes of the left operand that stay in L2
 READY = 96 << 10  # a right operand of at most so many bytes is used as it is, if its rows lie along memory
 DEPTH = 2048  # steps that a tile does at once, at most
 WIDE = 768  # columns for which it pays to pack a left operand whose columns lie along memory, if the depth is large
-FAR = 2048  # bytes between the steps of a left operand's columns from which on a tile does fewer steps
-OWN = 192  # rows for which it pays that a piece packs panels that other pieces pack, too
+FAR = 1024  # bytes between the steps of a left operand's columns from which on a tile does fewer steps
+SHORT = 256  # rows that need not be shared out
+SHALLOW = 256  # with a smaller depth, most of the time goes into storing results: pieces have whole rows of them then
+OWN = 384  # rows for which it pays that a piece packs panels that other pieces pack, too
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ def choose(shape: Shape) -> Plan:
     lanes = min(shape.lanes, 1 << (shape.n - 1).bit_length())
     rows, vectors = tile(shape, lanes)
     width = vectors * lanes
+    pack_a = shape.pack_a or (shape.by_depth and shape.k > 512 and shape.n >= WIDE)
     pack_b = shape.pack_b or (shape.m >= 64 and shape.k * shape.n * shape.size > READY)
     passing = not pack_b and shape.k * shape.n * shape.size > 4 * READY
-    depth = _depth(shape, 128 if passing else DEPTH)
-    row_block, column_block = blocks(shape, rows, width)
+    far = shape.by_depth and not pack_a and shape.m * shape.size >= FAR
+    depth = _depth(shape.k, 128 if passing else 256 if far else DEPTH)
+    row_block, column_block = blocks(shape, rows, width, depth)
     if passing:  # long stretches of the right operand's rows, which memory is good at
         column_block = max(column_block, min(_up(shape.n, width), _up(512, width)))
     return Plan(
@@ -76,7 +79,7 @@ def choose(shape: Shape) -> Plan:
         column_block=column_block,
         depth=depth,
         unroll=next(u for u in (4, 2, 1) if shape.k % u == 0 and depth % u == 0),
-        pack_a=shape.pack_a or (shape.by_depth and shape.k > 512 and shape.n >= WIDE),
+        pack_a=pack_a,
         pack_b=pack_b,
         own_a=column_block >= shape.n and not shape.same_a,
         own_b=(row_block >= shape.m or row_block >= OWN) and not shape.same_b,
@@ -113,29 +116,29 @@ def step_cost(rows: int, vectors: int, shape: Shape) -> float:
     return max(rows * vectors / 2, (rows + vectors) / 2, 4, from_l2) + 0.3 + 6 * (rows + vectors) / shape.k
 
 
-def _depth(shape: Shape, most: int) -> int:
+def _depth(k: int, most: int) -> int:
     """Steps that a tile does at once. The sums wait in memory meanwhile, so they should be many."""
-    if shape.by_depth and not shape.pack_a and shape.m * shape.size >= FAR:
-        most = 256
-    return shape.k if shape.k <= 2 * most else _up(math.ceil(shape.k / math.ceil(shape.k / most)), 4)
+    return k if k <= 2 * most else _up(math.ceil(k / math.ceil(k / most)), 4)
 
 
-def blocks(shape: Shape, rows: int, width: int) -> tuple[int, int]:
-    """Rows and columns of a piece: all rows and some columns if that makes enough pieces, or else some of both."""
+def blocks(shape: Shape, rows: int, width: int, depth: int) -> tuple[int, int]:
+    """Rows and columns of a piece: as many columns as there is room for, so that rows are read and results stored in long
+    stretches; but with few rows, all of them and some columns."""
     m, n = _up(shape.m, rows), _up(shape.n, width)
-    fitting = PANELS // (shape.k * shape.size) // width * width
-    wanted = max(1, min(2 * PIECES, shape.batch * shape.m * shape.n * shape.k // PIECE))
+    work = shape.batch * shape.m * shape.n * shape.k * (8 if shape.m < 8 else 1)  # with few rows, memory takes the time
+    wanted = max(1, min(2 * PIECES, work // PIECE))
+    columns = _evenly(n, PANELS // (depth * shape.size) // width * width, width)
     if shape.batch >= wanted:
-        return m, _evenly(n, fitting, width)
-    least = width if shape.m * shape.k * shape.size <= ROWS else 2 * width
-    columns = max(least, min(fitting, n * shape.batch * 2 // wanted) // width * width)
-    if shape.batch * math.ceil(n / columns) * 2 >= wanted:
         return m, columns
-    columns = _evenly(n, fitting, width)
-    across = math.ceil(n / columns) * shape.batch
+    if shape.m <= SHORT and shape.k >= SHALLOW:
+        strip = max(width, min(columns, n * shape.batch * 2 // wanted // width * width))
+        if shape.batch * math.ceil(n / strip) * 2 >= wanted:
+            return m, strip
     size = shape.k * shape.n * shape.size
     least = rows if size <= READY else 4 * rows if size <= 4 * READY else 8 * rows
-    return _evenly(m, max(least, math.ceil(m * across / wanted)), rows), columns
+    across = math.ceil(n / columns) * shape.batch
+    down = wanted if across == 1 else math.ceil(wanted / 2 / across)  # panels that are not all used at once wear off in L2
+    return _evenly(m, max(least, math.ceil(m / down)), rows), columns
 
 
 def _evenly(total: int, most: int, unit: int) -> int:
