@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 FLOATS = ("half", "bfloat", "float", "double")
-HALVES = ("half", "bfloat")  # under masks they move as integers: LLVM would convert them, and call a library for it
+HALVES = ("half", "bfloat")  # under masks they move as integers: LLVM would convert them
+WRITTEN = {"bfloat": "i16"}  # LLVM calls a library wherever it meets this type, so it sees only bits: see `convert`
 PREDICATES = {  # comparison of floats (ordered, but `ne`), of signed and of unsigned integers
     "eq": ("oeq", "eq", "eq"),
     "ne": ("une", "ne", "ne"),
@@ -35,7 +36,8 @@ class Type(NamedTuple):
     lanes: int = 1
 
     def __str__(self) -> str:
-        return self.scalar if self.lanes == 1 else f"<{self.lanes} x {self.scalar}>"
+        written = WRITTEN.get(self.scalar, self.scalar)
+        return written if self.lanes == 1 else f"<{self.lanes} x {written}>"
 
     @property
     def floating(self) -> bool:
@@ -52,7 +54,7 @@ class Type(NamedTuple):
     @property
     def mangled(self) -> str:
         """As in the names of intrinsics: f32, v16f32."""
-        short = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}.get(self.scalar, self.scalar)
+        short = {"half": "f16", "bfloat": "i16", "float": "f32", "double": "f64", "ptr": "p0"}.get(self.scalar, self.scalar)
         return short if self.lanes == 1 else f"v{self.lanes}{short}"
 
 
@@ -75,7 +77,7 @@ def constant(x: float | int | bool, type: Type) -> Value:
     if type.lanes > 1:
         if one in ("0", "false", "0.0"):
             return Value("zeroinitializer", type)
-        one = f"splat ({type.scalar} {one})"
+        one = f"splat ({Type(type.scalar)} {one})"
     return Value(one, type)
 
 
@@ -96,7 +98,7 @@ def literal(x: Any, scalar: str) -> str:
         return f"0xH{np.float16(x).view(np.uint16):04X}"
     import ml_dtypes
 
-    return f"0xR{np.asarray(x, ml_dtypes.bfloat16).view(np.uint16):04X}"
+    return str(np.asarray(x, ml_dtypes.bfloat16).view(np.uint16))
 
 
 def _as_float32(x: float) -> float:
@@ -272,8 +274,24 @@ class Function:
 
     def convert(self, op: str, a: Value, scalar: str) -> Value:
         """`op` is fpext, fptrunc, sitofp, uitofp, fptosi, fptoui, sext, zext or trunc."""
+        if a.type.scalar == "bfloat" and op == "fpext":
+            wide = self.shl(self.convert("zext", a, "i32"), constant(16, a.type.of("i32")))
+            found = self.bits(wide, a.type.of("float"))
+            return found if scalar == "float" else self.convert("fpext", found, scalar)
+        if scalar == "bfloat":
+            assert op == "fptrunc"
+            return self.shortened(a if a.type.scalar == "float" else self.convert("fptrunc", a, "float"))
         to = a.type.of(scalar)
         return self.value(f"{op} {a} to {to}", to)
+
+    def shortened(self, a: Value) -> Value:
+        """A float rounded to bfloat, to even at ties: the upper half of its bits."""
+        bits = self.bits(a, a.type.of("i32"))
+        odd = self.and_(self.lshr(bits, constant(16, bits.type)), constant(1, bits.type))
+        rounded = self.add(self.add(bits, constant(0x7FFF, bits.type)), odd)
+        quiet = self.or_(bits, constant(0x400000, bits.type))  # NaN stays NaN
+        upper = self.lshr(self.select(self.is_nan(a), quiet, rounded), constant(16, bits.type))
+        return Value(self.convert("trunc", upper, "i16").name, a.type.of("bfloat"))
 
     def bits(self, a: Value, type: Type) -> Value:
         """The same bits as another type."""

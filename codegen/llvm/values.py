@@ -40,13 +40,13 @@ def cast(f: Function, x: Value, source: str, dtype: str) -> Value:
     """As NumPy converts, but that halves go through float32."""
     if source == dtype:
         return x
-    if dtype == "bool":
-        return f.compare("ne", x, constant(0, x.type))
     if source in HALVES:
         return cast(f, f.convert("fpext", x, "float"), "float32", dtype)
+    if dtype == "bool":
+        return f.compare("ne", x, constant(0, x.type))
     if dtype in HALVES:
         wide = x if source == "float32" else cast(f, x, source, "float32")
-        return f.convert("fptrunc", wide, "half") if dtype == "float16" else brain(f, wide)
+        return f.convert("fptrunc", wide, SCALARS[dtype])
     to = SCALARS[dtype]
     if floating(source):
         if floating(dtype):
@@ -59,17 +59,6 @@ def cast(f: Function, x: Value, source: str, dtype: str) -> Value:
     if SCALARS[source] == to:
         return x
     return f.convert("zext" if unsigned(source) else "sext", x, to)
-
-
-def brain(f: Function, x: Value) -> Value:
-    """A float rounded to bfloat16, to even at ties: the upper half of its bits. LLVM's own would call a library."""
-    bits = f.bits(x, x.type.of("i32"))
-    odd = f.and_(f.lshr(bits, constant(16, bits.type)), constant(1, bits.type))
-    rounded = f.add(f.add(bits, constant(0x7FFF, bits.type)), odd)
-    quiet = f.or_(bits, constant(0x400000, bits.type))  # NaN stays NaN
-    upper = f.lshr(f.select(f.is_nan(x), quiet, rounded), constant(16, bits.type))
-    half = f.convert("trunc", upper, "i16")
-    return f.bits(half, half.type.of("bfloat"))
 
 
 def whole(f: Function, x: Value, dtype: str) -> Value:
