@@ -12,7 +12,7 @@ from typing import Any
 from ..tracer.graph import Form, Node
 from .expr import Expr, Guard, never, within
 from .index import ZERO, Index
-from .lower import Place, Reader, converted, define, dtype_of, merged, shape_of
+from .lower import Place, Reader, converted, define, dtype_of, merged, shape_of, truth
 
 SHORT = 9  # terms that are written out
 WINDOW = 25  # places of a window that are written out
@@ -52,7 +52,8 @@ def short(reader: Reader, node: Node, which: int, place: Place, guard: Guard) ->
     for terms in itertools.product(*[range(shape[d]) for d in dims]):
         at = iter(terms)
         inner = tuple(ZERO + next(at) if i is None else i for i in kept)
-        term = exprs.cast(reader.get(x, inner, guard), dtype)
+        term = reader.get(x, inner, guard)
+        term = exprs.cast(truth(exprs, term) if name in ("all", "any") else term, dtype)
         found = term if found is None else exprs.op(JOIN[name], dtype, found, term)
     assert found is not None
     return found
