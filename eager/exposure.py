@@ -44,9 +44,15 @@ class Exposure:
 
     def lasts(self) -> bool:
         """Whether somebody still has the memory."""
-        self.given = [r for r in self.given if r() is not None]
-        if self.for_good or self.given or any(sys.getrefcount(lease.array) > 2 for lease in self.taken):
+        if self.for_good:
             return True
+        if self.given:
+            self.given = [r for r in self.given if r() is not None]
+            if self.given:
+                return True
+        for lease in self.taken:
+            if sys.getrefcount(lease.array) > 2:
+                return True
         return self.parent is not None and exposed(self.parent)
 
 

@@ -114,6 +114,30 @@ def test_advice_for_a_read_every_step() -> None:
     assert not called(step, [3] * 6).to_dict()["advice"]
 
 
+def test_advice_for_bounds_that_keep_changing() -> None:
+    @tj.compile
+    def f(x, i):
+        return x[i : i + 2] * 2
+
+    x = tj.arange(12)
+    for i in (0, 0, 1, 2, 3):
+        f(x, i)
+    (advice,) = f.explain().to_dict()["advice"]
+    assert advice.startswith("slice at ") and "is given other settings each time ({" in advice and "x[i + arange(n)]" in advice
+    g = tj.compile(lambda x, i: x[i + tj.arange(2)] * 2)
+    for i in (0, 0, 1, 2, 3):
+        assert g(x, tj.tensor(i)).tolist() == [2 * i, 2 * i + 2]
+    assert g.hits == 3 and not g.divergences and not g.explain().to_dict()["advice"]
+
+
+def test_advice_for_bounds_that_differ_from_the_first_call_on() -> None:
+    f = tj.compile(lambda x, i: x[i : i + 2] * 2)
+    for i in range(4):
+        f(tj.arange(12), i)
+    (advice,) = f.explain().to_dict()["advice"]
+    assert advice.startswith("slice is given other settings each time ({")
+
+
 def test_advice_for_shapes_that_keep_changing() -> None:
     step, lines = training(read=False)
     facts = called(step, [3, 3, 3, 4, 5, 6]).to_dict()

@@ -24,6 +24,8 @@ READS = ("a value is read", "memory is shown to NumPy")
 SHAPES = re.compile(r"^(\w+) is given a tensor of shape (\[.*?\]), and was given (\[.*?\])$")
 MANY_SHAPES = re.compile(r"(\w+) is given tensors of (\d+) shapes \((.*)\)$")
 NUMBERS = re.compile(r"^(\w+) is given the number (.+), and was given (.+)$")
+SETTINGS = re.compile(r"^(\w+) is given (\{.*\}), and was given (\{.*\})$")
+MANY_SETTINGS = re.compile(r"never agree: (\w+) is given (\{.*)$")
 READING = re.compile(r"[\w.\[\]]+\.(?:item|tolist|numpy|cpu)\(\)")
 MOST = 6  # of a kind are listed in the text; the dict has them all
 
@@ -126,7 +128,7 @@ def explain(compiled: Compiled, kernels: bool = False, llvm: bool = False, assem
         "fell_back": [{"reason": reason, "times": times} for reason, times in compiled.fell_back.most_common()],
         "seconds": {names[name]: max(value, 0.0) for name, value in compiled.seconds.items()},
     }  # fmt: skip
-    facts["advice"] = [*about_reads(facts), *about_shapes(facts, compiled), *about_numbers(facts)]
+    facts["advice"] = [*about_reads(facts), *about_shapes(facts, compiled), *about_numbers(facts), *about_settings(facts)]
     return Explanation(facts)
 
 
@@ -273,6 +275,25 @@ def about_numbers(facts: dict[str, Any]) -> Iterator[str]:
     for (op, line), numbers in changes.items():
         if len(numbers) > 2:
             yield f"{op} at {line} is given other numbers each time ({listed(numbers)}): make it a tensor, `tensor(number)`"
+
+
+def about_settings(facts: dict[str, Any]) -> Iterator[str]:
+    """The bounds of slices, limits and the like, which are part of a recording."""
+    changes: dict[str, dict[str, None]] = {}
+    for d in facts["divergences"]:
+        match = SETTINGS.match(d["reason"])
+        if match is not None:
+            op, now, then = match.groups()
+            changes.setdefault(f"{op} at {d['line']}", {}).update({then: None, now: None})
+    found = [(where, listed(settings)) for where, settings in changes.items() if len(settings) > 2]
+    match = MANY_SETTINGS.search(facts["gave_up"] or facts["disagreement"] or "")
+    if match is not None and not found:
+        found = [(match[1], match[2])]
+    for where, settings in found:
+        yield (
+            f"{where} is given other settings each time ({settings}), and each is recorded by itself: give a tensor where the "
+            "function takes one (`x[i + arange(n)]` instead of `x[i : i + n]`, with a tensor i), or keep them the same"
+        )
 
 
 def listed(things: Iterable[str]) -> str:

@@ -102,7 +102,7 @@ class Region:
         self.inside = {v.index: v for call in self.entries for v in call.results}
         self.values: list[Value] = trace.values
         self.kept: list[Value] = []  # what is promised
-        self.entering: Callable[..., Any] | None = None
+        self.entering: Callable[..., Any] | None = None  # its entrance, once it was needed
         self.entered = 0
 
     def let_go(self) -> None:
@@ -132,11 +132,10 @@ class Region:
         """Values made inside that nobody outside can have."""
         return self.inside.keys() - {v.index for v in self.kept}
 
-    def enter(self, frame: Any, *given: Any) -> Any:
-        """What the call returns if all that it depends on is as it was, and MISSED if not."""
-        if self.entering is None:
-            self.entering = self.source().function(f"region {self.title}")
-        return self.entering(self, frame, *given)
+    def entrance(self) -> Callable[..., Any]:
+        """A function of the region, a frame and what the call is given: what it returns, or MISSED if it is another call."""
+        self.entering = self.source().function(f"region {self.title}")
+        return self.entering
 
     def source(self) -> Source:
         """The function that looks, and promises."""

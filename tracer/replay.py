@@ -591,7 +591,7 @@ class Replayer(Fallback):
         if regions is not None and self.state.autocast is None:
             region = regions.get(id(module))
             if region is not None and region.owner() is module:
-                result = region.enter(self, args, kwargs)
+                result = (region.entering or region.entrance())(region, self, args, kwargs)
                 if result is not MISSED:
                     return result
         return module.forward(*args, **kwargs)
@@ -602,7 +602,7 @@ class Replayer(Fallback):
         if regions is not None and self.state.autocast is None:
             region = regions.get(id(function))
             if region is not None and region.owner() is function:
-                result = region.enter(self, args, kwargs)
+                result = (region.entering or region.entrance())(region, self, args, kwargs)
                 if result is not MISSED:
                     return result
         return function(*args, **kwargs)
@@ -612,8 +612,10 @@ class Replayer(Fallback):
         regions = self.trace.regions.get(self.cursor)
         if regions is not None and self.state.autocast is None:
             region = regions.get(id(optimizer))
-            if region is not None and region.owner() is optimizer and region.enter(self, optimizer) is not MISSED:
-                return None
+            if region is not None and region.owner() is optimizer:
+                result = (region.entering or region.entrance())(region, self, optimizer)
+                if result is not MISSED:
+                    return result
         return step(optimizer)
 
     # ---- backward
