@@ -15,7 +15,7 @@ test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -q -n 2 --rootdir=tests --ignore=tests/peers tests
 
 demo: $(VENV)/demo.stamp
-	$(BIN)/python examples/moons.py
+	$(BIN)/python -m tapejit demo
 
 test-peers: $(VENV)/peers.stamp
 	$(BIN)/python -m pytest -q -n 2 --rootdir=tests tests/peers

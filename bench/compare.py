@@ -116,9 +116,10 @@ class Worker:
         return json.loads(line)
 
     def close(self) -> None:
-        assert self.process.stdin is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
 
 def compare(script: str, timed: list[str], weighed: list[str], rounds: int) -> list[dict[str, Any]]:
