@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import Compiled, guarded, target
+from tapejit.codegen.llvm import conv_outer
 from tapejit.codegen.llvm.builder import Module, Type, constant
 from tapejit.codegen.llvm.conv import Array, Conv, emit_conv
 from tapejit.codegen.llvm.gemm import store_to
@@ -150,6 +151,14 @@ def test_any_geometry(dims: int, data: Any) -> None:
     dtype = data.draw(st.sampled_from([np.float32, np.float32, np.float64]))
     x, w = inputs(n, c, m, size, kernel, groups, dtype)
     check(x, w, exact(size, kernel, stride, pads, dilation, groups), data.draw(st.sampled_from([512, 256, 128, 32])))
+
+
+@pytest.mark.parametrize("room", [1, 5000, 1 << 20])
+def test_pieces_of_samples_and_channels(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+    """However many sums there is room for."""
+    monkeypatch.setattr(conv_outer, "SUMS", room)
+    x, w = inputs(5, 2, 70, (6, 7), (3, 2), 2, np.float32)
+    check(x, w, exact((6, 7), (3, 2), (1, 1), ((1, 1), (1, 1)), (1, 1), 2))
 
 
 def test_short_lines_of_volumes() -> None:

@@ -17,10 +17,11 @@ from .contraction import Epilogue, Operand
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled
 from .packing import pack_turned, source
-from .spans import Span, aligned, block, parameters, unravel, whole
+from .spans import Span, aligned, block, parameters, share, unravel, whole
 from .windows import Array, Ints, Windows
 
-PIECES = 8  # that the samples are shared out to
+PIECES = 8  # that samples and output channels are shared out to
+SUMS = 4 << 20  # bytes of sums that there may be; if one piece for all channels needs more, pieces have some channels each
 PLACES = 9  # of the kernel, in a tile
 NEAR = 24 << 10  # bytes of the turned gradient that a tile goes through before the next tile's turn
 CHUNK = 64  # weights of a piece of the second phase
@@ -102,7 +103,8 @@ class Outer:
     @property
     def samples(self) -> int:
         """Of a piece."""
-        return math.ceil(self.gradient.shape[0] / PIECES)
+        most = SUMS // (self.weights * self.width * BYTES[self.scalar])
+        return math.ceil(self.gradient.shape[0] / max(1, min(PIECES, most)))
 
     @property
     def together(self) -> int:
@@ -111,8 +113,14 @@ class Outer:
         return max(1, min(self.samples, NEAR // each))
 
     @property
-    def pieces(self) -> int:
+    def chunks(self) -> int:
+        """Of samples."""
         return math.ceil(self.gradient.shape[0] / self.samples)
+
+    @property
+    def parts(self) -> int:
+        """Of the output channels."""
+        return min(math.ceil(PIECES / self.chunks), math.ceil(self.vectors / self.tile[1]))
 
     @property
     def copies(self) -> int:
@@ -128,7 +136,7 @@ class Outer:
         size = BYTES[self.scalar]
         phases = (self.compute(module, name), self.add_up(module, f"{name}_sum"))
         scratch = max(self.copies + self.together * self.turned * size, CHUNK * self.lanes * size)
-        return Kernel(phases, aligned(self.pieces * self.weights * self.width * size), aligned(scratch))
+        return Kernel(phases, aligned(self.chunks * self.weights * self.width * size), aligned(scratch))
 
     # ---- the sums of some samples
 
@@ -140,19 +148,24 @@ class Outer:
             with f.loop(0, self.together) as loop:
                 self.windows.clear(f, f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.scalar))
         with f.loop(begin, end) as piece:
-            first = scaled(f, piece.index, self.samples)
+            chunk, part = unravel(f, piece.index, (self.chunks, self.parts))
+            vectors = share(f, part, self.parts, self.tile[1], self.vectors)
+            first = scaled(f, chunk, self.samples)
             last = f.intrinsic("smin", f.add(first, constant(self.samples, I64)), constant(self.gradient.shape[0], I64))
-            size = self.weights * self.width
-            sums = f.pointer(f.params[self.pointers], scaled(f, piece.index, size), self.scalar)
-            with f.loop(0, size, self.lanes) as loop:
-                f.store(constant(0, self.kind), f.pointer(sums, loop.index, self.scalar))
+            sums = f.pointer(f.params[self.pointers], scaled(f, chunk, self.weights * self.width), self.scalar)
+            self.clear(f, sums, vectors)
             with f.loop(first, last, self.together) as some:
                 count = f.intrinsic("smin", f.sub(last, some.index), constant(self.together, I64))
-                self.few(f, some.index, count, sums)
+                self.few(f, some.index, count, sums, vectors)
         f.back()
-        return Phase(name, self.pieces)
+        return Phase(name, self.chunks * self.parts)
 
-    def few(self, f: Function, first: Value, samples: Value, sums: Value) -> None:
+    def clear(self, f: Function, sums: Value, vectors: Span) -> None:
+        with f.loop(0, self.weights * self.groups) as row, f.loop(vectors.start, vectors.stop) as vector:
+            place = scaled(f, f.add(scaled(f, row.index, self.vectors), vector.index), self.lanes)
+            f.store(constant(0, self.kind), f.pointer(sums, place, self.scalar))
+
+    def few(self, f: Function, first: Value, samples: Value, sums: Value, vectors: Span) -> None:
         """A few samples: they are copied and turned, and each tile goes through them."""
         scratch = f.params[self.pointers + 1]
         turned = f.pointer(scratch, self.copies, "i8")
@@ -161,7 +174,7 @@ class Outer:
             if not self.windows.direct:
                 there = f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.scalar)
                 self.windows.fill(f, there, sample)
-            self.turn(f, sample, f.pointer(turned, scaled(f, loop.index, self.turned), self.scalar))
+            self.turn(f, sample, f.pointer(turned, scaled(f, loop.index, self.turned), self.scalar), vectors)
         inputs = scratch
         if self.windows.direct:
             stride = self.windows.source.strides[0]
@@ -181,12 +194,15 @@ class Outer:
             whole(self.c).each(f, self.channels, some)
 
         with f.loop(0, self.groups) as group:
-            whole(self.vectors).each(f, self.tile[1], lambda vector, wide: tiles(group.index, vector, wide))
+            vectors.each(f, self.tile[1], lambda vector, wide: tiles(group.index, vector, wide))
 
-    def turn(self, f: Function, sample: Value, to: Value) -> None:
+    def turn(self, f: Function, sample: Value, to: Value, vectors: Span) -> None:
         strides = self.gradient.strides
         base = f.pointer(f.params[self.gradient.pointer], scaled(f, sample, strides[0]), self.scalar)
         matrix = source(f, Operand(self.gradient.pointer, (), 1, strides[1], self.scalar), [], self.scalar, base)
+
+        start, stop = scaled(f, vectors.start, self.lanes), scaled(f, vectors.stop, self.lanes)
+        channels = Span(start, f.intrinsic("smin", stop, constant(self.m, I64)), vectors.whole, self.m)
 
         def some(group: Value, channel: Value, count: int) -> None:
             place = f.add(scaled(f, group, self.vectors * self.lanes), channel)
@@ -195,7 +211,7 @@ class Outer:
             pack_turned(f, matrix, there, constant(self.width, I64), first, count, self.lanes, math.prod(self.out))
 
         with f.loop(0, self.groups) as group:
-            whole(self.m).each(f, self.lanes, lambda channel, count: some(group.index, channel, count))
+            channels.each(f, self.lanes, lambda channel, count: some(group.index, channel, count))
 
     def write(self, f: Function, here: Value, inputs: list[int], right: Side, to: Value, count: Value) -> None:
         """The tiles of some input channels' places."""
@@ -248,7 +264,7 @@ class Outer:
         scratch = f.params[self.pointers + 1]
         with f.loop(weights.start, weights.stop) as weight:
             start = f.pointer(base, scaled(f, weight.index, self.width), self.scalar)
-            with f.loop(0, self.pieces, carried=[constant(0, self.kind)]) as piece:
+            with f.loop(0, self.chunks, carried=[constant(0, self.kind)]) as piece:
                 place = scaled(f, piece.index, self.weights * self.width)
                 piece.next(f.add(piece.carried[0], f.load(f.pointer(start, place, self.scalar), self.kind)))
             row = scaled(f, f.sub(weight.index, weights.start), self.lanes)
