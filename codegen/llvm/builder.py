@@ -321,6 +321,9 @@ class Function:
 
     def mask_below(self, count: Value, lanes: int) -> Value:
         """A mask of the lanes before `count`, which is an i64."""
+        if count.name.isdigit():
+            rows = ["i1 true" if i < int(count.name) else "i1 false" for i in range(lanes)]
+            return Value(f"<{', '.join(rows)}>", Type("i1", lanes))
         small = self.convert("trunc", count, "i32")
         return self.compare("lt", self.steps(lanes, "i32"), self.splat(small, lanes))
 
@@ -350,6 +353,11 @@ class Function:
         align = BYTES[value.type.scalar]
         if mask is None:
             self.emit(f"store {value}, {pointer}, align {align}")
+            return
+        lanes = mask.name.strip("<>").split(", ")
+        if lanes.count("i1 true") == 1:  # LLVM 22 would store an element as wide as what it was converted from
+            at = lanes.index("i1 true")
+            self.store(self.lane(value, at), self.pointer(pointer, at, value.type.scalar))
             return
         if value.type.scalar in HALVES:
             value = self.bits(value, value.type.of("i16"))
