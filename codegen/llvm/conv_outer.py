@@ -235,7 +235,7 @@ class Outer:
         axes = [Axis(count, sample, self.turned)]
         for dim in range(len(self.out) - 1):
             axes.append(Axis(self.out[dim], self.windows.step(dim), math.prod(self.out[dim + 1 :]) * self.width))
-        unroll = next(u for u in (4, 2, 1) if self.out[-1] % u == 0)
+        unroll = next(u for u in (2, 1) if self.out[-1] % u == 0)
         axes.append(Axis(self.out[-1] // unroll, unroll, unroll * self.width))
         return axes, [(u, u * self.width) for u in range(unroll)]
 
