@@ -479,6 +479,14 @@ def test_margins_stay_untouched(seen: Any, hasty: Any, monkeypatch: Any) -> None
         run(grads)
 
 
+def test_narrow_elements_leave_margins_untouched(seen: Any, monkeypatch: Any) -> None:
+    """LLVM's code for one lane of a vector that is converted to something narrower writes as much as there was before."""
+    shadow.guard(seen, monkeypatch)
+    kinds = [tj.int8, tj.uint8, tj.int16, tj.int32, tj.bool, tj.float16, tj.bfloat16, tj.float32]
+    given = [tj.arange(n, dtype=dtype) + 1 for n in (1, 3, 9, 17, 33) for dtype in (tj.int32, tj.int64, tj.float32, tj.float64)]
+    run(lambda: [x.to(kind) for x in given for kind in kinds if kind is not x.dtype])
+
+
 def test_random_programs_leave_margins_untouched(seen: Any, hasty: Any, monkeypatch: Any) -> None:
     seen.tolerance, seen.zero = 20, 0.3
     shadow.guard(seen, monkeypatch)
