@@ -12,6 +12,7 @@ import sys as _sys
 import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
+from . import codegen as _codegen  # makes programs for what is compiled
 from .eager import (
     accelerator,
     amp,
@@ -111,8 +112,7 @@ from .eager.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.serialization import load, save
 from .eager.tensor import Size, Tensor
-from . import codegen as _codegen  # makes programs for what is compiled
-from .tracer import CompileError, compile, compile_stats
+from .tracer import CompileError, compile, compile_stats, profiler
 from .tracer import EagerPackage as _EagerPackage
 from .tracer import diff as _diff
 
@@ -166,4 +166,5 @@ for _name in distributions.FILES:  # `from tapejit.distributions.normal import N
     setattr(distributions, _name, distributions)
 for _name, _module in nn.modules.FILES.items():
     _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module
+_sys.modules[f"{__name__}.profiler"] = profiler
 _sys.modules[f"{__name__}.eager"].__class__ = _EagerPackage  # `with tapejit.eager():`
