@@ -11,6 +11,7 @@ import gc
 import warnings
 import weakref
 from collections import Counter
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -819,3 +820,156 @@ def test_regions_are_shown() -> None:
     at = next(i for i, line in enumerate(text) if line.startswith("Sequential: 3 ops"))
     assert [line.split("(")[0].split()[-1] for line in text[at + 1 : at + 5]] == ["linear", "relu", "linear", "square"]
     assert [line.startswith("    ") for line in text[at + 1 : at + 5]] == [True, True, True, False]
+
+
+# ---- many changes in any order
+
+
+LAYERS: list[Any] = [
+    nn.Tanh, lambda: nn.Linear(6, 6), lambda: nn.Linear(6, 6, bias=False), lambda: nn.LayerNorm(6), lambda: nn.BatchNorm1d(6),
+    lambda: nn.Dropout(0.3), lambda: nn.LeakyReLU(0.2), lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU()),
+    lambda: nn.ReLU(inplace=True), lambda: nn.Softmax(-1),
+]  # fmt: skip
+
+
+def some_model(random: Random) -> nn.Sequential:
+    inner = [random.choice(LAYERS)() for _ in range(random.randrange(1, 4))]
+    return nn.Sequential(nn.Linear(4, 6), *inner, nn.Linear(6, 3))
+
+
+class Change:
+    """Something that is done to a model or its optimizer between two calls."""
+
+    def __init__(self, random: Random, model: Any, opt: Any, log: list[str]) -> None:
+        self.random, self.model, self.opt, self.log = random, model, opt, log
+        self.handles: list[Any] = []
+        self.saved: Any = None
+
+    def parameter(self) -> Any:
+        return self.random.choice(list(self.model.parameters()))
+
+    def layer(self) -> Any:
+        return self.random.choice(list(self.model.modules()))
+
+    def data(self) -> None:
+        p = self.parameter()
+        p.data = p.data * 0.5
+
+    def strides(self) -> None:
+        p = self.model[0].weight
+        p.data = p.data.t().contiguous().t()
+
+    def written(self) -> None:
+        with tj.no_grad():
+            self.parameter().mul_(0.5)
+
+    def flag(self) -> None:
+        p = self.parameter()
+        p.requires_grad_(not p.requires_grad)
+
+    def gradient(self) -> None:
+        p = self.parameter()
+        p.grad = None if p.grad is not None else tj.ones_like(p)
+
+    def mode(self) -> None:
+        self.layer().train(self.random.random() < 0.5)
+
+    def setting(self) -> None:
+        for m in self.model.modules():
+            for name, values in (
+                ("p", (0.1, 0.3)),
+                ("eps", (1e-5, 1e-2)),
+                ("negative_slope", (0.1, 0.2)),
+                ("momentum", (0.1, 0.5)),
+            ):
+                if hasattr(m, name):
+                    setattr(m, name, self.random.choice(values))
+
+    def hook(self) -> None:
+        name = f"hook {len(self.handles)}"
+        kind = self.random.choice(["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+        self.handles.append(getattr(self.layer(), kind)(lambda *_: self.log.append(name)))
+
+    def unhook(self) -> None:
+        if self.handles:
+            self.handles.pop().remove()
+
+    def patch(self) -> None:
+        layer = self.layer()
+        if "forward" in layer.__dict__:
+            del layer.forward
+        else:
+            layer.forward = lambda x: (self.log.append("patched"), type(layer).forward(layer, x) * 2)[1]
+
+    def exchange(self) -> None:
+        place = self.random.randrange(1, len(self.model) - 1)
+        self.model[place] = self.random.choice([nn.Tanh(), nn.Identity(), nn.LayerNorm(6)])
+
+    def tied(self) -> None:
+        linear = [m for m in self.model.modules() if isinstance(m, nn.Linear) and m.weight.shape == (6, 6)]
+        if len(linear) > 1:
+            linear[0].weight = linear[1].weight
+
+    def rate(self) -> None:
+        self.opt.param_groups[0]["lr"] = self.random.choice([0.1, 0.01, 0.5])
+
+    def switch(self) -> None:
+        self.opt.param_groups[0]["maximize"] = not self.opt.param_groups[0]["maximize"]
+
+    def save(self) -> None:
+        self.saved = copy.deepcopy((self.model.state_dict(), self.opt.state_dict()))
+
+    def load(self) -> None:
+        if self.saved is not None:
+            self.model.load_state_dict(self.saved[0], strict=False)
+            self.opt.load_state_dict(self.saved[1])
+
+    def forget(self) -> None:
+        self.opt.state.clear()
+
+    def seed(self) -> None:
+        tj.manual_seed(self.random.randrange(100))
+
+    def show(self) -> None:
+        self.log.append(str(float(self.parameter().detach().numpy().sum())))
+
+
+MANY = 24
+CHANGES = [name for name in vars(Change) if name[0] != "_" and name not in ("parameter", "layer")]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(MANY))
+def test_many_changes(seed: int) -> None:
+    def script(compile: Any, note: Any) -> None:
+        random = Random(seed)
+        model = some_model(random)
+        log: list[str] = []
+        opt = OPTIMIZERS[random.choice(list(OPTIMIZERS))](model.parameters())
+        change = Change(random, model, opt, log)
+        held: list[Any] = []
+
+        @compile
+        def step(x: Any, y: Any) -> Any:
+            opt.zero_grad(set_to_none=seed % 3 > 0)
+            out = model(x)
+            loss = F.mse_loss(out, y) + F.softmax(out, -1).square().mean() * 0.1
+            if out.requires_grad:
+                loss.backward()
+                opt.step()
+            return loss, out
+
+        for i in range(18):
+            if i > 3 and random.random() < 0.5:
+                name = random.choice(CHANGES)
+                log.append(name)
+                getattr(change, name)()
+            try:
+                found = step(inputs(i), inputs(i + 50)[:, :3])
+            except (RuntimeError, ValueError) as error:
+                found = (str(error),)
+            if i % 5 == 0:
+                held.append(found)
+            note(found, held, state(model), repr(opt.state_dict()), list(log), tj.get_rng_state())
+
+    both(script)
