@@ -78,7 +78,7 @@ def choose(shape: Shape) -> Plan:
         row_block=row_block,
         column_block=column_block,
         depth=depth,
-        unroll=next(u for u in ((4, 2, 1) if shape.k <= 64 else (2, 1)) if shape.k % u == 0 and depth % u == 0),
+        unroll=next(u for u in (4, 2, 1) if shape.k % u == 0 and depth % u == 0),
         pack_a=pack_a,
         pack_b=pack_b,
         own_a=column_block >= shape.n and not shape.same_a,
