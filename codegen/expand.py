@@ -17,7 +17,7 @@ from ..eager import dtypes
 from ..eager.devices import device
 from ..eager.infer import Spec, infer
 from ..eager.op import STORE, Op
-from ..eager.ops.pointwise import cast
+from ..eager.ops.pointwise import CAST, cast
 from ..eager.pending import Pending, form
 from ..eager.tape import State, local
 from ..eager.tensor import Tensor, wrap
@@ -25,6 +25,7 @@ from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Graph, Node, Operand
 from ..tracer.interpret import CONSTANT
 from ..tracer.trace import Constant, Number
+from .meanings import MEANINGS, meaning_of
 
 NUMBER = Op("number", "create")  # a number that each call brings, as a tensor without dims
 CPU = device("cpu")
@@ -39,7 +40,10 @@ def expanded(graph: Graph, kept: Callable[[Node], bool]) -> Graph:
     nodes: list[Node] = []
     sketch = Sketch(dict(graph.forms), kept)
     for node in graph.nodes:
-        if node.op.expand is None or kept(node):
+        if kept(node):
+            nodes += sketch.in_single(node)
+            continue
+        if meaning_of(node.op) is None:
             nodes.append(node)
             continue
         try:
@@ -106,7 +110,7 @@ class Sketch:
         try:
             if node.op.upcast and not node.op.mutates:  # halves are computed in float32 and rounded once
                 inputs = tuple(cast(x, dtypes.float32) if is_half(x) else x for x in inputs)
-            found = node.op.expand(*inputs, **node.attrs)  # type: ignore[misc]
+            found = meaning_of(node.op)(*inputs, **node.attrs)  # type: ignore[misc]
             found = self.rounded(found, node) if node.op.upcast and not node.op.mutates else found
         except Exception as reason:
             raise OpaqueError(str(reason)) from reason
@@ -131,6 +135,30 @@ class Sketch:
         if t._array.shape != self.forms[name].shape or t._array.dtype != self.forms[name].dtype:
             raise OpaqueError("it makes another form")
         return Node(SAME, (self.named(t),), {}, (name,), False, self.line)
+
+    def in_single(self, node: Node) -> list[Node]:
+        """An op that has a kernel of its own, which is for single precision: halves are converted before and after."""
+        self.nodes, self.names, self.line = [], [], node.line
+        operands = tuple(self.converted(x) if isinstance(x, str) else x for x in node.operands)
+        results, after = [], []
+        for name in node.results:
+            form = self.forms[name]
+            if form.dtype in dtypes.HALF:
+                single = f"e{self.count}"
+                self.count += 1
+                self.forms[single] = contiguous(form.shape, np.dtype(np.float32), CPU)
+                attrs = {"dtype": dtypes.from_numpy(form.dtype), "source": dtypes.float32}
+                after.append(Node(CAST, (single,), attrs, (name,), False, node.line))
+                name = single
+            results.append(name)
+        return [*self.nodes, replace(node, operands=operands, results=tuple(results)), *after]
+
+    def converted(self, x: str) -> str:
+        form = self.forms[x]
+        if form.dtype not in dtypes.HALF:
+            return x
+        attrs = {"dtype": dtypes.float32, "source": dtypes.from_numpy(form.dtype)}
+        return self.named(self.made(CAST, (x,), attrs, [contiguous(form.shape, np.dtype(np.float32), CPU)])[0])
 
     def operand(self, x: Operand, node: Node) -> Any:
         if isinstance(x, str):
@@ -173,8 +201,9 @@ class Sketch:
         raise OpaqueError("it looks at a value")
 
     def __call__(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
-        if op.expand is not None and (op.kind == "composite" or op.mutates) and not self.kept(self.as_node(op, inputs, attrs)):
-            result = op.expand(*inputs, **attrs)
+        meaning = meaning_of(op) if op.kind == "composite" or op.mutates or op.name in MEANINGS else None
+        if meaning is not None and not self.kept(self.as_node(op, inputs, attrs)):
+            result = meaning(*inputs, **attrs)
         elif op.mutates or op.data_dependent:
             raise OpaqueError(f"{op.name} has no meaning in other ops")
         elif op is STORE:
