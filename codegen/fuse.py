@@ -263,6 +263,8 @@ class Schedule:
         """The first step that a node could be in: what it reads is made there or before."""
         leaves = self.leaves(node)
         found = max((self.home[x] for x in leaves), default=-1)
+        if name in self.graph.again:
+            found = max(found, len(self.steps) - 1)
         target = self.backs.get(name)
         return found if target is None else max(found, self.readers.get(target, -1))
 
@@ -478,6 +480,8 @@ class Schedule:
         self.steps.append(step)
         for i, name in enumerate(node.results):
             self.home[name] = step.number
+            if step.domain is None:
+                self.turn(name)
             if step.domain is not None:
                 step.members[name] = Member(node, name, i, "product")
         for x in node.values():
@@ -486,6 +490,22 @@ class Schedule:
                 if self.home.get(leaf) == -1:
                     self.readers[leaf] = max(self.readers.get(leaf, -1), step.number)
         self.note(", ".join(node.results), node, f"step {step.number}: a kernel of its own")
+
+    def turn(self, name: str) -> None:
+        """A result whose readers all turn it the same way is written in the order in which they want it, as heads of attention
+        are that become one row again."""
+        readers = self.consumers.get(name, [])
+        dims = {node.attrs["dims"] if node.op.name == "permute" else None for node in readers}
+        if len(dims) != 1 or name in self.strides or name in self.kept:
+            return
+        (order,) = dims
+        if order is None:
+            return
+        shape, steps, n = self.forms[name].shape, [0] * len(order), 1
+        for d in reversed(order):
+            steps[d] = n
+            n *= max(shape[d], 1)
+        self.strides[name] = tuple(steps)
 
     def reachable(self, x: str, node: Node) -> None:
         """An operand has to be in memory, if only as a view of something that is."""

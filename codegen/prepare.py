@@ -17,6 +17,7 @@ from ..tracer.graph import Form, Graph, Input, Node, Operand, Output, WriteBack
 from ..tracer.passes import equal, key
 from .bounds import guarded
 from .expand import CPU, SAME, expanded
+from .remember import Again
 
 REDUCTIONS = {"sum", "prod", "amax", "amin", "all", "any"}
 LONG, PARTS = 1 << 15, 64  # rows from which a reduction of a few is done in parts, and how many parts
@@ -31,6 +32,7 @@ class Prepared:
     forms: dict[str, Form]
     outputs: list[tuple[Output, str]]  # with the value that its memory gets
     write_backs: list[tuple[WriteBack, str]]
+    again: set[str]  # values that are there twice, so as not to be kept: where they are wanted, and not before
 
 
 def prepared(graph: Graph, kept: Callable[[Node], bool]) -> Prepared:
@@ -58,7 +60,11 @@ def prepared(graph: Graph, kept: Callable[[Node], bool]) -> Prepared:
     backs = [(w, ends.own(w.value, w.input.name)) for w in graph.write_backs]
     outputs = [(o, o.value if o.value in outside else ends.own(o.value)) for o in graph.outputs]
     wanted = {v for _, v in outputs} | {v for _, v in backs}
-    return Prepared(graph.inputs, guarded(needed(nodes, wanted), forms, added), forms, outputs, backs)
+    nodes = guarded(needed(nodes, wanted), forms, added)
+    places = {name: i for i, node in enumerate(nodes) for name in node.results}
+    writers = {w.input.name: places[v] for w, v in backs}
+    again = Again(nodes, forms, wanted, writers)
+    return Prepared(graph.inputs, again.written(), forms, outputs, backs, again.made)
 
 
 class Ends:
