@@ -34,12 +34,13 @@ def leased(lease: Lease) -> Any:
 class Exposure:
     """The note on a memory."""
 
-    __slots__ = ("for_good", "given", "parent", "taken")
+    __slots__ = ("beneath", "for_good", "given", "parent", "taken")
 
     def __init__(self, parent: list[Any] | None = None) -> None:
         self.for_good = False  # nobody can tell any more
         self.given: list[weakref.ref[Lease]] = []  # to arrays that NumPy's side has
         self.taken: list[Lease] = []  # of arrays that NumPy's side had first
+        self.beneath: list[Lease] = []  # of these, what those are on that show a tensor's memory
         self.parent = parent  # of `x.data`, which has a counter of its own: x's
 
     def lasts(self) -> bool:
@@ -50,7 +51,7 @@ class Exposure:
             self.given = [r for r in self.given if r() is not None]
             if self.given:
                 return True
-        for lease in self.taken:
+        for lease in (*self.taken, *self.beneath) if self.beneath else self.taken:
             if sys.getrefcount(lease.array) > 2:
                 return True
         return self.parent is not None and exposed(self.parent)
@@ -79,9 +80,13 @@ def lend(array: Any, box: list[Any]) -> Any:
 
 def borrow(array: Any, box: list[Any]) -> Any:
     """A NumPy array of the user's as a tensor's memory."""
-    lease = Lease(array)
+    lease, owner = Lease(array), array
+    while type(owner) is np.ndarray:
+        owner = owner.base
     for note in notes(box):
         note.taken.append(lease)
+        if type(owner) is Lease:
+            note.beneath.append(owner)
     return leased(lease)
 
 

@@ -3193,6 +3193,26 @@ def test_what_a_result_has_saved_is_written_later_in_the_call() -> None:
     both(script, replayed=3)
 
 
+@pytest.mark.parametrize("part", [slice(None), slice(1, None)])
+def test_a_tensor_made_of_another_ones_numpy_array_is_written(part: slice) -> None:
+    def script(compile: Any, note: Any) -> None:
+        w = tj.ones(3, requires_grad=True)
+
+        @compile
+        def step(x: Any, y: Any) -> Any:
+            product = x * w
+            y.mul_(2)
+            product.sum().backward()
+            return product
+
+        for i in range(6):
+            x = tj.ones(3) * i
+            note(step(x, tj.from_numpy(x.numpy()[part])), x, w.grad)
+            w.grad = None
+
+    both(script)
+
+
 def test_data_has_a_version_of_its_own() -> None:
     def script(compile: Any, note: Any) -> None:
         w = tj.ones(3, requires_grad=True)

@@ -158,27 +158,26 @@ class Replayer(Fallback):
         """Give a tensor that appears for the first time its number, if it is of the recorded form."""
         if not isinstance(x, Tensor):
             return False
-        value, array = want.value, x._array
-        form, box, n = value.form, x._versions, value.index
-        if (  # the usual case at once
-            type(array) is np.ndarray
-            and want.__class__ is First
-            and x._requires_grad is value.requires_grad
-            and array.shape == form.shape
-            and array.dtype is form.dtype
-            and array.strides == form.strides
-            and form.on_cpu
-            and x._node is None
-            and not value.tracked
-            and (box is None or len(box) == 1 or not exposed(box))
-            and id(array) not in self.slots
-            and id(x) not in self.number
-        ):
-            self.number[id(x)] = n
-            self.slots[id(array)] = value.slot
-            self.tensors[n] = x
-            self.held[n] = self.arrays[value.slot] = array
-            return True
+        array = x._array
+        if type(array) is np.ndarray and want.__class__ is First and want.plain is not None:  # the usual case at once
+            n, slot, shape, dtype, strides, flag = want.plain
+            box = x._versions
+            if (
+                array.dtype is dtype
+                and array.shape == shape
+                and array.strides == strides
+                and x._requires_grad is flag
+                and x._node is None
+                and (box is None or len(box) == 1 or not exposed(box))
+                and (i := id(x)) not in self.number
+                and (j := id(array)) not in self.slots
+            ):
+                self.number[i] = n
+                self.slots[j] = slot
+                self.tensors[n] = x
+                self.held[n] = self.arrays[slot] = array
+                return True
+        value = want.value
         if x._requires_grad is not value.requires_grad:
             return False
         if isinstance(array, Pending) and array.frame is not self:
@@ -189,9 +188,9 @@ class Replayer(Fallback):
         if known is not None and self.held[known] is array:
             return False  # it should have been named by its number
         if want.__class__ is Alias:
-            slot = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
+            shown = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
             owner = self.trace.owners.get(value.slot)
-            if slot != value.slot or (owner in self.copies and not self.unchanged(owner)):
+            if shown != value.slot or (owner in self.copies and not self.unchanged(owner)):
                 return False
         else:
             if isinstance(array, Pending) or self.slots.get(id(array), value.slot) != value.slot:

@@ -82,10 +82,14 @@ def alike(a: Any, b: Any) -> bool:
 class First:
     """A tensor from outside that appears for the first time: it gets a number, if it is of the form it had."""
 
-    __slots__ = ("value",)
+    __slots__ = ("plain", "value")
 
     def __init__(self, value: Value) -> None:
         self.value = value
+        form = value.form
+        # of one on the CPU without a history: its number, slot and form, at hand for `Replayer.bind`
+        plain = (value.index, value.slot, form.shape, form.dtype, form.strides, value.requires_grad)
+        self.plain = plain if form.on_cpu and not value.tracked else None
 
     def key(self) -> Any:
         v = self.value
