@@ -100,7 +100,7 @@ class Follow:
         self.numbers = numbers
         self.batch = batch
         self.rows = rows  # of each matrix of the batch
-        self.known: dict[int, tuple[Scope, dict[Any, Any]]] = {}  # of each function: what is computed at its beginning
+        self.known: dict[Function, tuple[Scope, dict[Any, Any]]] = {}  # of each function: what is computed at its beginning
 
     def __call__(self, f: Function, batch: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
         domain = self.nest.domain
@@ -120,12 +120,12 @@ class Follow:
             emitter.store(s, v)
 
     def beginning(self, f: Function, emitter: Emitter) -> Scope:
-        if id(f) not in self.known:
+        if f not in self.known:
             lines, f.lines = f.lines, f.entry
             emitter.ready(self.nest.expressions(), 0, straight=True)
             f.lines = lines
-            self.known[id(f)] = emitter.scopes[0], emitter.bits
-        scope, emitter.bits = self.known[id(f)]
+            self.known[f] = emitter.scopes[0], emitter.bits
+        scope, emitter.bits = self.known[f]
         return scope
 
     def row(self, f: Function, batch: list[Value], m: Value) -> Value:
