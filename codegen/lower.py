@@ -14,7 +14,7 @@ import numpy as np
 
 from ..eager import dtypes
 from ..tracer.graph import Form, Node, Operand
-from ..tracer.trace import Number
+from ..tracer.trace import Constant, Number
 from .expr import Expr, Exprs, Guard, never, within
 from .index import ZERO, Index, Picked, atom, reshaped, unflattened
 
@@ -570,16 +570,23 @@ def lowerable(node: Node, forms: dict[str, Form]) -> bool:
     return name in DEFINITIONS
 
 
-WHOLE = {"floor_divide", "remainder", "fmod", "trunc_divide", "pow", "bitwise_left_shift", "bitwise_right_shift"}
-FLOATING_ONLY_LEFT_OUT = {"polygamma"}
+DIVISIONS = {"floor_divide", "remainder", "fmod", "trunc_divide"}
+WHOLE = {*DIVISIONS, "pow", "bitwise_left_shift", "bitwise_right_shift"}
 
 
 def pointwise_lowerable(node: Node, forms: dict[str, Form]) -> bool:
-    name = node.op.name
-    kinds = [forms[x].dtype.kind for x in node.values()]
-    if name in FLOATING_ONLY_LEFT_OUT or not kinds:
+    """Divisors and exponents that may be wrong are looked at before: see bounds.py."""
+    name, values = node.op.name, node.values()
+    if name == "polygamma" or not values:
         return False
-    return not (name in WHOLE and any(k in "iub" for k in kinds) and forms[node.results[0]].dtype.kind != "f")
+    if name not in WHOLE or floating(dtype_of(forms[node.results[0]])):
+        return True
+    if any(forms[x].dtype.kind not in "iu" for x in (*values, *node.results)):
+        return False
+    second = node.operands[1]
+    if isinstance(second, Constant):
+        return second.value != 0 if name in DIVISIONS else second.value >= 0
+    return True
 
 
 def definition_of(node: Node) -> Definition:

@@ -508,6 +508,8 @@ def wrong_indices() -> list[Any]:
         (lambda i: F.cross_entropy(table[:2], i), [0, 2], [0, 3]),
         (lambda i: F.nll_loss(table[:2], i), [-100, 2], [-2, 1]),
         (lambda i: tj.zeros(4, 3).index_add(0, i, table[:2]), [0, 3], [0, 4]),
+        (lambda i: 7 // i + 1, [2, -3], [2, 0]),
+        (lambda i: tj.arange(2) % i, [2, -3], [0, 1]),
     ]
 
 

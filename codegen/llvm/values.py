@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import philox
-from .builder import Function, Type, Value, constant
+from .builder import BYTES, Function, Type, Value, constant
 from .philox import Bits, Elements
 from .vmath import MATHS, TAKE_UNSIGNED
 
@@ -119,7 +119,19 @@ def _where(f: Function, args: list[Value], kinds: list[str]) -> Value:
     return f.select(*args)
 
 
+def _shift(f: Function, args: list[Value], kinds: list[str], left: bool) -> Value:
+    """As NumPy shifts: by more bits than there are, nothing is left but the sign."""
+    a, count = args
+    bits = 8 * BYTES[a.type.scalar]
+    fits = f.compare("lt", count, constant(bits, a.type), unsigned=True)
+    if left or unsigned(kinds[0]):
+        return f.select(fits, (f.shl if left else f.lshr)(a, count), constant(0, a.type))
+    return f.ashr(a, f.select(fits, count, constant(bits - 1, a.type)))
+
+
 PLAIN: dict[str, Plain] = {
+    "bitwise_left_shift": lambda f, args, kinds: _shift(f, args, kinds, True),
+    "bitwise_right_shift": lambda f, args, kinds: _shift(f, args, kinds, False),
     "add": _binary("add"),
     "sub": _binary("sub"),
     "mul": _binary("mul"),
