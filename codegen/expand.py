@@ -29,6 +29,7 @@ from .meanings import MEANINGS, meaning_of
 
 NUMBER = Op("number", "create")  # a number that each call brings, as a tensor without dims
 CPU = device("cpu")
+ADDED = {"row_sum", "scatter_sum", "index_sum"}  # what they add up is not to be rounded after each element
 
 
 class OpaqueError(Exception):
@@ -40,7 +41,7 @@ def expanded(graph: Graph, kept: Callable[[Node], bool]) -> Graph:
     nodes: list[Node] = []
     sketch = Sketch(dict(graph.forms), kept)
     for node in graph.nodes:
-        if kept(node):
+        if kept(node) or node.op.name in ADDED:
             nodes += sketch.in_single(node)
             continue
         if meaning_of(node.op) is None:
@@ -137,7 +138,7 @@ class Sketch:
         return Node(SAME, (self.named(t),), {}, (name,), False, self.line)
 
     def in_single(self, node: Node) -> list[Node]:
-        """An op that has a kernel of its own, which is for single precision: halves are converted before and after."""
+        """An op with a kernel of its own is done in single precision: halves are converted before and after."""
         self.nodes, self.names, self.line = [], [], node.line
         operands = tuple(self.converted(x) if isinstance(x, str) else x for x in node.operands)
         results, after = [], []
