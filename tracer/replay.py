@@ -188,9 +188,9 @@ class Replayer(Fallback):
         if known is not None and self.held[known] is array:
             return False  # it should have been named by its number
         if want.__class__ is Alias:
-            shown = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
+            place = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
             owner = self.trace.owners.get(value.slot)
-            if shown != value.slot or (owner in self.copies and not self.unchanged(owner)):
+            if place != value.slot or (owner in self.copies and not self.unchanged(owner)):
                 return False
         else:
             if isinstance(array, Pending) or self.slots.get(id(array), value.slot) != value.slot:

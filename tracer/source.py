@@ -15,7 +15,7 @@ from ..eager.exposure import exposed
 from ..eager.tape import PENDING
 from ..eager.tensor import Tensor
 from .references import LONE_ARRAY, references
-from .trace import Value
+from .trace import Break, Value
 
 LONE_HELD = LONE_ARRAY + 1  # references to an array that only its tensor and a frame have, which holds it twice
 
@@ -28,7 +28,7 @@ class Source:
         self.lines = [f"def {name}({parameters}):"]
         self.space: dict[str, Any] = {
             "new": object.__new__, "Tensor": Tensor, "PENDING": PENDING, "exposed": exposed, "references": references,
-            "ndarray": np.ndarray, "Method": MethodType,
+            "ndarray": np.ndarray, "Method": MethodType, "Break": Break,
         }  # fmt: skip
         self.names: dict[int, str] = {}
 
@@ -95,5 +95,6 @@ class Source:
         for x, value in targets:
             form = self.constant(value.form)
             self.add(f"    {x}._array = p = A[{value.index}] = new({form}); p.frame = f; p.slot = {value.slot}")
-        self.add(f"    f.hidden += {[value.index for _, value in targets]}", "    f.have_written()")
+        self.add(f"    f.hidden += {[value.index for _, value in targets]}")
+        self.add("    if f.entries[f.cursor].__class__ is Break: f.have_written()")
         self.add("else:", f"    {variables} = None", f"    f.write({region})")
