@@ -144,8 +144,14 @@ def peak_bytes(step: Any, compiled: Compiled | None) -> int:
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
-    kept = {} if compiled is None else {id(s): s.native.recipe.arena for s in segments(compiled) if s.native is not None}
+    kept = {} if compiled is None else {id(s): arena_bytes(s.native) for s in segments(compiled)}
     return peak + sum(kept.values())
+
+
+def arena_bytes(native: Any) -> int:
+    """The memory that a native program keeps from run to run."""
+    recipe = getattr(native, "recipe", None)
+    return 0 if recipe is None else int(recipe.arena)
 
 
 # ---- two processes
