@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 import hypothesis
@@ -11,6 +12,8 @@ import tapejit as tj
 
 # What is compiled runs as plain programs, bit for bit as eager execution; tests of generated code say so themselves.
 os.environ.setdefault("TAPEJIT_BACKEND", "plain")
+_folder = tempfile.TemporaryDirectory(prefix="tapejit-tests-")  # what tests compile is kept nowhere
+os.environ["TAPEJIT_CACHE_DIR"] = os.path.join(_folder.name, "cache")
 
 # The same examples on every run, and no verdict by the clock. `fresh_state` below runs once per test, which is meant.
 hypothesis.settings.register_profile(
