@@ -1,0 +1,100 @@
+"""Compiling printed kernels ahead of time, for devices that need not be there, and what can be told of the result.
+
+Registers, spills and shared memory come from the tools that Triton brings along; the width of memory accesses is counted in the
+assembly. The compiler itself releases the interpreter's lock, so kernels can be compiled in a pool of threads.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .printer import Kernel, Printed
+from .run import module
+
+TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "sm_100": ("cuda", 100, 32), "gfx942": ("hip", "gfx942", 64)}
+ALIGNED = 16  # bytes that pointers are multiples of: loads of several elements need it
+
+
+@dataclass
+class Resources:
+    """What a compiled kernel takes."""
+
+    registers: int  # of each thread
+    spills: int  # bytes of each thread that are in memory for want of registers
+    shared: int  # bytes of each program
+    loads: dict[int, int] = field(default_factory=dict)  # bits of a load from memory: how many there are
+    stores: dict[int, int] = field(default_factory=dict)
+
+
+def compiled(printed: Printed, kernel: Kernel, target: str) -> Any:
+    """A kernel for a target: Triton's object, which holds the assembly and the binary code. Plain arithmetic is never
+    contracted, so that it is rounded as eager's is."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    function = module(printed.source, False)[kernel.name]
+    attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if a.buffer}
+    source = ASTSource(function, signature={a.name: a.type for a in kernel.arguments}, constexprs={}, attrs=attrs)
+    options = {"num_warps": kernel.warps, "num_stages": 2, "enable_fp_fusion": False}
+    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options)
+
+
+def resources(made: Any, target: str) -> Resources:
+    return of_amd(made) if target.startswith("gfx") else of_nvidia(made)
+
+
+def parameters(made: Any) -> list[str]:
+    """The types of an NVIDIA kernel's parameters, in order; the last two are Triton's own."""
+    entry = re.search(r"\.entry[^(]*\(([^)]*)\)", made.asm["ptx"])
+    assert entry is not None
+    return re.findall(r"\.param\s+\.(\w+)", entry[1])
+
+
+def of_nvidia(made: Any) -> Resources:
+    text = tool("cuobjdump", "-res-usage", made.asm["cubin"])
+    registers, stack = (int(m[1]) if (m := re.search(rf"{name}:(\d+)", text)) else 0 for name in ("REG", "STACK"))
+    found = Resources(registers, stack, int(made.metadata.shared))
+    for line in made.asm["ptx"].splitlines():
+        access = re.search(r"\b(ld|st)\.global[\w.:]*?(?:\.v(\d))?\.[bfsu](\d+)", line)
+        if access:
+            count(found, access[1] == "ld", int(access[2] or 1) * int(access[3]))
+    return found
+
+
+def of_amd(made: Any) -> Resources:
+    text = made.asm["amdgcn"]
+
+    def figure(name: str) -> int:
+        found = re.search(rf"\.{name}:\s+(\d+)", text)
+        return int(found[1]) if found else 0
+
+    found = Resources(
+        figure("vgpr_count"), 4 * (figure("vgpr_spill_count") + figure("sgpr_spill_count")), int(made.metadata.shared)
+    )
+    widths = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32}
+    for verb, width in re.findall(r"(?:buffer|global|flat)_(load|store)_(\w+)", text):
+        size = re.search(r"dword(?:x\d)?", width)
+        count(found, verb == "load", widths[size[0]] if size else 8 if "byte" in width else 16)
+    return found
+
+
+def count(found: Resources, loads: bool, bits: int) -> None:
+    kind = found.loads if loads else found.stores
+    kind[bits] = kind.get(bits, 0) + 1
+
+
+def tool(name: str, option: str, code: bytes) -> str:
+    """What one of the tools that come with Triton says of binary code."""
+    import triton
+
+    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(code)
+        file.flush()
+        return subprocess.run([path, option, file.name], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,176 @@
+"""Running printed kernels on NumPy arrays, without a GPU: by Triton's interpreter, which is chosen for each call.
+
+Triton means its interpreter to be chosen when it is imported, and to be given torch's tensors. Here its parts are put together
+anew: the language is replaced by the interpreter's while a kernel runs, functions of kernels are called as Python, and arrays
+are given by address. What it gets wrong is mended: bfloat16 is rounded to even, a scalar condition can be joined to a block of
+them, integers wrap around, and the mathematical library, which it lacks, is NumPy and the eager ops' own functions.
+
+Only one kernel runs at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import linecache
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ...eager import special
+from .printer import Kernel, Printed
+
+LOCK = threading.Lock()
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@cache
+def module(source: str, interpreted: bool) -> dict[str, Any]:
+    """What a printed module defines. Triton and `inspect` read its lines from the cache of lines."""
+    name = f"<tapejit triton {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    space: dict[str, Any] = {"__name__": name}
+    exec(compile(source, name, "exec"), space)
+    if interpreted:
+        space["libdevice"] = library()
+    return space
+
+
+def run(printed: Printed, buffers: dict[str, Any], numbers: dict[int, Any]) -> None:
+    """Launch a nest's kernels on arrays, which are buffers by name. Kernels write into them."""
+    memory = dict(buffers)
+    for name, (dtype, size) in printed.scratch.items():
+        memory[name] = np.full(max(size, 1), 0xAB, np.dtype(dtype if dtype != "bool" else np.uint8))
+    with LOCK, interpreting() as interpreter:
+        for kernel in printed.kernels:
+            function = module(printed.source, True)[kernel.name]
+            launch(interpreter, function, kernel, memory, numbers)
+
+
+def launch(interpreter: Any, function: Any, kernel: Kernel, memory: dict[str, Any], numbers: dict[int, Any]) -> None:
+    given = []
+    for a in kernel.arguments:
+        kind = interpreter.tl.str_to_ty(a.type, None)
+        if a.buffer:
+            data = np.array([memory[a.buffer].ctypes.data], np.uint64)
+        else:
+            data = np.array(
+                [bits(numbers[a.number]) if a.type == "i64" else numbers[a.number]], interpreter._get_np_dtype(kind)
+            )
+        given.append(interpreter.tl.tensor(interpreter.TensorHandle(data, kind), kind))
+    body = interpreter.InterpretedFunction(function.fn).rewrite()
+    builder = interpreter.interpreter_builder
+    builder.set_grid_dim(max(kernel.grid, 1), 1, 1)
+    for i in range(kernel.grid):
+        builder.set_grid_idx(i, 0, 0)
+        body(*given)
+
+
+def bits(n: int) -> int:
+    """A number from 0 to 2**64 as the int64 that has the same bits."""
+    return (int(n) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+# ---- the interpreter, mended
+
+
+@contextmanager
+def interpreting() -> Iterator[Any]:
+    """While this lasts Triton's language is the interpreter's."""
+    from triton.runtime import interpreter
+    from triton.runtime.jit import JITFunction
+
+    from . import maths
+
+    tl = interpreter.tl
+    scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    builder = interpreter.interpreter_builder
+
+    def called(function: Any, *args: Any, **settings: Any) -> Any:
+        return interpreter.InterpretedFunction(function.fn).rewrite()(*args, **settings)
+
+    def reduce(x: Any, axis: Any, combine: Any, keep_dims: Any = False, **_: Any) -> Any:
+        axis, keep = plain(axis), bool(plain(keep_dims))
+        ops = interpreter.ReduceOps(axis, combine, keep)
+        for known, ufunc in ((maths.maximum, np.maximum), (maths.minimum, np.minimum), (maths.product, np.multiply)):
+            if combine is known:  # the interpreter would go through it element by element
+                return ops.to_tensor(ufunc.reduce(x.handle.data, axis=axis, keepdims=keep), x.dtype)
+        return ops.apply(x)
+
+    try:
+        scope.set_attr(JITFunction, "__call__", called)
+        scope.set_attr(builder, "cast_impl", mended_cast(interpreter, builder.cast_impl))
+        scope.set_attr(builder, "create_splat", mended_splat(interpreter))
+        scope.set_attr(builder, "options", replace(builder.options, sanitize_overflow=False))  # integers wrap around
+        scope.set_attr(maths, "libdevice", library())
+        for name, value in list(vars(maths).items()):
+            if isinstance(value, tl.constexpr):
+                scope.set_attr(maths, name, value.value)
+        for language in (tl, tl.core):
+            scope.set_attr(language, "reduce", reduce)
+        with np.errstate(all="ignore"):
+            yield interpreter
+    finally:
+        scope.restore()
+
+
+def plain(x: Any) -> Any:
+    return getattr(x, "value", x)
+
+
+def mended_cast(interpreter: Any, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """bfloat16 is rounded to even, and NaN stays NaN."""
+    tl = interpreter.tl
+
+    def cast(source: Any, kind: Any) -> Any:
+        before, after = source.dtype.scalar, kind.scalar
+        if after == tl.bfloat16 and before != after:
+            data = source.data.astype(np.float32).astype(BFLOAT16).view(np.uint16)
+        elif before == tl.bfloat16 and before != after:
+            data = source.data.view(BFLOAT16).astype(np.float32).astype(interpreter._get_np_dtype(kind))
+        else:
+            return usual(source, kind)
+        return interpreter.TensorHandle(data, after)
+
+    return cast
+
+
+def mended_splat(interpreter: Any) -> Callable[..., Any]:
+    """A comparison of scalars is a truth value, whatever the type it is noted as."""
+
+    def splat(kind: Any, scalar: Any) -> Any:
+        return interpreter.TensorHandle(np.full(kind.shape, scalar.data.reshape(-1)[0], scalar.data.dtype), scalar.dtype.scalar)
+
+    return splat
+
+
+@cache
+def library() -> Any:
+    """The mathematical functions that devices have, on the interpreter's values."""
+    from triton.runtime import interpreter
+
+    tl = interpreter.tl
+    names = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+    names |= {"atan2": "arctan2", "pow": "power"}
+    same = ("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "hypot")
+    names |= {name: name for name in (*same, "fmod", "copysign", "rint", "trunc", "floor", "ceil")}
+    functions: dict[str, Any] = {name: getattr(np, ufunc) for name, ufunc in names.items()}
+    for name in ("erf", "erfc", "erfinv", "lgamma"):
+        functions[name] = partial(getattr(special, name), np)
+
+    def wrapped(function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            blocks = [a for a in args if a.type.is_block()]
+            data = function(*[a.handle.data for a in args]).astype(args[0].handle.data.dtype)
+            kind = tl.block_type(args[0].dtype, list(data.shape)) if blocks else args[0].dtype
+            return tl.tensor(interpreter.TensorHandle(data, args[0].dtype), kind)
+
+        return call
+
+    return SimpleNamespace(**{name: wrapped(f) for name, f in functions.items()})

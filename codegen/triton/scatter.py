@@ -1,0 +1,146 @@
+"""Adding at indices, as Triton kernels: gradients of embeddings and of picked elements.
+
+Zeros come first. Then elements are added by atomic adds, in no fixed order, so sums of floats may differ in their last bits
+from run to run; or, if that is not wanted, each program adds one element after the other into columns that are its own. What
+memory cannot add atomically (halves, small integers) is added up in a wider buffer first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..index import Picked, depends
+from ..nest import Nest
+from . import ops
+from .body import Body, Scope, identifier
+from .ops import TYPES
+from .printer import HEADER, Argument, Kernel, Printed, Printer, arguments_of, documentation, function, kernel_name, names_of
+from .tiles import TILE, Tile, power_above, tile_of
+
+WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32"}
+STRIP = 128  # columns of a program that adds in order
+
+
+def printed_scatter(nest: Nest, sizes: dict[str, int], deterministic: bool) -> Printed:
+    return Scattering(nest, sizes, deterministic).printed()
+
+
+class Scattering:
+    """Prints up to three kernels: zeros, what is added, and the sums in the dtype that they are wanted in."""
+
+    def __init__(self, nest: Nest, sizes: dict[str, int], deterministic: bool) -> None:
+        (self.row,) = nest.scatters
+        self.nest = nest
+        self.size = sizes[self.row.buffer]
+        self.name = kernel_name(nest)
+        self.in_order = deterministic
+        self.wide = WIDER.get(self.row.dtype, self.row.dtype)
+        self.arguments = arguments_of(nest)
+        self.target = next(a for a in self.arguments if a.buffer == self.row.buffer)
+        self.sums = self.target
+        if self.wide != self.row.dtype:
+            name = f"{identifier(self.row.buffer)}_sums"
+            self.sums = Argument(name, f"*{TYPES[self.wide]}", buffer=name)
+
+    def printed(self) -> Printed:
+        own = self.sums is not self.target
+        source = HEADER + self.zeros()
+        kernels = [self.flat(f"{self.name}_zeros", [self.sums])]
+        given = [self.sums if a is self.target else a for a in self.arguments]
+        tile = self.tile()
+        source += function(self.name, given, [*documentation(self.nest), *self.lines(given, tile)])
+        kernels.append(Kernel(self.name, tuple(given), tile.col_blocks if self.in_order else tile.grid, tile.warps))
+        if own:
+            source += self.rounding()
+            kernels.append(self.flat(f"{self.name}_rounded", [self.sums, self.target]))
+        return Printed(source, kernels, {self.sums.buffer: (self.wide, self.size)} if own else {})
+
+    # ---- what goes through all elements of the target
+
+    def flat(self, name: str, arguments: list[Argument]) -> Kernel:
+        return Kernel(name, tuple(arguments), -(-self.size // TILE), 4)
+
+    def elements(self, scope: Scope) -> str:
+        scope.add(f"i = tl.program_id(0){'.to(tl.int64)' if self.size >= 1 << 31 else ''} * {TILE} + tl.arange(0, {TILE})")
+        return f", mask=i < {self.size}" if self.size % TILE else ""
+
+    def zeros(self) -> str:
+        scope = Scope(1)
+        mask = self.elements(scope)
+        zero = ops.literal(0.0 if ops.floating(self.wide) else 0)
+        scope.add(f"tl.store({self.sums.name} + i, tl.full([{TILE}], {zero}, tl.{self.wide}){mask})")
+        return function(f"{self.name}_zeros", [self.sums], scope.lines)
+
+    def rounding(self) -> str:
+        scope = Scope(1)
+        mask = self.elements(scope)
+        scope.add(f"total = tl.load({self.sums.name} + i{mask})")
+        scope.add(f"tl.store({self.target.name} + i, {ops.cast('total', self.wide, self.row.dtype)}{mask})")
+        return function(f"{self.name}_rounded", [self.sums, self.target], scope.lines)
+
+    # ---- what is added
+
+    def tile(self) -> Tile:
+        """In order, a program has a strip of columns of all rows, if rows are added as a whole, or else everything."""
+        usual = tile_of(self.nest)
+        if not self.in_order:
+            return usual
+        c = self.nest.domain.c
+        picked = any(isinstance(a, Picked) and depends(a, c) for a, _ in self.row.index.terms)
+        whole = self.row.index.factor(c) == 1 and not picked and usual.cols > 1
+        block = min(power_above(usual.cols), STRIP) if whole else 1
+        return replace(usual, block_r=1, block_c=block, splits=whole and block < usual.cols, loops=False)
+
+    def lines(self, given: list[Argument], tile: Tile) -> list[str]:
+        names = names_of(given) | {self.row.buffer: self.sums.name}
+        printer = Printer.__new__(Printer)
+        printer.nest, printer.tile, printer.body = self.nest, tile, Body(self.nest, tile, names)
+        return self.ordered(printer) if self.in_order else self.atomic(printer)
+
+    def atomic(self, printer: Printer) -> list[str]:
+        body, program = printer.body, printer.body.scopes["program"]
+        printer.define_tile(program)
+        pointer, mask, axes = self.place(body)
+        value = body.spread(self.value(body), body.axes(self.row.expr), axes)
+        program.add(f'tl.atomic_add({pointer}, {value}{", mask=" + mask if mask else ""}, sem="relaxed")')
+        return program.lines
+
+    def ordered(self, printer: Printer) -> list[str]:
+        """One element after the other: whoever comes later sees what was added before."""
+        body, tile = printer.body, printer.tile
+        program = body.scopes["program"]
+        rows = body.scopes["rows"] = Scope(2)
+        printer.define(rows, "r", "row", "")
+        if tile.block_c > 1:
+            start = f"tl.program_id(0) * {tile.block_c} + " if tile.splits else ""
+            printer.define_columns(program, start)
+            self.add(body, rows)
+        else:
+            columns = body.scopes["columns"] = Scope(3)
+            printer.define(columns, "c", "column", "")
+            self.add(body, columns)
+            rows.add(f"for column in range(0, {tile.cols}):")
+            rows.lines += columns.lines
+        program.add(f"for row in range(0, {tile.rows}):")
+        program.lines += rows.lines
+        return program.lines
+
+    def add(self, body: Body, scope: Scope) -> None:
+        pointer, mask, axes = self.place(body)
+        value = body.spread(self.value(body), body.axes(self.row.expr), axes)
+        masked = f", mask={mask}" if mask else ""
+        scope.add(f"sofar = tl.load({pointer}{masked})")
+        scope.add(f"tl.store({pointer}, sofar + {value}{masked})")
+        scope.add("tl.debug_barrier()")
+
+    def place(self, body: Body) -> tuple[str, str, frozenset[str]]:
+        """Where elements are added. Those outside of the domain are masked whatever the index depends on."""
+        pointer, mask, axes = body.place(self.row.buffer, self.row.index, ())
+        wanted = body.blocked(True, True)
+        missing = [body.masks[a] for a in "rc" if a in wanted - axes and a in body.masks]
+        if wanted - axes:
+            pointer = f"tl.broadcast_to({pointer}, {body.shape(wanted)})"
+        return pointer, " & ".join([*([mask] if mask else []), *missing]), wanted
+
+    def value(self, body: Body) -> str:
+        return ops.cast(body.value(self.row.expr), self.row.expr.dtype, self.wide)

@@ -1,0 +1,99 @@
+"""How a nest is cut into programs: tiles of rows and columns, and which of three ways the loops take.
+
+    tiles    no totals: each program does one tile
+    rows     totals of rows: a program does some rows, with all of their columns at once or tile after tile
+    pieces   totals beside: a program does a piece of the rows, block after block, and a second kernel puts the pieces together
+
+The sizes are rules of thumb (Inductor's, mostly); a real device would measure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..expr import walk
+from ..nest import Nest
+
+TILE = 1024  # elements of a tile
+LONGEST = 4096  # columns that a program holds in registers at once
+MOST_PIECES = 256
+BLOCKS = 4  # blocks of rows that a piece has at least, if there are as many
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program does."""
+
+    way: str  # tiles, rows, pieces
+    rows: int  # of the domain
+    cols: int
+    block_r: int  # a power of two; 1: the row is a scalar
+    block_c: int
+    loops: bool  # through the columns, tile after tile
+    splits: bool  # columns are shared among programs
+    pieces: int = 1
+    share: int = 1  # rows of a piece
+
+    @property
+    def col_blocks(self) -> int:
+        return -(-self.cols // self.block_c) if self.splits else 1
+
+    @property
+    def row_blocks(self) -> int:
+        return self.pieces if self.way == "pieces" else -(-self.rows // self.block_r)
+
+    @property
+    def grid(self) -> int:
+        if self.way == "tiles" and not self.cols:
+            return 0
+        return self.row_blocks * self.col_blocks
+
+    @property
+    def warps(self) -> int:
+        return min(max(self.block_r * self.block_c // 256, 1), 8)
+
+
+def power_above(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def tile_of(nest: Nest) -> Tile:
+    rows, cols = nest.domain.rows, nest.domain.cols
+    by_row = any(s.before or s.totals or s.downs for s in nest.stages)
+    beside = any(t.kind != "total" for t in nest.totals())
+    block_r, block_c = blocks(nest, by_row)
+    loops = by_row and block_c < cols
+    splits = not by_row and block_c < cols
+    if not beside:
+        return Tile("rows" if by_row else "tiles", rows, cols, block_r, block_c, loops, splits)
+    steps = -(-rows // block_r)
+    each = max(-(-steps // MOST_PIECES), min(BLOCKS, max(steps, 1)))
+    pieces = max(-(-steps // each), 1)
+    return Tile("pieces", rows, cols, block_r, block_c, loops, splits, pieces, each * block_r)
+
+
+def blocks(nest: Nest, by_row: bool) -> tuple[int, int]:
+    """Rows and columns of a tile: elements that stand beside each other in memory are in one."""
+    rows, cols = power_above(nest.domain.rows), power_above(nest.domain.cols)
+    if nest.vector == "r":
+        block_r = min(rows, 32 if crossed(nest) else 64 if cols > 1 else TILE)
+        return block_r, min(cols, max(TILE // block_r, 1))
+    if by_row and cols <= LONGEST:
+        return min(rows, max(TILE // cols, 1)), cols
+    if by_row:
+        return 1, 2 * TILE
+    block_c = min(cols, 32 if crossed(nest) else TILE)
+    return min(rows, max(TILE // block_c, 1)), block_c
+
+
+def crossed(nest: Nest) -> bool:
+    """Whether something is read along rows and something along columns, as in a transposition."""
+    domain = nest.domain
+    factors = {"r": False, "c": False}
+    indices = [e.data[1] for e in walk(nest.expressions()) if e.kind == "load" and e.depends(domain.r) and e.depends(domain.c)]
+    indices += [s.index for s in nest.stores()]
+    for index in indices:
+        factors["r"] |= index.factor(domain.r) == 1
+        factors["c"] |= index.factor(domain.c) == 1
+    return factors["r"] and factors["c"] and min(domain.rows, domain.cols) >= 16

@@ -1,0 +1,100 @@
+"""Programs whose loops are Triton kernels, run by Triton's interpreter on NumPy arrays; what is not loops is run as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from tapejit.codegen.kernels import Launch, kept, launches, scheduled
+from tapejit.codegen.prepare import prepared
+from tapejit.codegen.recipe import shown
+from tapejit.codegen.triton.body import PRODUCT
+from tapejit.codegen.triton.printer import Printed, printed
+from tapejit.codegen.triton.run import run
+from tapejit.tracer.functional import graph_of
+from tapejit.tracer.graph import Graph, GraphError
+from tapejit.tracer.interpret import copied, run_op
+from tapejit.tracer.passes import optimised
+from tapejit.tracer.trace import Number
+
+
+class Interpreted:
+    """A graph as launches of kernels."""
+
+    def __init__(self, graph: Graph, deterministic: bool = False) -> None:
+        self.graph = graph
+        self.work = prepared(graph, kept)
+        self.schedule = scheduled(self.work)
+        self.launches = launches(self.schedule)
+        forms = self.work.forms
+        sizes = {x: form.size for x, form in forms.items()}
+        self.kernels: list[Printed | None] = [
+            None if x.nest is None else printed(x.nest, sizes, deterministic) for x in self.launches
+        ]
+
+    def run(self, arrays: list[Any], scalars: list[Any]) -> None:
+        work, forms = self.work, self.work.forms
+        memory: dict[str, Any] = {x.name: arrays[x.slot] for x in work.inputs}
+        memory.update({n.results[0]: np.ascontiguousarray(n.attrs["array"]) for n in work.nodes if n.op.name == "constant"})
+        for o, value in work.outputs:
+            if value not in memory:
+                form = self.graph.forms[o.value]
+                memory[value] = copied(np.zeros(form.shape, form.dtype), form)
+        numbers = dict(enumerate(scalars))
+        for launch, kernel in zip(self.launches, self.kernels, strict=True):
+            for name in launch.buffers:
+                if name not in memory:
+                    memory[name] = np.full(forms[name].shape, 77).astype(forms[name].dtype)
+            if launch.node is not None:
+                self.called(launch, memory, scalars)
+            if kernel is not None:
+                run(kernel, memory, numbers)
+        for o, value in work.outputs:
+            view = memory[value]
+            for op, attrs, index in o.chain:
+                view = shown(op, attrs)(view)
+                view = view if index is None else view[index]
+            arrays[o.slot] = view
+
+    def called(self, launch: Launch, memory: dict[str, Any], scalars: list[Any]) -> None:
+        """An op that is not loops; its result is where its epilogue reads it, or in its buffers."""
+        node = launch.node
+        assert node is not None
+        given = [
+            self.view(memory, x, *launch.operands[x])
+            if isinstance(x, str)
+            else scalars[x.place]
+            if isinstance(x, Number)
+            else x.value
+            for x in node.operands
+        ]
+        found = run_op(node.op, tuple(given), node.attrs)
+        if launch.nest is not None:
+            memory[PRODUCT] = np.ascontiguousarray(found)
+            return
+        for name, value in zip(node.results, found if isinstance(found, tuple) else (found,), strict=True):
+            self.view(memory, name, name, 0, self.schedule.layout(name))[...] = value
+
+    def view(self, memory: dict[str, Any], name: str, buffer: str, offset: int, strides: tuple[int, ...]) -> Any:
+        form, base = self.work.forms[name], memory[buffer]
+        if not form.size:
+            return np.empty(form.shape, form.dtype)
+        begin = np.lib.stride_tricks.as_strided(base, (abs(offset) + 1,), (base.itemsize,))[abs(offset) :]
+        return np.lib.stride_tricks.as_strided(begin, form.shape, tuple(s * form.itemsize for s in strides))
+
+
+def shadowed(seen: Any, both: Callable[..., None], make: Callable[..., Any], deterministic: bool = False) -> Callable[..., Any]:
+    """In the place of `make_program`: programs that are checked against interpreted kernels each time that they run."""
+
+    def make_both(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
+        plain = make(trace, start, stop, keep)
+        try:
+            fast = Interpreted(optimised(graph_of(trace, start, stop, keep)), deterministic)
+        except GraphError as reason:
+            seen.left.append(str(reason))
+            return plain
+        seen.programs.append(fast)
+        return lambda arrays, scalars: both(seen, fast, plain, arrays, scalars)
+
+    return make_both
