@@ -229,13 +229,7 @@ def drawn(name: str, dtype: str, args: list[Operand]) -> str:
 # ---- reductions
 
 JOIN = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum", "all": "bitwise_and", "any": "bitwise_or"}
-COMBINE = {
-    "prod": "maths.product",
-    "amax": "maths.maximum",
-    "amin": "maths.minimum",
-    "any": "maths.maximum",
-    "all": "maths.minimum",
-}
+COMBINE = {"prod": "product", "amax": "maximum", "amin": "minimum", "any": "maximum", "all": "minimum"}
 
 
 def joined(op: str, dtype: str, a: str, b: str) -> str:
