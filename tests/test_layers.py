@@ -58,7 +58,8 @@ def test_nothing_imports_other_frameworks() -> None:
         for name, at_import in imports(path):
             top = name.partition(".")[0]
             assert top not in NEVER, f"{path.relative_to(ROOT)} imports {name}"
-            assert not (top in LAZY and at_import), f"{path.relative_to(ROOT)} imports {name} when it is imported itself"
+            lazy = top in LAZY and path != ROOT / "codegen" / "triton" / "maths.py"  # which is written in Triton's language
+            assert not (lazy and at_import), f"{path.relative_to(ROOT)} imports {name} when it is imported itself"
 
 
 def test_eager_runs_alone() -> None:
