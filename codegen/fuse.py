@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..tracer.functional import contiguous
-from ..tracer.graph import Form, Node
+from ..tracer.graph import Form, GraphError, Node
 from .bounds import WITHIN, any_of, looked_at
 from .chance import drawable
 from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
@@ -625,6 +625,9 @@ class Reading:
 
 
 def in_elements(form: Form) -> tuple[int, ...]:
+    """Strides; of a field of a record they may be no whole number of elements."""
+    if any(s % form.itemsize for s, n in zip(form.strides, form.shape, strict=True) if n > 1):
+        raise GraphError(f"[compile] an array whose strides {form.strides} are no multiples of {form.itemsize} bytes")
     return tuple(s // form.itemsize for s in form.strides)
 
 

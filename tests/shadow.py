@@ -33,6 +33,7 @@ class Seen:
         self.left: list[str] = []
         self.tolerance = 1.0  # in units of what is usual
         self.zero = 1e-6  # numbers that count as large as this: what was left when larger ones cancelled out
+        self.exact = False  # whether they have to agree to the bit
         self.after: Callable[[], None] = lambda: None  # called after each run of native code
 
     def opaque(self) -> set[str]:
@@ -102,7 +103,7 @@ def both(seen: Seen, fast: Any, plain: Any, arrays: list[Any], scalars: list[Any
     seen.runs += 1
     for slot in wanted:
         strides, value = found[slot]
-        good = close(value, arrays[slot], seen.tolerance, seen.zero)
+        good = close(value, arrays[slot], 0.0 if seen.exact else seen.tolerance, seen.zero)
         assert good, f"slot {slot} differs: {value} and {arrays[slot]}\n{graph}"
         if value.size > 1:
             steps = [(a, b) for a, b, n in zip(strides, arrays[slot].strides, value.shape, strict=True) if n > 1]

@@ -284,6 +284,44 @@ def test_layouts(seen: Any, hasty: Any, layout: str) -> None:
     run(lambda: everything(x))
 
 
+def test_fields_of_records_stay_plain(seen: Any, hasty: Any) -> None:
+    """Their elements do not stand a whole number of elements apart."""
+    x = tj.from_numpy(np.ones(10, [("a", "f4"), ("b", "i2")])["a"])
+    run(lambda: (x * 2).sum())
+    assert len(seen.left) == 1
+    assert "strides (6,)" in seen.left[0]
+    seen.runs += 1
+
+
+# ---- arithmetic, to the bit
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_plain_arithmetic_gives_the_same_bits(seen: Any, dtype: Any) -> None:
+    """Nothing is contracted, reassociated or flushed to 0."""
+    seen.exact = True
+    random = np.random.default_rng(0)
+    scales = 10.0 ** random.integers(-30, 30, (3, 500))
+    a, b, c = (tj.from_numpy((random.normal(size=500) * s).astype(dtype)) for s in scales)
+
+    def function() -> Any:
+        found = [a + b, a - b, a * b, a / b, a * b + c, a * b - c, (a + b) * (a - b), a / b / c, (a * a).sqrt(), -a, a.abs()]
+        found += [a.floor(), a.ceil(), a.trunc(), a.round(), a.reciprocal(), a.square(), a**2, a**3, tj.maximum(a, b)]
+        found += [
+            tj.where(a > b, a, b * 2),
+            a.clamp(-1, 1),
+            F.relu(a),
+            F.leaky_relu(a, 0.1),
+            F.hardtanh(a),
+            a.sign(),
+            a * 1e-20,
+        ]
+        found += [a.to(tj.float64), a.to(tj.float32), a.to(tj.float16), a.to(tj.bfloat16), a.clamp(-9, 9).to(tj.int32), a < b]
+        return [*found, a.addcmul(b, c), a.addcdiv(b, c), a.lerp(b, 0.3), tj.minimum(a, c), a.amax(), a.amin(), a.fmod(b)]
+
+    run(function)
+
+
 # ---- widths and threads
 
 

@@ -8,6 +8,7 @@ from . import philox
 from .builder import BYTES, Function, Type, Value, constant
 from .philox import Bits, Elements
 from .vmath import MATHS, TAKE_UNSIGNED
+from .vmath_parts import rarely
 
 SCALARS = {  # in registers; booleans are bytes in memory
     "float64": "double", "float32": "float", "float16": "half", "bfloat16": "bfloat", "int64": "i64", "int32": "i32",
@@ -129,7 +130,24 @@ def _shift(f: Function, args: list[Value], kinds: list[str], left: bool) -> Valu
     return f.ashr(a, f.select(fits, count, constant(bits - 1, a.type)))
 
 
+def _pow(f: Function, args: list[Value], kinds: list[str]) -> Value:
+    """Small powers are products and roots, as in eager execution; numbers that each call brings are looked at here."""
+    a, b = args
+    if not floating(kinds[0]):
+        return MATHS["pow"](f, a, b, unsigned=unsigned(kinds[0]))
+    square = f.mul(a, a)
+    ways = {2.0: square, 3.0: f.mul(square, a), 0.5: f.intrinsic("sqrt", a), -1.0: f.div(constant(1.0, a.type), a)}
+    found, small = square, constant(False, a.type.of("i1"))
+    for power, value in ways.items():
+        here = f.compare("eq", b, constant(power, b.type))
+        found, small = f.select(here, value, found), f.or_(small, here)
+    if a.type.lanes == 1:  # without a branch: it may be at a function's beginning
+        return f.select(small, found, MATHS["pow"](f, a, b))
+    return rarely(f, f.not_(small), found, lambda: f.select(small, found, MATHS["pow"](f, a, b)))
+
+
 PLAIN: dict[str, Plain] = {
+    "pow": _pow,
     "bitwise_left_shift": lambda f, args, kinds: _shift(f, args, kinds, True),
     "bitwise_right_shift": lambda f, args, kinds: _shift(f, args, kinds, False),
     "add": _binary("add"),
