@@ -465,3 +465,13 @@ def test_without_a_gpu() -> None:
     for call in (tj.cuda.synchronize, tj.cuda.current_device, tj.cuda.get_device_name, tj.ones(2).cuda):
         with pytest.raises(RuntimeError, match="not available"):
             call()
+
+
+@pytest.mark.parametrize("dtype", [tj.float32, tj.float64, tj.int64, tj.bfloat16, tj.bool])
+def test_unpickled_tensors_are_like_others_to_a_compiled_function(dtype: Any) -> None:
+    """As batches are that come from a loader's processes."""
+    f = tj.compile(lambda x: x + x)
+    x = tj.ones(2, 3).to(dtype)
+    for _ in range(6):
+        assert tj.equal(f(pickle.loads(pickle.dumps(x))), x + x)
+    assert f.hits == 4
