@@ -117,6 +117,31 @@ def numbers_of(nest: Nest) -> list[int]:
     return sorted({e.data for e in walk(nest.expressions()) if e.kind == "number"})
 
 
+def heirs(launch: Launch) -> list[tuple[str, str]]:
+    """Buffers that are read only where another one is then written, and that one: they may be in the same place."""
+    nest = launch.nest
+    if nest is None or nest.scatters:
+        return []
+    operands = {view[0] for view in launch.operands.values()}
+    found = []
+    for i, stage in enumerate(nest.stages):
+        for s in stage.stores:
+            for old in {e.data[0] for e in nest.loads()} - operands - {s.buffer}:
+                if not launch.writes & {old} and read_before(nest, old, s.index, i):
+                    found.append((old, s.buffer))
+    return found
+
+
+def read_before(nest: Nest, buffer: str, index: Index, stage: int) -> bool:
+    """Whether a buffer is read at an index alone, and not after a stage."""
+    for i, part in enumerate(nest.stages):
+        roots = [x.expr for x in (*part.before, *part.stores)] + [t.expr for t in (*part.totals, *part.columns, *part.downs)]
+        for e in walk(roots):
+            if e.kind == "load" and e.data[0] == buffer and (i > stage or e.data[1] != index or e.data[2]):
+                return False
+    return True
+
+
 # ---- which kernels are the same
 
 

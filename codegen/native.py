@@ -19,7 +19,7 @@ from ..tracer.interpret import run_op
 from ..tracer.trace import Number
 from . import cache
 from .chance import DRAWN
-from .kernels import Launch, kept, launches, scheduled
+from .kernels import Launch, heirs, kept, launches, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Steps, Table, rounded
 from .llvm.entry import Binding
@@ -156,7 +156,13 @@ class Build:
         if most > ON_STACK:
             first[SCRATCH], last[SCRATCH] = 0, len(self.steps) - 1
             sizes[SCRATCH] = rounded(most) * self.threads()
-        return planned([Life(n, sizes[n], first[n], last[n]) for n in first])
+        pairs = [
+            (old, new)
+            for i, launch in enumerate(self.steps)
+            for old, new in heirs(launch)
+            if last.get(old) == first.get(new) == i and sizes[old] == sizes[new]
+        ]
+        return planned([Life(n, sizes[n], first[n], last[n]) for n in first], frozenset(pairs))
 
     def threads(self) -> int:
         """How many threads have memory of their own in the arena."""

@@ -1,7 +1,7 @@
 """Where buffers are: one block of memory for all that lives only while a program runs.
 
 Buffers whose lives do not overlap may share memory. Large ones are placed first, each at the lowest place that is free for all
-of its life.
+of its life. One that is written where another is read for the last time, element by element, may take over its memory.
 """
 
 from __future__ import annotations
@@ -43,19 +43,31 @@ class Arena:
         return "\n".join([f"{self.size} bytes", *rows])
 
 
-def planned(lives: list[Life]) -> Arena:
+def planned(lives: list[Life], heirs: frozenset[tuple[str, str]] = frozenset()) -> Arena:
+    """`heirs` are pairs of buffers of the same size, of which the second may be where the first is."""
     arena = Arena()
     placed: list[tuple[Life, int, int]] = []  # with where it begins and ends
     for life in sorted(lives, key=lambda x: (-x.size, x.first)):
         size = max(-(-life.size // ALIGNMENT), 1) * ALIGNMENT
-        taken = sorted((start, stop) for other, start, stop in placed if life.meets(other))
-        at = 0
-        for start, stop in taken:
-            if at + size <= start:
-                break
-            at = max(at, stop)
+        at = inherited(life, placed, heirs)
+        if at is None:
+            at = 0
+            for start, stop in sorted((start, stop) for other, start, stop in placed if life.meets(other)):
+                if at + size <= start:
+                    break
+                at = max(at, stop)
         placed.append((life, at, at + size))
         arena.offsets[life.name] = at
         arena.sizes[life.name] = size
         arena.size = max(arena.size, at + size)
     return arena
+
+
+def inherited(life: Life, placed: list[tuple[Life, int, int]], heirs: frozenset[tuple[str, str]]) -> int | None:
+    """The place of a buffer that another one takes over, or that is taken over, if nothing else is there meanwhile."""
+    related = [(x, start, stop) for x, start, stop in placed if (x.name, life.name) in heirs or (life.name, x.name) in heirs]
+    for relative, start, stop in related:
+        others = [x for x, begin, end in placed if x is not relative and begin < stop and start < end and life.meets(x)]
+        if relative.size == life.size and not others:
+            return start
+    return None
