@@ -203,6 +203,13 @@ def test_ctrl_c_tells_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "stopped before the first step was done" in capsys.readouterr().out
 
 
+def test_two_steps_are_no_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cli_demo, "example_named", lambda name: fake_example(-1))
+    assert cli.main(["demo", "--steps", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "There was no compiled step to compare with" in out and "times as fast" not in out
+
+
 def test_curves_that_differ_are_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli_demo, "example_named", lambda name: fake_example(-1, 0.1))
     assert cli.main(["demo", "--steps", "4"]) == 1

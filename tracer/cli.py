@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tapejit: stopped", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # nobody reads on: `tapejit run train.py | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def command(name: str, rest: list[str]) -> int:

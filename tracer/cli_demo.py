@@ -38,6 +38,7 @@ class Training:
         self.losses: list[Any] = []
         self.times: list[float] = []
         self.first: float | None = None  # seconds until the first replayed step was done
+        self.replayed = 0  # steps up to that one
         self.peak: int | None = None
         self.stopped = False
 
@@ -57,7 +58,7 @@ class Training:
                 self.times.append(perf_counter() - before)
                 bar.set_postfix(loss=loss)
                 if self.first is None and self.compiled is not None and self.compiled.hits:
-                    self.first = perf_counter() - began
+                    self.first, self.replayed = perf_counter() - began, len(self.times)
             self.peak = peak_bytes(lambda: self.step(*next(self.run.batches)), self.compiled)
         except KeyboardInterrupt:
             self.stopped = True
@@ -67,8 +68,8 @@ class Training:
         return [loss.item() for loss in self.losses[: len(self.times)]]
 
     def steady(self) -> float:
-        """Seconds for a step, once everything is compiled."""
-        return statistics.median(self.times[len(self.times) // 4 :])
+        """Seconds for a step, of a compiled one once it is replayed."""
+        return statistics.median(self.times[self.replayed :] or self.times)
 
 
 def demo(steps: int) -> int:
@@ -115,11 +116,12 @@ def table(done: list[Training]) -> list[str]:
         step = t.steady()
         times = f"{duration(step):>10} {1 / step:8.1f} {duration(sum(t.times)):>9}"
         lines.append(f"{t.name:10} {len(t.times):6} {times} {first:>15} {peak:>12}")
-    if len(done) == 2:
+    if len(done) == 2 and len(done[1].times) > done[1].replayed > 0:
         lines.append(f"A compiled step is {done[0].steady() / done[1].steady():.1f} times as fast as an eager one.")
-        native = any(s.native is not None for s in segments(done[1].step))
-        if not native:
+        if not any(s.native is not None for s in segments(done[1].step)):
             lines.append("No native code was made: these are the eager kernels, replayed.")
+    elif len(done) == 2:
+        lines.append("There was no compiled step to compare with: the first ones are recorded, and one is compiled.")
     if done[-1].stopped:
         lines.append(f"Stopped after {len(done[-1].times)} {done[-1].name} steps.")
     return lines

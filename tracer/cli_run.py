@@ -152,7 +152,7 @@ def time_saved(facts: dict[str, Any], samples: Samples) -> str:
     """What compiling saved in all, with all that it took counted against it."""
     replays = facts["replays"]
     if not samples.replayed:
-        return f"time saved: not measured, as there were {replays} replays, and the first eager call is taken after {FIRST}"
+        return f"time saved: not measured: {counted(replays, 'replay')}, and the first eager call is taken after {FIRST}"
     seconds = facts["seconds"]
     eager, replayed = statistics.median(samples.eager), statistics.median(samples.replayed)
     overhead = seconds["recording"] + seconds["compiling"]
