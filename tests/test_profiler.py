@@ -3,6 +3,8 @@ them: a sleep is never shorter than asked for."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import threading
 import time
@@ -11,9 +13,12 @@ from typing import Any
 
 import pytest
 import tapejit as tj
+from scripts import SCRIPTS
 from tapejit.eager.op import PRIMITIVES, Op
 from tapejit.tracer import profile_rows
+from tapejit.tracer.cli_run import watched
 from tapejit.tracer.profile_rows import Event
+from traced import seen
 
 NAP = 0.05
 HERE = Path(__file__).name
@@ -173,6 +178,28 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     train("plain", 4)
     assert len(prof.events) == noted
     assert tj.eager.tape.local.state.handler is None  # type: ignore[attr-defined]
+
+
+def history(script: Any) -> list[Any]:
+    """What a program notes, and prints."""
+    tj.manual_seed(0)
+    log: list[Any] = []
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        script(tj.compile, lambda *things: log.append([seen(t) for t in things]))
+    return [*log, out.getvalue()]
+
+
+@pytest.mark.parametrize("name", list(SCRIPTS)[::3])
+def test_what_is_looked_at_stays_as_it_is(name: str) -> None:
+    """The same results, bit for bit, as without a profile and without the eager samples of `tapejit run`."""
+    script, _ = SCRIPTS[name]
+    plain = history(script)
+    with tj.profiler.profile(kernels=False) as prof:
+        assert history(script) == plain
+    assert prof.events
+    with watched():
+        assert history(script) == plain
 
 
 def test_under_autocast() -> None:
