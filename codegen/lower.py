@@ -116,7 +116,11 @@ def operation(exprs: Exprs, name: str, result: str, common: str, args: list[Expr
         return rounded(exprs, args[0], node.attrs["decimals"], result)
     if name == "pow":
         a, b = (exprs.cast(x, widened(result)) for x in args)
-        return exprs.cast(power(exprs, a, b, widened(result)), result)
+        found = power(exprs, a, b, widened(result))
+        if isinstance(node.operands[1], Number) and floating(result):  # not for tensors: a power of minus infinity is no root
+            half = exprs.op("eq", "bool", b, exprs.const(0.5, b.dtype))
+            found = exprs.where(half, exprs.op("sqrt", b.dtype, a), found)
+        return exprs.cast(found, result)
     if name == "where":
         return exprs.where(args[0], exprs.cast(args[1], result), exprs.cast(args[2], result))
     given = [a if a.dtype == widened(common) else exprs.cast(a, common) for a in args]

@@ -157,7 +157,7 @@ class Guards:
         self.margins.append((whole, size))
         return whole[GAP : GAP + size].view(kind).reshape(shape)
 
-    def planned(self, lives: list[Life]) -> Arena:
+    def planned(self, lives: list[Life], *_: Any) -> Arena:
         """In the place of `planned`: no two buffers share memory, and there is a gap after each."""
         arena = planned([replace(x, size=x.size + GAP, first=0, last=0) for x in lives])
         self.sizes = {x.name: x.size for x in lives}

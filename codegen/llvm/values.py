@@ -131,12 +131,12 @@ def _shift(f: Function, args: list[Value], kinds: list[str], left: bool) -> Valu
 
 
 def _pow(f: Function, args: list[Value], kinds: list[str]) -> Value:
-    """Small powers are products and roots, as in eager execution; numbers that each call brings are looked at here."""
+    """Small powers are products, as in eager execution, though the exponent may be a number that each call brings."""
     a, b = args
     if not floating(kinds[0]):
         return MATHS["pow"](f, a, b, unsigned=unsigned(kinds[0]))
     square = f.mul(a, a)
-    ways = {2.0: square, 3.0: f.mul(square, a), 0.5: f.intrinsic("sqrt", a), -1.0: f.div(constant(1.0, a.type), a)}
+    ways = {2.0: square, 3.0: f.mul(square, a), -1.0: f.div(constant(1.0, a.type), a)}
     found, small = square, constant(False, a.type.of("i1"))
     for power, value in ways.items():
         here = f.compare("eq", b, constant(power, b.type))
