@@ -161,6 +161,7 @@ class Build:
             for i, launch in enumerate(self.steps)
             for old, new in heirs(launch)
             if last.get(old) == first.get(new) == i and sizes[old] == sizes[new]
+            if self.forms[old].itemsize == self.forms[new].itemsize  # else an element would not be where the other was
         ]
         return planned([Life(n, sizes[n], first[n], last[n]) for n in first], frozenset(pairs))
 
