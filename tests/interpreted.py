@@ -10,8 +10,9 @@ from tapejit.codegen.kernels import Launch, kept, launches, scheduled
 from tapejit.codegen.prepare import prepared
 from tapejit.codegen.recipe import shown
 from tapejit.codegen.triton.body import PRODUCT
-from tapejit.codegen.triton.printer import Printed, printed
+from tapejit.codegen.triton.printer import printed
 from tapejit.codegen.triton.run import run
+from tapejit.codegen.triton.text import Printed
 from tapejit.tracer.functional import graph_of
 from tapejit.tracer.graph import Graph, GraphError
 from tapejit.tracer.interpret import copied, run_op

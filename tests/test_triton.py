@@ -19,7 +19,7 @@ import random_programs
 import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
-from tapejit.codegen.triton.printer import Printed
+from tapejit.codegen.triton.text import Printed
 from tapejit.tracer import program
 from test_native import IMPRECISE, LAYOUTS, STEPS, everything, one_of_each, run, slopes, values
 
@@ -189,6 +189,24 @@ def test_totals_of_many_rows(seen: Any) -> None:
     seen.tolerance = 5
     run(function)
     assert any(len(k.kernels) > 1 for p in seen.programs for k in p.kernels if k)
+
+
+def test_few_long_rows(seen: Any) -> None:
+    """They are cut into parts, which a second kernel puts together, and goes on with what depends on them."""
+    x, tall = tensor(3, 9000), tensor(5000, 6)
+    run(
+        lambda: [
+            x.sum(1) * 2 + 1,
+            x.amax(1),
+            (x > 1.9).any(1),
+            x.exp().sum(),
+            tall.sum(0),
+            tall.amin(0),
+            (tall * 0 + 1).prod(0),
+        ]
+    )
+    names = [k.name for p in seen.programs for printed in p.kernels if printed for k in printed.kernels]
+    assert any(name.endswith("_whole") for name in names)
 
 
 def looked_up(dtype: Any) -> Callable[[], Any]:

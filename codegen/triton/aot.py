@@ -1,20 +1,20 @@
 """Compiling printed kernels ahead of time, for devices that need not be there, and what can be told of the result.
 
-Registers, spills and shared memory come from the tools that Triton brings along; the width of memory accesses is counted in the
-assembly. The compiler itself releases the interpreter's lock, so kernels can be compiled in a pool of threads.
+Registers and spills are what NVIDIA's assembler, which Triton brings along, and AMD's assembly say; the width of memory
+accesses is counted in the assembly. The compiler releases Python's lock: kernels can be compiled in a pool of threads.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from .printer import Kernel, Printed
 from .run import module
+from .text import Kernel, Printed
 
 TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "sm_100": ("cuda", 100, 32), "gfx942": ("hip", "gfx942", 64)}
 ALIGNED = 16  # bytes that pointers are multiples of: loads of several elements need it
@@ -57,9 +57,10 @@ def parameters(made: Any) -> list[str]:
 
 
 def of_nvidia(made: Any) -> Resources:
-    text = tool("cuobjdump", "-res-usage", made.asm["cubin"])
-    registers, stack = (int(m[1]) if (m := re.search(rf"{name}:(\d+)", text)) else 0 for name in ("REG", "STACK"))
-    found = Resources(registers, stack, int(made.metadata.shared))
+    notes = assembled(made.asm["ptx"], made.metadata.target.arch)
+    registers, spills = re.search(r"Used (\d+) registers", notes), re.search(r"(\d+) bytes spill stores", notes)
+    assert registers is not None and spills is not None
+    found = Resources(int(registers[1]), int(spills[1]), int(made.metadata.shared))
     for line in made.asm["ptx"].splitlines():
         access = re.search(r"\b(ld|st)\.global[\w.:]*?(?:\.v(\d))?\.[bfsu](\d+)", line)
         if access:
@@ -89,12 +90,15 @@ def count(found: Resources, loads: bool, bits: int) -> None:
     kind[bits] = kind.get(bits, 0) + 1
 
 
-def tool(name: str, option: str, code: bytes) -> str:
-    """What one of the tools that come with Triton says of binary code."""
-    import triton
+def assembled(ptx: str, arch: int) -> str:
+    """What NVIDIA's assembler notes on a kernel. Triton does not keep it."""
+    from triton.backends.nvidia.compiler import get_ptxas
 
-    path = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(code)
+    target = re.search(r"\.target (\w+)", ptx)
+    assert target is not None
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(ptx)
         file.flush()
-        return subprocess.run([path, option, file.name], capture_output=True, text=True, check=True).stdout
+        options = ["-v", "--fmad=false", "--regAllocOptLevel=2", f"--gpu-name={target[1]}", file.name, "-o", os.devnull]
+        done = subprocess.run([get_ptxas(arch).path, *options], capture_output=True, text=True, check=True)
+    return done.stderr

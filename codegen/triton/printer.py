@@ -7,54 +7,28 @@ the graph's values; the docstring says which lines of the program a kernel is, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from ..expr import Expr, walk
 from ..nest import Nest, Stage, Total
 from . import ops
-from .body import PRODUCT, Body, Scope, identifier
+from .body import Body, Scope, identifier
 from .ops import TYPES, accumulator
-from .tiles import power_above, tile_of
+from .text import (
+    HEADER,
+    Argument,
+    Kernel,
+    Printed,
+    arguments_of,
+    bracketed,
+    documentation,
+    function,
+    kernel_name,
+    names_of,
+    put_together,
+    t_name,
+)
+from .tiles import Tile, power_above, tile_of
 
-HEADER = """import triton
-import triton.language as tl
-from triton.language.extra import libdevice
-
-from tapejit.codegen.triton import maths
-"""
-LONGEST_NAME, LONGEST_ROW = 50, 120
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A buffer, or a number that each call brings."""
-
-    name: str  # in the kernel
-    type: str  # Triton's, as "*fp32" or "fp64"
-    buffer: str = ""
-    number: int = -1
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One launch."""
-
-    name: str
-    arguments: tuple[Argument, ...]
-    grid: int
-    warps: int
-
-
-@dataclass
-class Printed:
-    """The text of a nest's kernels, and what it takes to launch them."""
-
-    source: str
-    kernels: list[Kernel]
-    scratch: dict[str, tuple[str, int]] = field(default_factory=dict)  # buffers of their own: dtype and number of elements
-
-    def __str__(self) -> str:
-        return self.source
+COMBINED = 64  # columns of a program that puts pieces together
 
 
 def printed(nest: Nest, sizes: dict[str, int] | None = None, deterministic: bool = False) -> Printed:
@@ -65,59 +39,21 @@ def printed(nest: Nest, sizes: dict[str, int] | None = None, deterministic: bool
 
         assert sizes is not None
         return printed_scatter(nest, sizes, deterministic)
-    return Printer(nest).printed()
+    tile = tile_of(nest)
+    if tile.parts > 1:
+        from .split import SplitRows
 
-
-def dtypes_of(nest: Nest) -> dict[str, str]:
-    """The dtypes of buffers in memory."""
-    found = {e.data[0]: e.dtype for e in nest.loads()}
-    found.update({s.buffer: s.dtype for s in nest.stores()})
-    found.update({s.buffer: s.dtype for s in nest.scatters})
-    found.update({t.buffer: t.dtype for t in nest.totals() if t.buffer is not None})
-    products = [e.dtype for e in walk(nest.expressions()) if e.kind == "product"]
-    return found | ({PRODUCT: products[0]} if products else {})
-
-
-def arguments_of(nest: Nest) -> list[Argument]:
-    """Buffers, in the order in which they appear, and numbers."""
-    names: dict[str, str] = {}
-    for buffer in dtypes_of(nest):
-        name = identifier(buffer)
-        while name in names.values():
-            name += "_"
-        names[buffer] = name
-    found = [Argument(names[b], f"*{TYPES[dtype]}", buffer=b) for b, dtype in dtypes_of(nest).items()]
-    numbers = {e.data: e.dtype for e in walk(nest.expressions()) if e.kind == "number"}
-    found += [Argument(f"number_{n}", "fp64" if numbers[n] == "float64" else "i64", number=n) for n in sorted(numbers)]
-    return found
-
-
-def kernel_name(nest: Nest) -> str:
-    """The user's ops."""
-    found = identifier("_".join(dict.fromkeys(nest.ops)) or "kernel")
-    return found if len(found) <= LONGEST_NAME else found[:LONGEST_NAME].rsplit("_", 1)[0]
-
-
-def documentation(nest: Nest, what: str = "") -> list[str]:
-    """A docstring: the source lines, and the loops."""
-    rows = [what, *nest.lines, "", *str(nest).splitlines()] if what else [*nest.lines, "", *str(nest).splitlines()]
-    rows = rows[1:] if rows and not rows[0] else rows
-    short = [row if len(row) <= LONGEST_ROW else row[:LONGEST_ROW] + " ..." for row in rows]
-    text = [row.replace("\\", "\\\\").replace('"""', "'''") for row in short]
-    return ['    """' + text[0], *[f"    {row}".rstrip() for row in text[1:]], '    """']
-
-
-def function(name: str, arguments: list[Argument], lines: list[str]) -> str:
-    return "\n".join(["", "", "@triton.jit", f"def {name}({', '.join(a.name for a in arguments)}):", *lines, ""])
+        return SplitRows(nest, tile, arguments_of(nest)).printed()
+    return Printer(nest, tile, arguments_of(nest)).printed()
 
 
 class Printer:
     """Prints the kernels of one nest."""
 
-    def __init__(self, nest: Nest) -> None:
+    def __init__(self, nest: Nest, tile: Tile, arguments: list[Argument]) -> None:
         self.nest = nest
-        self.tile = tile_of(nest)
-        self.arguments = arguments_of(nest)
+        self.tile = tile
+        self.arguments = arguments
         self.scratch: dict[str, tuple[str, int]] = {}
         self.beside = [t for t in nest.totals() if t.kind != "total"]
         self.partials: dict[str, Argument] = {}
@@ -245,8 +181,12 @@ class Printer:
         self.element(stage, looped=True)
         del body.scopes["columns"]
         body.masks.pop("c", None)
-        outer.add(f"for start in range(0, {tile.cols}, {tile.block_c}):")
+        outer.add(f"for start in range({self.bounds()}, {tile.block_c}):")
         outer.lines += scope.lines
+
+    def bounds(self) -> str:
+        """Which columns a program goes through."""
+        return f"0, {self.tile.cols}"
 
     def added(self, t: Total, axes: str, masked: str) -> str:
         """The name of what is added, so that the line that adds it stays short."""
@@ -274,7 +214,11 @@ class Printer:
         name = body.name(f"{t.op}_{t.name}")
         wide = accumulator(t.dtype)
         scope.add(f"{name} = {ops.cast(body.along(t, block, 'c'), wide, t.dtype)}")
-        scope.values[self.totals.get(t.name, Expr("total", t.dtype, t.name, ()))] = name
+        scope.values[self.total_of(t)] = name
+
+    def total_of(self, t: Total) -> Expr:
+        """The expression that stands for a total."""
+        return self.totals.get(t.name, Expr("total", t.dtype, t.name, ()))
 
     def cleared(self, t: Total, scope: Scope, axes: str) -> str:
         """The name of a block that nothing is added to yet."""
@@ -370,62 +314,22 @@ class Printer:
         scope.add(f"tl.store({target}, {ops.to_memory(ops.cast(name, wide, t.dtype), t.dtype)}{masked})")
 
     def combine(self, name: str, totals: list[Total]) -> tuple[Kernel, str]:
-        """The kernel that puts the pieces' totals together, in an order that is always the same."""
+        """The kernel that puts the pieces' totals together."""
         tile = self.tile
         cols = tile.cols if totals[0].kind == "column" else 1
+        block = min(power_above(cols), COMBINED)
         targets = {a.buffer: a for a in self.arguments}
         arguments = [a for t in totals for a in (self.partials[t.name], targets[t.buffer or ""])]
-        block_p, block_c = min(power_above(tile.pieces), 16 if cols > 1 else 256), min(power_above(cols), 64)
         scope = Scope(1)
         scope.add(f'"""The totals of {tile.pieces} pieces put together, always in the same order."""')
-        both = cols > 1
-        if both:
-            scope.add(f"c = tl.program_id(0) * {block_c} + tl.arange(0, {block_c}){'[None, :]' if block_p > 1 else ''}")
+        at, mask = ("c" if cols != 1 else ""), ("in_cols" if cols % block else "")
+        if at:
+            scope.add(f"c = tl.program_id(0) * {block} + tl.arange(0, {block})")
+        if mask:
+            scope.add(f"in_cols = c < {cols}")
         for t in totals:
-            combine_one(scope, t, self.partials[t.name].name, targets[t.buffer or ""].name, tile.pieces, cols, block_p, block_c)
-        kernel = Kernel(name, tuple(arguments), -(-cols // block_c), min(max(block_p * block_c // 256, 1), 4))
-        return kernel, function(name, arguments, scope.lines)
-
-
-def combine_one(scope: Scope, t: Total, parts: str, target: str, pieces: int, cols: int, block_p: int, block_c: int) -> None:
-    wide, both = accumulator(t.dtype), cols > 1
-    axes = [n for n in (block_p, block_c) if n > 1]
-    name = f"{t_name(t)}_sofar"
-    zero = ops.literal(ops.identity(t.op, wide))
-    scope.add(f"{name} = tl.full({axes or '()'}, {zero}, {ops.type_of(wide)})")
-    scope.add(f"for first in range(0, {pieces}, {block_p}):")
-    masks = []
-    scope.depth += 1
-    if block_p > 1:
-        scope.add(f"p = first + tl.arange(0, {block_p}){'[:, None]' if both else ''}")
-    else:
-        scope.add("p = first")
-    if pieces % block_p:
-        masks.append(f"(p < {pieces})")
-    if cols % block_c:
-        masks.append(f"(c < {cols})")
-    place = f"{parts} + p * {cols}" + (" + c" if both else "")
-    mask = f", mask={' & '.join(masks)}, other=0" if masks else ""
-    loaded = f"tl.load({place}{mask})" + (" != 0" if wide == "bool" else "")
-    if pieces % block_p:
-        loaded = f"tl.where(p < {pieces}, {loaded}, {ops.number(ops.identity(t.op, wide), wide)})"
-    scope.add(f"part = {loaded}")
-    scope.add(f"{name} = {ops.joined(t.op, wide, name, 'part')}")
-    scope.depth -= 1
-    total = ops.reduced(t.op, wide, name, 0, both and block_c > 1) if block_p > 1 else name
-    total = ops.to_memory(ops.cast(total, wide, t.dtype), t.dtype)
-    masked = f", mask=c < {cols}" if cols % block_c else ""
-    scope.add(f"tl.store({target}{' + c' if both else ''}, {total}{masked})")
-
-
-def bracketed(text: str) -> str:
-    return f"({text})" if " " in text else text
-
-
-def t_name(t: Total) -> str:
-    return identifier(t.name)
-
-
-def names_of(arguments: list[Argument]) -> dict[str, str]:
-    """Of buffers and numbers: what they are called in the kernel."""
-    return {a.buffer or f"number {a.number}": a.name for a in arguments}
+            total = put_together(scope, t, self.partials[t.name].name, tile.pieces, cols, at, block, mask)
+            total = ops.to_memory(ops.cast(total, accumulator(t.dtype), t.dtype), t.dtype)
+            target = targets[t.buffer or ""].name + (" + c" if at else "")
+            scope.add(f"tl.store({target}, {total}{', mask=in_cols' if mask else ''})")
+        return Kernel(name, tuple(arguments), -(-cols // block), 4), function(name, arguments, scope.lines)

@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from ...eager import special
-from .printer import Kernel, Printed
+from .text import Kernel, Printed
 
 LOCK = threading.Lock()
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -14,7 +14,8 @@ from ..nest import Nest
 from . import ops
 from .body import Body, Scope, identifier
 from .ops import TYPES
-from .printer import HEADER, Argument, Kernel, Printed, Printer, arguments_of, documentation, function, kernel_name, names_of
+from .printer import Printer
+from .text import HEADER, Argument, Kernel, Printed, arguments_of, documentation, function, kernel_name
 from .tiles import TILE, Tile, power_above, tile_of
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32"}
@@ -92,9 +93,8 @@ class Scattering:
         return replace(usual, block_r=1, block_c=block, splits=whole and block < usual.cols, loops=False)
 
     def lines(self, given: list[Argument], tile: Tile) -> list[str]:
-        names = names_of(given) | {self.row.buffer: self.sums.name}
-        printer = Printer.__new__(Printer)
-        printer.nest, printer.tile, printer.body = self.nest, tile, Body(self.nest, tile, names)
+        printer = Printer(self.nest, tile, given)
+        printer.body.arguments[self.row.buffer] = self.sums.name
         return self.ordered(printer) if self.in_order else self.atomic(printer)
 
     def atomic(self, printer: Printer) -> list[str]:

@@ -4,12 +4,13 @@
     rows     totals of rows: a program does some rows, with all of their columns at once or tile after tile
     pieces   totals beside: a program does a piece of the rows, block after block, and a second kernel puts the pieces together
 
+Few long rows would leave most of a device idle: they are cut into parts, which a second kernel puts together.
 The sizes are rules of thumb (Inductor's, mostly); a real device would measure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..expr import walk
 from ..nest import Nest
@@ -17,7 +18,7 @@ from ..nest import Nest
 TILE = 1024  # elements of a tile
 LONGEST = 4096  # columns that a program holds in registers at once
 MOST_PIECES = 256
-BLOCKS = 4  # blocks of rows that a piece has at least, if there are as many
+BLOCKS = 4  # blocks that a piece has at least, if there is work enough for a whole device
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Tile:
     splits: bool  # columns are shared among programs
     pieces: int = 1
     share: int = 1  # rows of a piece
+    parts: int = 1  # of each row
+    part: int = 1  # columns of a part
 
     @property
     def col_blocks(self) -> int:
@@ -46,11 +49,25 @@ class Tile:
     def grid(self) -> int:
         if self.way == "tiles" and not self.cols:
             return 0
-        return self.row_blocks * self.col_blocks
+        return self.row_blocks * self.col_blocks * self.parts
 
     @property
     def warps(self) -> int:
         return min(max(self.block_r * self.block_c // 256, 1), 8)
+
+
+def only_totals(nest: Nest) -> bool:
+    """Whether nothing that goes through the columns depends on a total."""
+    first, *rest = nest.stages
+    return bool(first.totals) and not any(s.loops for s in rest)
+
+
+def in_parts(tile: Tile) -> Tile:
+    """The tile with rows in parts, if there are few programs otherwise."""
+    steps = -(-tile.cols // tile.block_c)
+    most = max(MOST_PIECES // tile.row_blocks, 1)
+    each = max(-(-steps // most), BLOCKS)
+    return replace(tile, parts=-(-steps // each), part=each * tile.block_c)
 
 
 def power_above(n: int) -> int:
@@ -66,9 +83,10 @@ def tile_of(nest: Nest) -> Tile:
     loops = by_row and block_c < cols
     splits = not by_row and block_c < cols
     if not beside:
-        return Tile("rows" if by_row else "tiles", rows, cols, block_r, block_c, loops, splits)
+        tile = Tile("rows" if by_row else "tiles", rows, cols, block_r, block_c, loops, splits)
+        return in_parts(tile) if loops and only_totals(nest) else tile
     steps = -(-rows // block_r)
-    each = max(-(-steps // MOST_PIECES), min(BLOCKS, max(steps, 1)))
+    each = max(-(-steps // MOST_PIECES), min(BLOCKS, steps // (MOST_PIECES // 2)), 1)
     pieces = max(-(-steps // each), 1)
     return Tile("pieces", rows, cols, block_r, block_c, loops, splits, pieces, each * block_r)
 
