@@ -1,7 +1,10 @@
-"""What README and CONTRIBUTING say is true: their code runs, or stands in the file that it is said to be from."""
+"""What README, CONTRIBUTING and the debugging guide say is true: their code runs and prints what is shown, or stands in the
+file that it is said to be from."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import tomllib
 from pathlib import Path
@@ -40,6 +43,23 @@ def test_the_code_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert 0 < space["loss"].item() < 3
 
 
+@pytest.mark.filterwarnings("ignore:.*runs eagerly from now on")
+def test_the_code_of_the_debugging_guide_does_what_is_shown(tmp_path: Path) -> None:
+    space: dict[str, Any] = {"__name__": "guide"}
+    out = ""
+    for i, (language, text, _) in enumerate(blocks("docs/debugging.md")):
+        if language == "python":
+            printed = io.StringIO()
+            file = tmp_path / f"block{i}.py"  # where `explain` finds the text of a line
+            file.write_text(text)
+            with contextlib.redirect_stdout(printed):
+                exec(compile(text, str(file), "exec"), space)
+            out = printed.getvalue()
+        else:
+            missing = [line for line in text.splitlines() if line not in out]
+            assert not missing, f"block {i} shows {missing[0]!r}, and what was printed is:\n{out}"
+
+
 def test_quotations_are_in_their_files() -> None:
     quoted = [(text, source) for language, text, source in blocks("CONTRIBUTING.md") if language == "python"]
     assert len(quoted) == 5
@@ -52,7 +72,7 @@ def test_quotations_are_in_their_files() -> None:
 
 def test_what_is_named_exists() -> None:
     """Files and folders in backquotes."""
-    for name in ("README.md", "CONTRIBUTING.md"):
+    for name in ("README.md", "CONTRIBUTING.md", "docs/debugging.md"):
         for path in re.findall(r"`((?:eager|tracer|codegen|tests|bench|docs|examples)/[\w./]*)`", (ROOT / name).read_text()):
             assert (ROOT / path).exists(), f"{name} names {path}"
 
