@@ -26,7 +26,7 @@ from test_native import IMPRECISE, LAYOUTS, STEPS, everything, one_of_each, run,
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 import interpreted
-from tapejit.codegen.triton import aot
+from tapejit.codegen.triton import aot, body
 
 MAKE = program.make_program
 
@@ -296,6 +296,19 @@ def test_random_programs(seen: Any) -> None:
         random_programs.compare(random_programs.write(Random(seed)))
 
 
+def test_indices_of_64_bits(seen: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(body, "LARGE", 1)
+    seen.tolerance = 5
+    x = tensor(12, 33).requires_grad_()
+    run(lambda: everything(x))
+    assert any("tl.cast(" in k.source for p in seen.programs for k in p.kernels if k)
+
+
+def test_odd_numbers_of_elements(seen: Any) -> None:
+    given = [tensor(n) for n in (1023, 1025, 3001)]
+    run(lambda: [(F.gelu(x) * 2 + 1, x[1:] + x[:-1], F.pad(x, (1, 2))) for x in given])
+
+
 # ---- what is printed
 
 
@@ -347,3 +360,9 @@ def test_contiguous_accesses_are_of_128_bits() -> None:
         for _, made in compiled(kernels(function), "sm_90"):
             used = aot.resources(made, "sm_90")
             assert set(used.loads) == {128} and set(used.stores) == {128}, used
+
+
+def test_whole_tiles_are_read_by_128_bits_however_many_elements_there_are() -> None:
+    x = tensor(4099)
+    ((_, made),) = compiled(kernels(lambda: x * 2 + 1), "sm_90")
+    assert 128 in aot.resources(made, "sm_90").loads and 128 in aot.resources(made, "sm_90").stores

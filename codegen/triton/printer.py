@@ -96,10 +96,26 @@ class Printer:
         program = self.body.scopes["program"]
         if self.tile.way == "pieces":
             self.pieces(program, self.define_program(program))
+        elif self.tile.whole:
+            self.whole_or_not(program)
         else:
             self.define_tile(program)
             self.row()
         return program.lines
+
+    def whole_or_not(self, program: Scope) -> None:
+        """Tiles that are whole have no mask: under one that ends anywhere, elements are read and written one by one."""
+        self.define_program(program)
+        branches = []
+        for masks in ({}, dict(self.body.masks)):
+            self.body = Body(self.nest, self.tile, self.body.arguments)
+            self.body.masks, self.body.scopes["program"] = masks, Scope(2)
+            self.row()
+            branches.append(self.body.scopes["program"].lines)
+        program.add(f"if program < {self.tile.whole}:")
+        program.lines += branches[0]
+        program.add("else:")
+        program.lines += branches[1]
 
     def define_program(self, scope: Scope) -> str:
         """Which block of rows, or piece, a program does; and its columns."""

@@ -16,6 +16,7 @@ from ..expr import walk
 from ..nest import Nest
 
 TILE = 1024  # elements of a tile
+VECTOR = 16  # elements that one access takes at most
 LONGEST = 4096  # columns that a program holds in registers at once
 MOST_PIECES = 256
 BLOCKS = 4  # blocks that a piece has at least, if there is work enough for a whole device
@@ -50,6 +51,12 @@ class Tile:
         if self.way == "tiles" and not self.cols:
             return 0
         return self.row_blocks * self.col_blocks * self.parts
+
+    @property
+    def whole(self) -> int:
+        """Of a single row whose length no vector divides: the tiles that are whole, and need no mask."""
+        odd = self.way == "tiles" and self.splits and self.rows == 1 and self.cols % VECTOR
+        return self.cols // self.block_c if odd else 0
 
     @property
     def warps(self) -> int:
