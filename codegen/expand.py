@@ -109,16 +109,17 @@ class Sketch:
         local.state.grad = False
         local.state.handler = self
         try:
-            if node.op.upcast and not node.op.mutates:  # halves are computed in float32 and rounded once
+            single = node.op.upcast or node.op.mutates  # halves are computed in float32 and rounded once
+            if single:
                 inputs = tuple(cast(x, dtypes.float32) if is_half(x) else x for x in inputs)
             found = meaning_of(node.op)(*inputs, **node.attrs)  # type: ignore[misc]
-            found = self.rounded(found, node) if node.op.upcast and not node.op.mutates else found
+            if node.op.mutates:
+                found = tuple(inputs[i] for i in node.op.mutates if isinstance(inputs[i], Tensor))
+            found = self.rounded(found, node) if single else found
         except Exception as reason:
             raise OpaqueError(str(reason)) from reason
         finally:
             local.state = before
-        if node.op.mutates:
-            found = tuple(inputs[i] for i in node.op.mutates if isinstance(inputs[i], Tensor))
         results = found if isinstance(found, tuple) else (found,)
         if len(results) != len(node.results):
             raise OpaqueError("it makes another number of results")

@@ -7,7 +7,7 @@ from typing import Any
 from ..op import apply, primitive
 from ..ops.create import full_like
 from ..tensor import Tensor
-from .kernels import averaged_square, descent, updated
+from .kernels import averaged_square, decayed, descent, updated
 from .optimizer import Optimizer, check_fused, non_negative, number
 
 # ---- Adagrad
@@ -30,7 +30,7 @@ def run_adagrad(xp: Any, p: Any, g: Any, total: Any, rate: float, eps: float, we
 def expand_adagrad(
     p: Tensor, g: Tensor, total: Tensor, rate: float, eps: float, weight_decay: float, *, maximize: bool
 ) -> None:
-    d = (-g if maximize else g) + weight_decay * p
+    d = decayed(-g if maximize else g, p, weight_decay)
     s = total + d * d
     total.copy_(s)
     p.sub_(d / (s.sqrt() + eps) * rate)
@@ -116,7 +116,7 @@ def expand_adadelta(
     p: Tensor, g: Tensor, square: Tensor, moved: Tensor,
     lr: float, rho: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
-    d = (-g if maximize else g) + weight_decay * p
+    d = decayed(-g if maximize else g, p, weight_decay)
     v = square * rho + d * d * (1 - rho)
     change = (moved + eps).sqrt() / (v + eps).sqrt() * d
     square.copy_(v)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .kernels import averaged, averaged_square, descent, updated
+from .kernels import averaged, averaged_square, decayed, descent, updated
 from .optimizer import Optimizer, check_fused, non_negative, number, unit_interval
 
 
@@ -43,7 +43,7 @@ def expand_adam(
     if decoupled:
         p.mul_(1 - lr * weight_decay)
     else:
-        d = d + weight_decay * p
+        d = decayed(d, p, weight_decay)
     m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .kernels import averaged, averaged_square, descent, updated
+from .kernels import averaged, averaged_square, decayed, descent, updated
 from .optimizer import Optimizer, non_negative, number, unit_interval
 
 
@@ -40,7 +40,7 @@ def expand_adamax(
     p: Tensor, g: Tensor, mean: Tensor, largest: Tensor,
     rate: float, beta1: float, beta2: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
-    d = (-g if maximize else g) + weight_decay * p
+    d = decayed(-g if maximize else g, p, weight_decay)
     m, top = mean * beta1 + d * (1 - beta1), (largest * beta2).maximum(d.abs() + eps)
     mean.copy_(m)
     largest.copy_(top)
@@ -126,7 +126,7 @@ def expand_nadam(
     if decoupled:
         p.mul_(1 - lr * weight_decay)
     else:
-        d = d + weight_decay * p
+        d = decayed(d, p, weight_decay)
     m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)
@@ -220,7 +220,7 @@ def expand_radam(
     if decoupled:
         p.mul_(1 - lr * weight_decay)
     else:
-        d = d + weight_decay * p
+        d = decayed(d, p, weight_decay)
     m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .kernels import averaged, descent, updated
+from .kernels import averaged, decayed, descent, updated
 from .optimizer import Optimizer, non_negative, number
 
 
@@ -26,7 +26,7 @@ def run_asgd(
 def expand_asgd(
     p: Tensor, g: Tensor, average: Tensor, eta: float, mu: float, lambd: float, weight_decay: float, *, maximize: bool
 ) -> None:
-    d = (-g if maximize else g) + weight_decay * p
+    d = decayed(-g if maximize else g, p, weight_decay)
     p.mul_(1 - lambd * eta).sub_(d * eta)
     average.add_((p - average) * mu)
 

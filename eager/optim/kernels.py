@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..blocks import in_blocks
+from ..ops.pointwise import where
+from ..tensor import Tensor
 
 Kernel = Callable[..., None]
 
@@ -35,6 +37,13 @@ def widened(kernel: Kernel, written: tuple[int, ...]) -> Kernel:
                 pieces[i][...] = work[i].astype(pieces[i].dtype)
 
     return wide
+
+
+def decayed(d: Tensor, p: Tensor, weight_decay: Any) -> Tensor:
+    """`descent` in tensors: without weight decay, parameters that are infinite do not count."""
+    if not isinstance(weight_decay, Tensor):
+        return d + weight_decay * p if weight_decay else d
+    return where(weight_decay == 0, d, d + weight_decay * p)  # type: ignore[no-any-return]
 
 
 def descent(xp: Any, p: Any, g: Any, weight_decay: float, maximize: bool) -> Any:

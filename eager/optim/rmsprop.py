@@ -6,7 +6,7 @@ from typing import Any
 
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .kernels import averaged, averaged_square, descent, updated
+from .kernels import averaged, averaged_square, decayed, descent, updated
 from .optimizer import Optimizer, non_negative, number
 
 
@@ -42,7 +42,7 @@ def expand_rmsprop(
     p: Tensor, g: Tensor, square: Tensor, mean: Tensor | None, buffer: Tensor | None,
     lr: float, alpha: float, eps: float, weight_decay: float, momentum: float, *, maximize: bool,
 ) -> None:  # fmt: skip
-    d = (-g if maximize else g) + weight_decay * p
+    d = decayed(-g if maximize else g, p, weight_decay)
     v = square * alpha + d * d * (1 - alpha)
     square.copy_(v)
     if mean is not None:

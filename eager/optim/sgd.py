@@ -6,7 +6,7 @@ from typing import Any
 
 from ..op import apply, primitive
 from ..tensor import Tensor
-from .kernels import descent, updated
+from .kernels import decayed, descent, updated
 from .optimizer import Optimizer, check_fused, non_negative, number
 
 
@@ -35,7 +35,7 @@ def expand_sgd(
     *, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
     d = -g if maximize else g
-    d = d + weight_decay * p
+    d = decayed(d, p, weight_decay)
     if buffer is not None:
         b = buffer * momentum + d * (1 - dampening)
         buffer.copy_(b)
