@@ -53,6 +53,27 @@ def test_no_more_memory_than_without_sharing(lives: list[Life]) -> None:
     assert arena.size >= busiest
 
 
+@given(lives(), st.integers(0, 3))
+def test_heirs_are_where_the_others_were_or_elsewhere(lives: list[Life], which: int) -> None:
+    """A buffer that another one may take over shares all of its memory with it, or none, and with nobody else."""
+    pairs = [(a, b) for a in lives for b in lives if a is not b and a.last == b.first and a.first < b.first < b.last]
+    given = frozenset((a.name, b.name) for a, b in pairs if a.size == b.size or which)
+    arena = planned(lives, given)
+    for a, b in combinations(lives, 2):
+        related = (a.name, b.name) in given or (b.name, a.name) in given
+        if a.meets(b) and arena.overlap(a.name, b.name):
+            assert related, f"{a} and {b}\n{arena}"
+            assert a.size == b.size
+            assert arena.offsets[a.name] == arena.offsets[b.name]
+
+
+def test_an_heir_takes_over() -> None:
+    lives = [Life("a", 640, 0, 1), Life("b", 640, 1, 2), Life("c", 640, 2, 3)]
+    assert planned(lives).size == 1280
+    assert planned(lives, frozenset({("a", "b")})).size == 1280  # c is beside b
+    assert planned(lives, frozenset({("a", "b"), ("b", "c")})).size == 640
+
+
 @given(lives())
 def test_plans_repeat(lives: list[Life]) -> None:
     assert planned(lives).offsets == planned(lives).offsets
@@ -108,6 +129,23 @@ def test_the_arena_of_a_training_step_is_smaller_than_what_eager_execution_holds
         assert graph.write_backs
         arena = Build(graph, 200).arena
         assert 0 < arena.size <= eager_peak(graph), f"{arena.size} and {eager_peak(graph)}"
+
+
+def test_larger_elements_do_not_take_over_memory() -> None:
+    """Half of the floats become as many bytes of doubles: what is written first would be read later."""
+    weight = tj.randn(64, 64)
+
+    def function(x: Any) -> Any:
+        half = (x @ weight).reshape(-1)[:2048].double().exp().reshape(32, 64)
+        return half @ half.t()
+
+    build = Build(shadow.recorded(function, tj.randn(64, 64))[0], 50)
+    kinds = {name: build.forms[name].itemsize for name in build.arena.offsets if name in build.forms}
+    assert sorted(set(kinds.values())) == [4, 8]
+    for step in build.steps:
+        names = [n for n in step.reads | step.writes if n in kinds]
+        for a, b in combinations(names, 2):
+            assert kinds[a] == kinds[b] or not build.arena.overlap(a, b)
 
 
 def test_steps_that_overlap_in_time_use_other_memory() -> None:
