@@ -35,6 +35,7 @@ MAKE = program.make_program
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed is also run by kernels."""
     found = shadow.Seen()
+    found.tolerance = 0.5  # float32 to 1e-5
     monkeypatch.setattr(program, "make_program", interpreted.shadowed(found, shadow.both, MAKE))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy's, about infinities
