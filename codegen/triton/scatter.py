@@ -13,17 +13,13 @@ from ..index import Picked, depends
 from ..nest import Nest
 from . import ops
 from .body import Body, Scope, identifier
+from .loops import Printer
 from .ops import TYPES
-from .printer import Printer
 from .text import HEADER, Argument, Kernel, Printed, arguments_of, documentation, function, kernel_name
 from .tiles import TILE, Tile, power_above, tile_of
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32"}
 STRIP = 128  # columns of a program that adds in order
-
-
-def printed_scatter(nest: Nest, sizes: dict[str, int], deterministic: bool) -> Printed:
-    return Scattering(nest, sizes, deterministic).printed()
 
 
 class Scattering:

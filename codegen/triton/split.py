@@ -7,8 +7,8 @@ from dataclasses import replace
 from ..nest import Stage
 from . import ops
 from .body import Body, Scope, identifier
+from .loops import Printer
 from .ops import TYPES, accumulator
-from .printer import Printer
 from .text import HEADER, Argument, Kernel, Printed, documentation, function, kernel_name, names_of, put_together
 from .tiles import Tile, power_above
 

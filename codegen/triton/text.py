@@ -100,7 +100,7 @@ def bracketed(text: str) -> str:
     return f"({text})" if " " in text else text
 
 
-def t_name(t: Total) -> str:
+def name_of(t: Total) -> str:
     return identifier(t.name)
 
 
@@ -113,7 +113,7 @@ def put_together(scope: Scope, t: Total, parts: str, pieces: int, width: int, at
     """The total of some pieces, always in the same order: `width` totals of the first piece, then those of the second, and so
     on. `at` is a block of places among them, of which `mask` says which there are; it is empty if there is one place."""
     wide, block_p = accumulator(t.dtype), min(power_above(pieces), PIECES if at else 8 * PIECES)
-    name = f"{t_name(t)}_sofar"
+    name = f"{name_of(t)}_sofar"
     shape = f"[{block_p}, {block}]" if at else f"[{block_p}]"
     scope.add(f"{name} = tl.full({shape}, {ops.literal(ops.identity(t.op, wide))}, {ops.type_of(wide)})")
     scope.add(f"for piece in range(0, {pieces}, {block_p}):")
