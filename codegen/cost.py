@@ -12,10 +12,10 @@ from typing import Any
 
 from ..tracer.graph import Form, Node
 from .expr import Expr, walk
-from .fuse import Domain
 from .index import Index, depends
 from .kernels import CONVOLUTIONS, Launch
 from .nest import Nest, Stage
+from .steps import Domain
 
 MOVES = {"cast", "where"}  # ops that compute nothing
 

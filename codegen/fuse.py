@@ -12,107 +12,25 @@ Every decision is noted, with its reason, in `Schedule.decisions`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..tracer.functional import contiguous
 from ..tracer.graph import Form, GraphError, Node
 from .bounds import WITHIN, any_of, looked_at
 from .chance import drawable
-from .expr import HEAVY, Expr, Exprs, Guard, picked, walk
+from .expr import HEAVY, Exprs, picked, walk
 from .folds import written_out
-from .index import ZERO, Index, atom, flattened, unflattened, var
-from .lower import Place, converted, definition_of, dtype_of, lowerable, scattered, scatters, truth
+from .index import ZERO, Index, atom, unflattened, var
+from .lower import Place, lowerable, scattered, scatters
 from .prepare import REDUCTIONS, Prepared
+from .reading import Reading
+from .steps import Domain, Member, Step, UnfusableError, View, along, turned
 
 SMALL = 1 << 16  # elements of what is computed first if it can be
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
 MOST_OPS, MOST_LEAVES = 8, 4  # of an expression that is computed again by each reader
 MANY = 1 << 15  # indices that are looked at by all threads
 LONGEST = 64  # ops of an expression that has one reader
-
-
-View = tuple[str, int, tuple[int, ...]]  # a buffer, an offset in it, and strides, in elements
-
-
-class UnfusableError(Exception):
-    """A node cannot be part of a step."""
-
-
-class Domain:
-    """The rows and columns that loops go through, and where in the flattened elements each stands."""
-
-    def __init__(self, rows: int, cols: int, flat: Index | None = None) -> None:
-        self.rows = rows
-        self.cols = cols
-        self.r = var("r", rows)
-        self.c = var("c", cols)
-        self.row = atom(self.r) if rows != 1 else ZERO
-        self.col = atom(self.c) if cols != 1 else ZERO
-        self.flat = self.row * cols + self.col if flat is None else flat
-
-    def place(self, shape: tuple[int, ...]) -> Place | None:
-        """Where an element of a tensor of all elements, or of one for each row, stands; None for other tensors."""
-        size = math.prod(shape)
-        if size == self.rows * self.cols:
-            return unflattened(self.flat, shape)
-        return unflattened(self.row, shape) if size == self.rows else None
-
-    def same_as(self, other: Domain) -> bool:
-        return (self.rows, self.cols, self.flat) == (other.rows, other.cols, other.flat)
-
-    def __repr__(self) -> str:
-        return f"{self.rows} x {self.cols}"
-
-
-def along(shape: tuple[int, ...], dims: tuple[int, ...]) -> Domain:
-    """The domain of a reduction: what is kept are the rows."""
-    kept = [d for d in range(len(shape)) if d not in dims]
-    rows, cols = math.prod(shape[d] for d in kept), math.prod(shape[d] for d in dims)
-    domain = Domain(rows, cols)
-    outer = dict(zip(kept, unflattened(domain.row, [shape[d] for d in kept]), strict=True))
-    inner = dict(zip(dims, unflattened(domain.col, [shape[d] for d in dims]), strict=True))
-    place = [outer[d] if d in outer else inner[d] for d in range(len(shape))]
-    domain.flat = flattened(place, shape)
-    return domain
-
-
-@dataclass
-class Member:
-    """A value that a step makes: an element, the total of a row, of a column, of what there is one of in each row (down), or
-    the product."""
-
-    node: Node
-    name: str
-    which: int
-    kind: str  # element, total, column, down, product, scatter
-    expr: Expr | None = None  # of an element: what it is; of totals: what is added up
-    index: Index | None = None  # of what is scattered: where it is added
-
-
-@dataclass
-class Step:
-    """Loops over a domain, after a contraction if there is one (`node`); or a node that is called as it is."""
-
-    number: int
-    domain: Domain | None = None
-    node: Node | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    decided: bool = False  # a reduction has fixed what rows are
-    shape: tuple[int, ...] = ()
-    reads: set[str] = field(default_factory=set)  # values in memory
-    cache: dict[Any, Expr] = field(default_factory=dict)
-    writes: set[str] = field(default_factory=set)  # inputs whose memory is written
-    views: dict[str, View] = field(default_factory=dict)  # of a node's operands: where they are
-    check: str = ""  # the value that says whether the program has to stop here
-
-    @property
-    def open(self) -> bool:
-        """Whether others may join."""
-        if self.domain is None or self.check:
-            return False
-        return not any(m.kind == "scatter" for m in self.members.values())
 
 
 class Schedule:
@@ -426,8 +344,6 @@ class Schedule:
             expr = Reading(self, step, upto=m.name).define(m.node, m.which, place)
             if not trying:
                 m.expr = expr
-        if trying:
-            return
 
     def place_scatter(self, node: Node) -> None:
         """Loops of their own over what is added, one after the other where the order counts."""
@@ -562,90 +478,11 @@ class Schedule:
         return self.strides[name]
 
 
-class Reading:
-    """Reads elements for a step: from its members, from memory, or through definitions."""
-
-    def __init__(self, schedule: Schedule, step: Step | None, upto: str | None = None) -> None:
-        self.schedule = schedule
-        self.step = step
-        self.exprs = schedule.exprs
-        self.forms: dict[str, Form] = schedule.forms
-        self.members: Iterable[str] = ()
-        self.number = len(schedule.steps) if step is None else step.number
-        if step is not None:
-            names = list(step.members)
-            self.members = set(names if upto is None else names[: names.index(upto)])
-
-    def define(self, node: Node, which: int, place: Place) -> Expr:
-        return definition_of(node)(self, node, which, place, ())
-
-    def input_of(self, node: Node, kind: str) -> Expr:
-        """What a reduction adds up, at a row and column; `down` goes down the rows, and there is one for each."""
-        assert self.step is not None and self.step.domain is not None
-        x, domain = node.operands[0], self.step.domain
-        found = self.get(x, unflattened(domain.row if kind == "down" else domain.flat, self.forms[x].shape), ())
-        return truth(self.exprs, found) if node.op.name in ("all", "any") else found
-
-    def get(self, name: str, place: Place, guard: Guard) -> Expr:
-        cache = self.step.cache if self.step is not None else {}
-        key = (name, tuple(i.key for i in place), tuple((i.key, n) for i, n in guard))
-        found = cache.get(key)
-        if found is None:
-            found = cache[key] = self.read(name, place, guard)
-        return found
-
-    def read(self, name: str, place: Place, guard: Guard) -> Expr:
-        if name in self.members:
-            return self.own(name, place)
-        schedule = self.schedule
-        if name in schedule.transparent or (name in schedule.repeated and schedule.home.get(name, 0) >= self.number):
-            node, which = schedule.maker[name]
-            return definition_of(node)(self, node, which, place, guard)
-        if name not in schedule.home:
-            raise UnfusableError
-        if schedule.home[name] >= self.number:
-            raise UnfusableError
-        buffer, dtype = schedule.backs.get(name, name), dtype_of(self.forms[name])
-        if not self.forms[name].size and self.step is not None:  # loops that read it do not run; what is before them does
-            return self.exprs.const(converted(0, dtype), dtype)
-        return self.exprs.load(buffer, schedule.address(buffer, place), guard, dtype)
-
-    def own(self, name: str, place: Place) -> Expr:
-        """A value of the same step, where the loop is."""
-        assert self.step is not None and self.step.domain is not None
-        member = self.step.members[name]
-        if member.kind in ("column", "down") or place != self.step.domain.place(self.forms[name].shape):
-            raise UnfusableError
-        if member.kind == "total":
-            return self.exprs.total(name, dtype_of(self.forms[name]))
-        if member.kind == "product":
-            return self.exprs.product(dtype_of(self.forms[name]))
-        assert member.expr is not None
-        return member.expr
-
-
 def in_elements(form: Form) -> tuple[int, ...]:
     """Strides; of a field of a record they may be no whole number of elements."""
     if any(s % form.itemsize for s, n in zip(form.strides, form.shape, strict=True) if n > 1):
         raise GraphError(f"[compile] an array whose strides {form.strides} are no multiples of {form.itemsize} bytes")
     return tuple(s // form.itemsize for s in form.strides)
-
-
-def turned(domain: Domain) -> Domain:
-    """The domain with rows for columns."""
-    found = Domain(domain.cols, domain.rows)
-    place = {"r": "c", "c": "r"}
-    found.flat = exchanged(domain.flat, place, found)
-    return found
-
-
-def exchanged(index: Index, names: dict[str, str], domain: Domain) -> Index:
-    found = ZERO + index.const
-    for a, n in index.terms:
-        if not hasattr(a, "name"):
-            return ZERO + -1  # in no simple order: equal to no other
-        found = found + atom(domain.r if names[a.name] == "r" else domain.c) * n
-    return found
 
 
 def reducible(node: Node, forms: dict[str, Any]) -> bool:

@@ -9,11 +9,12 @@ from typing import Any
 from ..tracer.graph import Node
 from .expr import Expr, walk
 from .folds import POOLS, WINDOW
-from .fuse import Domain, Schedule, Step
+from .fuse import Schedule
 from .index import Index, Picked, Var
 from .lower import dtype_of
 from .nest import Nest, nest_of
 from .prepare import Prepared
+from .steps import Domain, Step
 
 CONVOLUTIONS = ("conv", "conv_input_grad", "conv_weight_grad")
 ATTENTION = ("attention", "attention_backward")

@@ -15,9 +15,10 @@ import math
 from dataclasses import dataclass, field
 
 from .expr import Expr, picked, walk
-from .fuse import Domain, Schedule, Step
+from .fuse import Schedule
 from .index import Index, Picked, Var, depends
 from .lower import dtype_of
+from .steps import Domain, Step
 
 SHORTEST = 16  # columns that loops have at least, if there are as many
 
