@@ -254,9 +254,11 @@ def normalise_backward_by_parts(
     centre: bool,
     needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor, ...]:
-    dtype, g = x.dtype, wide_tensor(g)
-    _, rest, square = moments(wide_tensor(x), dims, centre)
-    scale = rsqrt(square + eps)
+    dtype, g, x = x.dtype, wide_tensor(g), wide_tensor(x)
+    rest = x - mean if centre else x
+    if x._requires_grad:  # what was saved does not know that it depends on x
+        _, rest, variance = moments(x, dims, centre)
+    scale = rsqrt(variance + eps)
     unit = rest * scale
     found = []
     if needs[0]:

@@ -44,7 +44,7 @@ def expand_adam(
         p.mul_(1 - lr * weight_decay)
     else:
         d = decayed(d, p, weight_decay)
-    m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
+    m, v = mean + (d - mean) * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)
     if largest is not None:

@@ -41,7 +41,7 @@ def expand_adamax(
     rate: float, beta1: float, beta2: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
     d = decayed(-g if maximize else g, p, weight_decay)
-    m, top = mean * beta1 + d * (1 - beta1), (largest * beta2).maximum(d.abs() + eps)
+    m, top = mean + (d - mean) * (1 - beta1), (largest * beta2).maximum(d.abs() + eps)
     mean.copy_(m)
     largest.copy_(top)
     p.sub_(m / top * rate)
@@ -127,7 +127,7 @@ def expand_nadam(
         p.mul_(1 - lr * weight_decay)
     else:
         d = decayed(d, p, weight_decay)
-    m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
+    m, v = mean + (d - mean) * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)
     p.sub_((d * of_gradient + m * of_mean) / ((v / (1 - beta2**step)).sqrt() + eps))
@@ -221,7 +221,7 @@ def expand_radam(
         p.mul_(1 - lr * weight_decay)
     else:
         d = decayed(d, p, weight_decay)
-    m, v = mean * beta1 + d * (1 - beta1), square * beta2 + d * d * (1 - beta2)
+    m, v = mean + (d - mean) * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)
     p.sub_((m / (v.sqrt() + eps) if rectified else m) * rate)

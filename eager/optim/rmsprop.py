@@ -46,7 +46,7 @@ def expand_rmsprop(
     v = square * alpha + d * d * (1 - alpha)
     square.copy_(v)
     if mean is not None:
-        m = mean * alpha + d * (1 - alpha)
+        m = mean + (d - mean) * (1 - alpha)
         mean.copy_(m)
         v = v - m * m
     change = d / (v.sqrt() + eps)
