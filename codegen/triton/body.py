@@ -11,6 +11,7 @@ import keyword
 import re
 from collections.abc import Iterable
 
+from ..chance import DRAWN
 from ..expr import Expr, Guard, walk
 from ..index import Index, Picked, Quotient, Remainder, Var
 from ..nest import Nest, Store, Total
@@ -22,7 +23,22 @@ PRODUCT = "product"  # the buffer that holds a contraction's result, in row-majo
 Axes = frozenset[str]
 NONE: Axes = frozenset()
 LARGE = 1 << 31
-RESERVED = ("r", "c", "in_rows", "in_cols", "tl", "maths", "libdevice", "program", "start", "first", "piece", "row", "column")
+RESERVED = (
+    "r",
+    "c",
+    "fours",
+    "in_rows",
+    "in_cols",
+    "tl",
+    "maths",
+    "libdevice",
+    "program",
+    "start",
+    "first",
+    "piece",
+    "row",
+    "column",
+)
 
 
 class Scope:
@@ -136,7 +152,8 @@ class Body:
         if e.kind == "const":
             return Operand("", e.dtype, e.data)
         for x in walk([e]):
-            if x.kind != "const" and self.find(x) is None:
+            wanted = x.kind != "const" and (x.kind != "index" or x is e)  # not all need the number of their element
+            if wanted and self.find(x) is None:
                 self.make(x)
         found = self.find(e)
         assert found is not None
@@ -173,15 +190,37 @@ class Body:
             index = self.domain.row * self.domain.cols + self.domain.col
             return "product", self.load(PRODUCT, index, (), e.dtype)
         assert e.kind == "op", f"{e.kind} is not there yet"
+        if self.in_fours(e):
+            settings = [self.operand(a) for a in e.args[:-1]]
+            return e.data[0], ops.drawn(e.data[0], e.dtype, [*settings, Operand("", "int64", 0)], self.words(e))
         args = [self.operand(a) for a in e.args]
         return e.data[0], ops.operate(e.data[0], e.dtype, args)
 
+    # ---- random words, four at a time
+
+    def in_fours(self, e: Expr) -> bool:
+        """Whether elements of random numbers stand side by side, from multiples of 4 on: a block of words is made once then."""
+        if e.kind != "op" or e.data[0] not in DRAWN or not ops.takes_one_word(e.data[0], e.dtype) or self.tile.block_c < 4:
+            return False
+        at = e.args[-1].data
+        rest = at.without(self.domain.c)
+        return at.factor(self.domain.c) == 1 and rest.const % 4 == 0 and all(n % 4 == 0 for _, n in rest.terms)
+
+    def draws_in_fours(self) -> bool:
+        return any(self.in_fours(e) for e in walk(self.nest.expressions()))
+
+    def words(self, e: Expr) -> str:
+        seed, call = (self.value(x) for x in e.args[:2])
+        first = self.index(e.args[-1].data, "fours")
+        return f"tl.reshape(maths.run_of_words({seed}, {call}, {first}), {self.shape(self.axes(e))})"
+
     # ---- indices
 
-    def index(self, index: Index) -> str:
+    def index(self, index: Index, column: str = "c") -> str:
+        """An index, at the columns or at others."""
         parts = []
         for a, n in index.terms:
-            part = self.atom(a)
+            part = column if a is self.domain.c else self.atom(a)
             parts.append(part if n == 1 else f"{part} * {ops.literal(n)}")
         if index.const or not parts:
             parts.append(ops.literal(index.const))

@@ -112,6 +112,8 @@ class Printer:
         if tile.cols == 1:
             return
         self.define(scope, "c", f"{start}tl.arange(0, {tile.block_c})", "[None, :]")
+        if body.draws_in_fours():
+            self.define(scope, "fours", f"{start}tl.arange(0, {tile.block_c // 4}) * 4", "[None, :]")
         if tile.cols % tile.block_c:
             scope.add(f"in_cols = c < {tile.cols}")
             body.masks["c"] = "in_cols"

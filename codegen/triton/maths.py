@@ -195,24 +195,33 @@ def fraction(low, high):
 
 
 @triton.jit
-def random_mask(seed, call, p, i):
+def run_of_words(seed, call, first):
+    """Four words from each of some first ones on, which are multiples of 4: a block with two more axes, in their order."""
+    w0, w1, w2, w3 = block_of_words(seed, call, first >> 2)
+    return tl.join(tl.join(w0, w2), tl.join(w1, w3))
+
+
+@triton.jit
+def random_mask(words, p):
     """True with probability p: 24 bits are compared."""
     bound = tl.ceil(p * 16777216.0)
     bound = tl.where(bound > 0.0, bound, tl.full((), 0.0, tl.float64))
     bound = tl.where(bound < 16777216.0, bound, tl.full((), 16777216.0, tl.float64)).to(tl.int32)
-    return (word(seed, call, i) >> 8).to(tl.int32) < bound
+    return (words >> 8).to(tl.int32) < bound
 
 
 @triton.jit
-def random_uniform(seed, call, low, high, i, bits: tl.constexpr):
-    """Uniform in [low, high), of so many random bits: in float64 if there are 53, else in float32."""
-    if bits == 53:
-        first, second = two_words(seed, call, i)
-        found = fraction(first, second) * (high - low) + low
-    else:
-        unit = (word(seed, call, i) >> (32 - bits)).to(tl.int32).to(tl.float32) * (2.0**-bits)
-        found = unit * (high - low).to(tl.float32) + low.to(tl.float32)
-    return found
+def random_uniform(words, low, high, bits: tl.constexpr):
+    """Uniform in [low, high), of so many random bits, in float32."""
+    unit = (words >> (32 - bits)).to(tl.int32).to(tl.float32) * (2.0**-bits)
+    return unit * (high - low).to(tl.float32) + low.to(tl.float32)
+
+
+@triton.jit
+def random_uniform_double(seed, call, low, high, i):
+    """Uniform in [low, high), in float64."""
+    first, second = two_words(seed, call, i)
+    return fraction(first, second) * (high - low) + low
 
 
 @triton.jit

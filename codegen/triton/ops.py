@@ -17,7 +17,7 @@ TYPES = {
 }  # fmt: skip
 HALVES = ("float16", "bfloat16")
 THROUGH_INT64 = ("int64", "uint32", "uint64")  # floats are converted to these by way of int64, to others of int32
-KEPT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}  # of uniform random numbers
+KEPT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24}  # of uniform random numbers
 
 
 def type_of(dtype: str) -> str:
@@ -216,11 +216,21 @@ def of_integers(name: str, args: list[Operand]) -> str:
     raise NotImplementedError(f"[compile] {name} of {dtype} has no Triton text")
 
 
-def drawn(name: str, dtype: str, args: list[Operand]) -> str:
-    """Random numbers of a seed, a call, settings and the element's number."""
+def takes_one_word(name: str, dtype: str) -> bool:
+    return name == "random_mask" or (name == "random_uniform" and dtype != "float64")
+
+
+def drawn(name: str, dtype: str, args: list[Operand], words: str = "") -> str:
+    """Random numbers of a seed, a call, settings and the element's number, or of words that are there already."""
     given = ", ".join(a.typed for a in args)
-    if name == "random_uniform":
+    if takes_one_word(name, dtype):
+        seed, call, *settings, at = [a.typed for a in args]
+        given = ", ".join([words or f"maths.word({seed}, {call}, {at})", *settings])
+        if name == "random_mask":
+            return f"maths.random_mask({given})"
         return cast(f"maths.random_uniform({given}, {KEPT_BITS[dtype]})", accumulator(dtype), dtype)
+    if name == "random_uniform":
+        return f"maths.random_uniform_double({given})"
     if name == "random_normal":
         return cast(f"maths.random_normal({given}, {dtype == 'float64'})", accumulator(dtype), dtype)
     return f"maths.{name}({given})"
