@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class State:
     """What a thread's ops are subject to."""
 
-    __slots__ = ("anomaly", "autocast", "grad", "handler", "inference", "tracer")
+    __slots__ = ("anomaly", "autocast", "grad", "handler", "inference", "tracer", "walk")
 
     def __init__(self) -> None:
         self.handler: Callable[..., Any] | None = None  # None: eager. The tracer puts its recorder or replayer here.
@@ -35,6 +35,7 @@ class State:
         self.anomaly: Any = None  # under detect_anomaly: what notes the user's lines and checks gradients
         self.autocast: Any = None  # the setting of mixed precision, whose handler then stands above
         self.tracer: Any = None  # what records or replays a compiled function, and is asked about whole backward passes
+        self.walk: list[Any] | None = None  # set while a backward pass looks for its nodes: nodes that come later go in here
 
 
 class _Local(threading.local):
@@ -84,6 +85,10 @@ class Node:
     def owner(self) -> Node:
         return self
 
+    def divided(self, useful: set[Any], targets: set[Any]) -> bool:
+        """Whether it stands for several nodes, of which only some are wanted: then these have to be made."""
+        return False
+
     def pick(self, output_nr: int) -> Node:
         """The node of one of several outputs: that of the tensor it was given to, as hooks are there, if that still exists."""
         ref = None if self.picks is None else self.picks.get(output_nr)
@@ -102,10 +107,11 @@ class Pick(Node):
 
     def __init__(self, owner: Node, output_nr: int) -> None:
         super().__init__(owner.op, (owner,), {})
+        self.of = owner
         self.output_nr = output_nr
 
     def owner(self) -> Node:
-        return self.edges[0]  # type: ignore[no-any-return]
+        return self.of
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
@@ -270,11 +276,12 @@ def run_backward(
     targets = None if wanted is None else [edge_of(w) for w in wanted]
     leaves = Leaves(create_graph, accumulate and wanted is None, None if targets is None else set(targets))
     was_grad, autocast, handler = state.grad, state.autocast, state.handler
+    walk: list[Any] = [True]  # empty when it is over
     try:
         state.grad = create_graph
         if autocast is not None:  # gradients have the dtypes of the forward pass
             state.autocast, state.handler = None, autocast.below
-        _walk(roots, seeds, retain_graph, create_graph, leaves)
+        _walk(roots, seeds, retain_graph, create_graph, leaves, walk)
         found = [leaves.captured.get(t) for t in targets or ()]
         if not accumulate:
             return found
@@ -286,7 +293,8 @@ def run_backward(
         leaves.abandon()
         raise
     finally:
-        state.grad = was_grad
+        walk.clear()
+        state.grad, state.walk = was_grad, None
         if autocast is not None:
             state.autocast, state.handler = autocast, handler
         if accumulate:
@@ -337,12 +345,19 @@ def _walk(
     retain_graph: bool,
     create_graph: bool,
     leaves: Leaves,
+    walk: list[Any],
 ) -> None:
     state = local.state
     starts = [edge_of(r) for r in roots]
-    order = _reachable(starts)
     targets = leaves.targets
+    if not create_graph and state.anomaly is None and state.handler is None:
+        state.walk = walk  # compiled backward passes are taken for what they are
+    order = _reachable(starts)
     useful = None if targets is None else _leading_to(order, targets)
+    state.walk = None
+    if useful is not None and targets is not None and any(node.divided(useful, targets) for node in order):
+        order = _reachable(starts)
+        useful = _leading_to(order, targets)
     arrived: dict[Node, Any] = {}  # gradients on their way, summed
     own: set[Node] = set()  # of these, the sums that are buffers of our own, to be added to in place
 
@@ -362,6 +377,10 @@ def _walk(
         else:
             leaves.add(edge, seed, False)
     while order:
+        if len(walk) > 1:  # a compiled backward pass was looked at from a hook, and is real nodes from then on
+            order = sorted([*order, *walk[1:]], key=_number)
+            useful = None if targets is None else _leading_to(order, targets)
+            del walk[1:]
         node = order.pop()
         g = arrived.pop(node, None)
         if g is None or (useful is not None and node not in useful):
@@ -373,8 +392,8 @@ def _walk(
             leaves.captured[node] = g
             if not any(e in useful for e in node.edges):
                 continue  # what lies below stays unused, and is not freed
-        if type(node) is Pick:
-            slots, i = arrived.setdefault(node.edges[0], [None] * node.edges[0].outputs), node.output_nr
+        if isinstance(node, Pick):
+            slots, i = arrived.setdefault(node.of, [None] * node.of.outputs), node.output_nr
             slots[i] = g if slots[i] is None else slots[i] + g  # a saved output that was read again has a Pick of its own
             continue
         saved = node.saved

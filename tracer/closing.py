@@ -35,7 +35,9 @@ def make_closing(frame: Any, segment: Any, start: int, stop: int) -> Closing | N
     """How to end with a segment, if a call ends as this one does; None if there is more to do."""
     trace: Trace = frame.trace
     results, _ = trace.promises(start, stop)
-    if (segment.tops and segment.late is None) or any(trace.values[n].view is not None for n in segment.alive):
+    if segment.tops and segment.late is None and (segment.joint is None or frame.moved):
+        return None
+    if any(trace.values[n].view is not None for n in segment.alive):
         return None
     writes: dict[int, int] = {}  # of the values from outside and of those that are alive: how often they are written
     for root, count, owner in segment.writes:

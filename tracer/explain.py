@@ -150,6 +150,8 @@ def programs(trace: Trace, pures: list[Any], kernels: bool, llvm: bool, assembly
     known |= {id(segment): (segment, 0, len(trace.entries) - 1) for segment in pures if id(segment) not in known}
     for segment, start, stop in known.values():
         told = segment.told or ("native code, not yet compared with a plain program" if segment.native else "not yet compiled")
+        if segment.joint is not None:
+            told += "; " + segment.joint.told()
         found: dict[str, Any] = {"from": shown(trace.entries[start].line), "to": shown(trace.entries[stop].line), "told": told}
         if kernels and segment.native is not None:
             found["native"] = segment.native.report(llvm=llvm, assembly=assembly)

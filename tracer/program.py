@@ -85,6 +85,7 @@ class Segment:
         self.writes_inside = any(owner is None for _, _, owner in self.writes)
         self.closing: Any = None  # of the last one of a call: see closing.py
         self.closings = 0
+        self.joint: Any = None  # the compiled backward pass of what outlives it, if there is one
         self.late = Later(self.order, tops[0], snapshot) if len(tops) == 1 and can_wait(self.order, snapshot) else None
 
 

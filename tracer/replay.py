@@ -32,6 +32,7 @@ from .explain import logged, shown
 from .fallback import Fallback
 from .frame import expanded, refuses, run_parts
 from .generators import Warming
+from .joint import joint_of
 from .passes import printed
 from .program import Segment, used_slots
 from .record import Recorder, backward_pass
@@ -411,7 +412,7 @@ class Replayer(Fallback):
         alive = self.alive(stop)
         nodes = self.wanted_nodes(snapshot, alive)
         known = self.trace.segments.get((self.start, stop))
-        if known is None or known.alive != alive or known.nodes != nodes:
+        if known is None or known.alive != alive or known.nodes != nodes or (known.joint is not None and self.made):
             known = self.segment_for(stop, snapshot, alive, nodes)
         if type(self.entries[stop]) is End and known.closings < CLOSINGS and not (self.made or self.boxes or self.earlier):
             known.closings += 1
@@ -430,7 +431,9 @@ class Replayer(Fallback):
             return False
         self.run_program(known)
         closing.after(self)
-        if closing.late is not None:
+        if known.joint is not None:
+            known.joint.place(self)
+        elif closing.late is not None:
             self.tensors[known.nodes[0]]._node = LateNode(closing.late, self)
         return True
 
@@ -466,13 +469,16 @@ class Replayer(Fallback):
     def segment_for(self, stop: int, snapshot: Snapshot, alive: list[int], nodes: list[int]) -> Segment:
         """The program for what outlives a segment."""
         trace = self.trace
-        key = (self.start, stop, tuple(alive), tuple(nodes))
+        key = (self.start, stop, tuple(alive), tuple(nodes), bool(self.made))
         found = trace.programs.get(key)
         if found is None:
             began = perf_counter()
             tops = [snapshot.nodes[n] for n in nodes]
-            keep = frozenset(trace.values[n].slot for n in alive) | snapshot.slots(tops) | used_slots(trace, stop)
+            joint = None if self.made else joint_of(self.function, trace, self.start, stop, alive, nodes, snapshot)
+            saved = snapshot.slots(tops) if joint is None else joint.saved
+            keep = frozenset(trace.values[n].slot for n in alive) | saved | used_slots(trace, stop)
             found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, snapshot)
+            found.joint = joint
             found.run = Warming(found, self.function, trace, self.start, stop, keep)
             self.function.compiling(perf_counter() - began, "replay")
             with self.eagerly():
@@ -535,7 +541,9 @@ class Replayer(Fallback):
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
         self.used.clear()
-        if known.tops:
+        if known.joint is not None:
+            known.joint.place(self)
+        elif known.tops:
             build(known.order, snapshot, self)
             for n in known.nodes:
                 tensors[n]._node = self.made[snapshot.nodes[n]]
