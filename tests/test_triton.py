@@ -19,6 +19,10 @@ import random_programs
 import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
+from tapejit.codegen.expr import Exprs
+from tapejit.codegen.fuse import Domain
+from tapejit.codegen.nest import Nest, Stage, Store
+from tapejit.codegen.triton.printer import printed
 from tapejit.codegen.triton.text import Printed
 from tapejit.tracer import program
 from test_native import IMPRECISE, LAYOUTS, STEPS, everything, one_of_each, run, slopes, values
@@ -27,6 +31,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'tape
 
 import interpreted
 from tapejit.codegen.triton import aot, body
+from tapejit.codegen.triton.run import run as launch
 
 MAKE = program.make_program
 
@@ -130,11 +135,47 @@ def test_integers_and_booleans(seen: Any) -> None:
                 x**2,
             ]
             found += [x.sum(), x.sum(0), x.prod(1), x.amax(1), x.amin(0), x.any(1), x.all(0), x.float(), x.double(), x.bool()]
+            divisor = y.abs() + 1
+            found += [x // divisor, x % divisor, x // -3, x % -3, tj.fmod(x, 3), tj.div(x, divisor, rounding_mode="trunc")]
+            found += [x << 1, x >> 1, x << y.clamp(0, 70), x >> y.clamp(0, 70), x ** y.clamp(0, 5), x**3]
             found += [tj.where(flags, x, y), x.clamp(-3, 50), x.to(tj.uint8), x.to(tj.int16), x.float().mean(1)]
         found += [flags + flags, flags * flags, flags & ~flags, flags ^ flags, flags.sum(), flags.any(0), flags.all(1)]
         return [*found, flags.float(), flags.logical_not(), flags.to(tj.int8), flags == flags, flags.amax(0), flags < flags]
 
     run(function)
+
+
+def of_two(name: str, dtype: str, size: int) -> Printed:
+    """The kernel of an op of two arrays."""
+    exprs, domain = Exprs(), Domain(1, size)
+    a, b = (exprs.load(x, domain.col, (), dtype) for x in "ab")
+    store = Store("found", domain.col, exprs.op(name, dtype, a, b), dtype)
+    return printed(Nest(domain, [Stage(stores=[store])], "c", (), (name,)))
+
+
+INTEGER_OPS: dict[str, Callable[..., Any]] = {
+    "floor_divide": np.floor_divide,
+    "remainder": np.remainder,
+    "fmod": np.fmod,
+    "trunc_divide": lambda a, b: (a - np.fmod(a, b)) // b,
+    "pow": lambda a, b: np.power(a, abs(b)),
+    "bitwise_left_shift": lambda a, b: np.left_shift(a, abs(b)),
+    "bitwise_right_shift": lambda a, b: np.right_shift(a, abs(b)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+def test_division_powers_and_shifts_of_integers(dtype: str) -> None:
+    info = np.iinfo(dtype)
+    a, b = np.meshgrid([info.min, info.max, 0, 1, 3, 7, 100, *([-1, -7] if info.min else [])], [1, 2, 3, 7, 9, 33, 70])
+    b = np.concatenate([b, -b]) if info.min else b
+    a, b = np.resize(a, b.shape).astype(dtype).ravel(), b.astype(dtype).ravel()
+    for name, function in INTEGER_OPS.items():
+        divisor = abs(b) if "shift" in name or name == "pow" else b
+        found = np.zeros_like(a)
+        with np.errstate(all="ignore"):
+            launch(of_two(name, dtype, a.size), {"a": a, "b": divisor, "found": found}, {})
+            np.testing.assert_array_equal(found, function(a, divisor), err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", [tj.float16, tj.bfloat16])
@@ -206,7 +247,7 @@ def test_few_long_rows(seen: Any) -> None:
             (tall * 0 + 1).prod(0),
         ]
     )
-    names = [k.name for p in seen.programs for printed in p.kernels if printed for k in printed.kernels]
+    names = [k.name for p in seen.programs for x in p.kernels if x for k in x.kernels]
     assert any(name.endswith("_whole") for name in names)
 
 

@@ -97,6 +97,69 @@ def xlogy(a, b):
     return tl.where((a == 0) & (b == b), tl.zeros_like(found), found)
 
 
+# ---- of two integers
+
+
+@triton.jit
+def trunc_divide(a, b):
+    """Towards zero. By 0 it is 0: that eager execution raises an error is found out before. The least one by -1 is itself."""
+    one = tl.full((), 1, b.dtype)
+    if b.dtype.is_int_signed():
+        found = a // tl.where((b == 0) | (b == -1), one, b)
+        found = tl.where(b == -1, -a, found)
+    else:
+        found = a // tl.where(b == 0, one, b)
+    return tl.where(b == 0, tl.zeros_like(found), found)
+
+
+@triton.jit
+def integer_fmod(a, b):
+    """What is left, with the sign of the dividend."""
+    return a - trunc_divide(a, b) * b
+
+
+@triton.jit
+def integer_remainder(a, b):
+    """What is left, with the sign of the divisor."""
+    rest = integer_fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@triton.jit
+def integer_floor_divide(a, b):
+    whole = trunc_divide(a, b)
+    rest = a - whole * b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), whole - 1, whole)
+
+
+@triton.jit
+def integer_pow(a, b):
+    """By squaring, for each bit of the exponent. a^-n is rounded towards zero: 1 and -1 are what is left."""
+    bits = (tl.where(b < 0, -b, b) if b.dtype.is_int_signed() else b).to(tl.uint64) + tl.zeros_like(a).to(tl.uint64)
+    square = a + tl.zeros_like(bits).to(a.dtype)
+    value = tl.zeros_like(square) + 1
+    for _ in range(a.dtype.primitive_bitwidth):
+        value = tl.where((bits & 1) == 1, value * square, value)
+        square = square * square
+        bits = bits >> 1
+    if b.dtype.is_int_signed():
+        value = tl.where((b < 0) & (a != 1) & (a != -1), tl.zeros_like(value), value)
+    return value
+
+
+@triton.jit
+def shift(a, b, left: tl.constexpr):
+    """By more bits than there are, nothing is left but the sign."""
+    width: tl.constexpr = a.dtype.primitive_bitwidth
+    within = (b >= 0) & (b < width)
+    by = tl.where(within, b, tl.zeros_like(b))
+    if left:
+        found = tl.where(within, a << by, tl.zeros_like(a + b))
+    else:
+        found = tl.where(within, a >> by, tl.where(a < 0, tl.zeros_like(a + b) - 1, tl.zeros_like(a + b)))
+    return found
+
+
 # ---- of one
 
 

@@ -211,8 +211,13 @@ def of_integers(name: str, args: list[Operand]) -> str:
     }
     if name in texts:
         return texts[name]
-    if name in ("maximum", "minimum", "fmax", "fmin"):
-        return f"maths.{name}({', '.join(x.typed for x in args)})"
+    given = ", ".join(x.typed for x in args)
+    if name in ("maximum", "minimum", "fmax", "fmin", "trunc_divide"):
+        return f"maths.{name}({given})"
+    if name in ("floor_divide", "remainder", "fmod", "pow"):
+        return f"maths.integer_{name}({given})"
+    if name in ("bitwise_left_shift", "bitwise_right_shift"):
+        return f"maths.shift({given}, {'left' in name})"
     raise NotImplementedError(f"[compile] {name} of {dtype} has no Triton text")
 
 
