@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import longer
 import numpy as np
 import pytest
 from emitted import Emitted, alike, any_cpu, patterns, specials, units, worst
-from oracles import longer
 from tapejit.codegen.llvm.target import host
 from tapejit.codegen.llvm.vmath import MATHS, TAKE_UNSIGNED
 from tapejit.codegen.llvm.vmath_pow import pow_number
