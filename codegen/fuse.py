@@ -344,6 +344,8 @@ class Schedule:
             expr = Reading(self, step, upto=m.name).define(m.node, m.which, place)
             if not trying:
                 m.expr = expr
+        if not trying:  # what was computed again at first may be in memory by now
+            step.reads = set().union(*[m.expr.reads for m in step.members.values() if m.expr is not None])
 
     def place_scatter(self, node: Node) -> None:
         """Loops of their own over what is added, one after the other where the order counts."""

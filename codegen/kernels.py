@@ -12,7 +12,7 @@ from .folds import POOLS, WINDOW
 from .fuse import Schedule
 from .index import Index, Picked, Var
 from .lower import dtype_of
-from .nest import Nest, nest_of
+from .nest import Nest, choose_rows, nest_of
 from .prepare import Prepared
 from .steps import Domain, Step
 
@@ -73,6 +73,9 @@ def scheduled(graph: Prepared) -> Schedule:
 
 
 def launches(schedule: Schedule) -> list[Launch]:
+    for step in schedule.steps:
+        if step.domain is not None and not step.decided:
+            choose_rows(schedule, step)
     readers: dict[str, set[int]] = {}
     for step in schedule.steps:
         for x in step.reads:

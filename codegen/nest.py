@@ -109,8 +109,6 @@ class Nest:
 def nest_of(schedule: Schedule, step: Step, stored: set[str]) -> Nest:
     """The loops of a step, which store some of its members."""
     assert step.domain is not None
-    if not step.decided:
-        choose_rows(schedule, step)
     domain, forms = step.domain, schedule.forms
     depth = Depths(step)
     stages: list[Stage] = []

@@ -518,7 +518,7 @@ def test_optimizers(seen: Any, hasty: Any, dtype: Any) -> None:
 
 def test_random_programs(seen: Any, hasty: Any) -> None:
     seen.tolerance, seen.zero = 20, 0.3  # they normalise what is all the same, and the like
-    for seed in range(1000, 1040):
+    for seed in (60898, *range(1000, 1040)):  # the first is one that went wrong
         random_programs.compare(random_programs.write(Random(seed)))
     assert len(seen.programs) > 40
 
