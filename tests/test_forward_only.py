@@ -842,3 +842,22 @@ def test_native_gradients() -> None:
             np.testing.assert_allclose(p.grad.numpy(), e, rtol=1e-4, atol=1e-4 * np.abs(e).max())
     assert passes_of(model) == CALLS
     assert "native code" in told(model).split("backward: compiled")[1]
+
+
+def test_what_only_the_tape_still_knows_of() -> None:
+    """A view of a value that is gone: the rules read it, and no tensor shows its memory."""
+    tj.manual_seed(0)
+    w, targets = tj.randn(2, 2, requires_grad=True), tj.tensor([0, 1])
+
+    def f() -> Any:
+        with tj.no_grad():
+            product = w @ w
+        scale = F.cross_entropy(w, targets % 2)  # looks at values: a segment ends here
+        view = product.squeeze(0)
+        return view * scale / (scale + 0.5)
+
+    compiled = tj.compile(f, warmup=1)
+    for _ in range(4):
+        expected = tj.autograd.grad(f().sum(), w)[0]
+        found = tj.autograd.grad(compiled().sum(), w)[0]
+        assert found.tolist() == expected.tolist()

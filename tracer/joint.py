@@ -50,7 +50,8 @@ class Joint:
         seen = sorted(s for s in cut.wanted if not cut.private(s))
         self.checked = {slot: i for i, slot in enumerate(seen)}  # what others than the tape can write
         shown = {trace.roots[trace.values[n].slot]: n for n in reversed(alive)}
-        self.shown = [trace.owners.get(trace.roots[s], shown.get(trace.roots[s])) for s in seen]  # by these values
+        # by these values; by none if only the tape still knows of it
+        self.shown = [trace.owners.get(trace.roots[s], shown.get(trace.roots[s])) for s in seen]
         self.forms = {v.slot: v.form for v in trace.values}
         self.bytes = cut.bytes_of(cut.saved), cut.bytes_of(cut.wanted)
         self.passes: dict[Any, Pass] = {}
@@ -63,7 +64,8 @@ class Joint:
     def place(self, frame: Any) -> None:
         """Give the tensors that outlive a call their node."""
         arrays, tensors, outer = frame.arrays, frame.tensors, frame.outer_nodes
-        boxes = [frame.versions(s) for s in self.checked] if frame.moved else [versions_of(tensors[n]) for n in self.shown]
+        pairs = zip(self.checked, self.shown, strict=True)
+        boxes = [frame.versions(s) if frame.moved or n is None else versions_of(tensors[n]) for s, n in pairs]
         edges = tuple([tensors[e.value] if type(e) is Leaf else outer[e.value] for e in self.edges])
         node = JointNode(self, [arrays[s] for s in self.held], frame.scalars, [(box, box[0]) for box in boxes], edges)
         for nr, n in enumerate(self.values):
