@@ -338,3 +338,18 @@ def test_a_view_from_before_a_shape_was_changed_in_place() -> None:
         return x * y
 
     agree(lambda: Program(step), batches(6, (2, 3), (2, 3)))
+
+
+def test_an_in_place_op_before_a_divergence_has_its_place_on_the_tape_of_the_new_path() -> None:
+    weight, other = tj.randn(2, 2, requires_grad=True), tj.randn(2, requires_grad=True)
+
+    def step(x: tj.Tensor) -> tuple[tj.Tensor, tj.Tensor]:
+        total = (weight * 2).sum()
+        total.mean().backward(inputs=[other])  # a segment ends here
+        total.clamp_(-2, 2)
+        return total, x @ x.mT  # another shape is another path
+
+    compiled = tj.compile(step)
+    for i in range(8):
+        x = tj.randn(3, 2) if i < 3 else tj.randn(4, 3)
+        assert compiled(x)[0].grad_fn.name() == "ClampBackward0"

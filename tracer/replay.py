@@ -586,6 +586,8 @@ class Replayer(Fallback):
         self.held.clear()
         self.__class__ = Recorder  # type: ignore[assignment]
         self.prepare()  # type: ignore[attr-defined]
+        written = [e.out for e in self.trace.entries[self.start :] if isinstance(e, Call) and e.out is not None]
+        self.rewritten += written  # type: ignore[attr-defined]
         start = trace.counts[self.start]
         self.first, self.handed_out = start[0], start[1]
         self.conceal(start[0])  # type: ignore[attr-defined]
