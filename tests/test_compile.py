@@ -353,3 +353,17 @@ def test_an_in_place_op_before_a_divergence_has_its_place_on_the_tape_of_the_new
     for i in range(8):
         x = tj.randn(3, 2) if i < 3 else tj.randn(4, 3)
         assert compiled(x)[0].grad_fn.name() == "ClampBackward0"
+
+
+def test_the_version_of_a_tensor_that_a_later_segment_writes_through_a_view() -> None:
+    versions: list[int] = []
+
+    def step(x: tj.Tensor) -> None:
+        y = tj.maximum(x, x)
+        y[-1] = y[0]  # reads and writes one memory: a segment ends here
+        versions.append(y._version)
+
+    compiled = tj.compile(step)
+    for _ in range(5):
+        compiled(tj.randn(3, 3))
+    assert versions == [1] * 5

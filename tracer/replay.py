@@ -536,7 +536,7 @@ class Replayer(Fallback):
             t._array = held[n] = array
             self.slots[id(array)] = slot
             self.number[id(t)] = n
-            if known.tops or self.boxes:
+            if known.tops or self.boxes or t._versions is not None:
                 self.share_versions(t, slot, bool(known.tops))
         for plan in snapshot.freed & self.made.keys() if self.made else ():
             self.made[plan].saved = FREED
