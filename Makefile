@@ -25,6 +25,7 @@ bench: $(VENV)/peers.stamp
 	$(BIN)/python bench/library.py
 	$(BIN)/python bench/replay.py
 	$(BIN)/python bench/pure.py
+	$(BIN)/python bench/steps.py --peers torch
 
 clean:
 	rm -rf $(VENV) build dist tapejit.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
