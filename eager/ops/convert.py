@@ -421,7 +421,7 @@ def reduce_ex(self: Tensor, protocol: Any) -> Any:
 
 def rebuild(cls: type[Tensor], array: Any, where: str, requires_grad: bool) -> Tensor:
     t = object.__new__(cls)
-    array.dtype = dtypes.from_numpy(array.dtype).numpy  # unpickled ones are equal to NumPy's own, but other objects
+    array = array.view(dtypes.from_numpy(array.dtype).numpy)  # unpickled dtypes are equal to NumPy's own, but other objects
     t._array = devices.move(array, devices.as_device(where))
     t._requires_grad = requires_grad
     return t
