@@ -20,6 +20,7 @@ from typing import Any
 
 import tapejit as tj
 import tapejit.nn.functional as F
+from replay import mlp
 from tapejit import nn
 
 FLOORS = {"per call, us": 6.0, "per parameter, ns": 40.0}
@@ -113,24 +114,9 @@ def call_costs(optimizer: str, times: int) -> dict[str, float]:
     }
 
 
-def mlp() -> Callable[..., Any]:
-    tj.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    optimizer = tj.optim.Adam(model.parameters())
-
-    def step(x: Any, y: Any) -> Any:
-        loss = F.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
 def step_times(times: int) -> dict[str, float]:
     x, y = tj.randn(32, 64), tj.arange(32) % 10
-    steps = {"eager": mlp(), "compiled": tj.compile(mlp()), "pure": tj.compile(mlp(), pure=True)}
+    steps = {"eager": mlp(64, 64), "compiled": tj.compile(mlp(64, 64)), "pure": tj.compile(mlp(64, 64), pure=True)}
     for i in range(20):  # native programs are tried out meanwhile
         losses = [f(x, y).item() for f in steps.values()]
         if max(losses) - min(losses) > 1e-4 * max(losses):

@@ -45,8 +45,8 @@ def var(name: str, size: int) -> Var:
     return Var(name, size)
 
 
-class Quotient:
-    """index // n, rounded down."""
+class Divided:
+    """What a division by a constant leaves."""
 
     __slots__ = ("index", "n")
 
@@ -56,7 +56,13 @@ class Quotient:
 
     @property
     def key(self) -> Any:
-        return ("quotient", self.index.key, self.n)
+        return (type(self).__name__, self.index.key, self.n)
+
+
+class Quotient(Divided):
+    """index // n, rounded down."""
+
+    __slots__ = ()
 
     @property
     def low(self) -> int:
@@ -70,18 +76,10 @@ class Quotient:
         return f"({self.index} // {self.n})"
 
 
-class Remainder:
+class Remainder(Divided):
     """index % n, of the divisor's sign."""
 
-    __slots__ = ("index", "n")
-
-    def __init__(self, index: Index, n: int) -> None:
-        self.index = index
-        self.n = n
-
-    @property
-    def key(self) -> Any:
-        return ("remainder", self.index.key, self.n)
+    __slots__ = ()
 
     low = 0
 

@@ -458,8 +458,8 @@ STEPS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], tuple[int, ...],
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_training_steps(seen: Any, name: str) -> None:
+def train(name: str, seen: Any, calls: int) -> None:
+    """So many training steps of one of these models, compiled."""
     make, optimizer, shape, words, classes, dtype = STEPS[name]
     seen.tolerance, seen.zero = 20, 1e-2
     tj.set_default_dtype(tj.float64 if dtype is np.float64 else tj.float32)
@@ -476,9 +476,14 @@ def test_training_steps(seen: Any, name: str) -> None:
         opt.step()
         return loss
 
-    for _ in range(8):
+    for _ in range(calls):
         x = random.integers(0, words, shape) if words else random.normal(size=shape).astype(dtype)
         step(tj.tensor(x), tj.tensor(random.integers(0, classes, shape[0])))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_training_steps(seen: Any, name: str) -> None:
+    train(name, seen, 8)
     assert not seen.opaque(), "a step is one native call"
     whole = max(seen.programs, key=lambda p: len(p.launches))
     assert whole.graph.write_backs

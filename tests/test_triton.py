@@ -25,7 +25,7 @@ from tapejit.codegen.nest import Nest, Stage, Store
 from tapejit.codegen.triton.printer import printed
 from tapejit.codegen.triton.text import Printed
 from tapejit.tracer import program
-from test_native import IMPRECISE, LAYOUTS, STEPS, everything, one_of_each, run, slopes, values
+from test_native import IMPRECISE, LAYOUTS, everything, one_of_each, run, slopes, train, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
@@ -310,25 +310,7 @@ def test_random_numbers(seen: Any) -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "letters", "transformer"])
 def test_training_steps(seen: Any, name: str) -> None:
-    make, optimizer, shape, words, classes, dtype = STEPS[name]
-    seen.tolerance, seen.zero = 20, 1e-2
-    tj.set_default_dtype(tj.float64 if dtype is np.float64 else tj.float32)
-    random = np.random.default_rng(0)
-    tj.manual_seed(0)
-    model = make()
-    opt = optimizer(model.parameters())
-
-    @tj.compile
-    def step(x: Any, y: Any) -> Any:
-        loss = F.cross_entropy(model(x), y)
-        opt.zero_grad()
-        loss.backward()
-        opt.step()
-        return loss
-
-    for _ in range(5):
-        x = random.integers(0, words, shape) if words else random.normal(size=shape).astype(dtype)
-        step(tj.tensor(x), tj.tensor(random.integers(0, classes, shape[0])))
+    train(name, seen, 5)
     assert max(seen.programs, key=lambda p: len(p.launches)).graph.write_backs
 
 

@@ -13,12 +13,12 @@ import math
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .contraction import Epilogue, Operand
+from .contraction import Operand
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, multiply, scaled
 from .packing import pack_turned, source
 from .spans import Span, aligned, block, parameters, share, unravel, whole
-from .windows import Array, Ints, Windows
+from .weight_gradient import WeightGradient
 
 PIECES = 8  # that samples and output channels are shared out to
 SUMS = 4 << 20  # bytes of sums that there may be; if one piece for all channels needs more, pieces have some channels each
@@ -28,43 +28,12 @@ CHUNK = 64  # weights of a piece of the second phase
 
 
 @dataclass(frozen=True)
-class Outer:
+class Outer(WeightGradient):
     """A gradient that is being written."""
-
-    windows: Windows
-    gradient: Array  # of the output: [sample, channel, ...]
-    groups: int
-    kernel: Ints
-    dilation: Ints
-    room: int  # registers
-    pointers: int
-    epilogue: Epilogue
-    fused: bool
-
-    @property
-    def scalar(self) -> str:
-        return self.gradient.scalar
-
-    @property
-    def lanes(self) -> int:
-        return self.windows.lanes
 
     @property
     def kind(self) -> Type:
         return Type(self.scalar, self.lanes)
-
-    @property
-    def out(self) -> Ints:
-        return self.gradient.shape[2:]
-
-    @property
-    def m(self) -> int:
-        """Output channels of a group."""
-        return self.gradient.shape[1] // self.groups
-
-    @property
-    def c(self) -> int:
-        return self.windows.source.shape[1] // self.groups
 
     @property
     def vectors(self) -> int:

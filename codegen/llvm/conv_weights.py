@@ -13,50 +13,18 @@ import math
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .contraction import Epilogue
 from .kernel import Kernel, Phase
 from .micro import Axis, Side, first_lanes, lane_sums, multiply, scaled
 from .spans import aligned, parameters, unravel, whole
-from .windows import Array, Ints, Windows
+from .weight_gradient import WeightGradient
 
 PIECES = 8  # that the samples are shared out to
 NEAR = 24 << 10  # bytes of the output's gradient that a tile goes through before the next tile's turn
 
 
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(WeightGradient):
     """A gradient that is being written."""
-
-    windows: Windows
-    gradient: Array  # of the output: [sample, channel, ...]
-    groups: int
-    kernel: Ints
-    dilation: Ints
-    room: int  # registers
-    pointers: int
-    epilogue: Epilogue
-    fused: bool
-
-    @property
-    def scalar(self) -> str:
-        return self.gradient.scalar
-
-    @property
-    def lanes(self) -> int:
-        return self.windows.lanes
-
-    @property
-    def out(self) -> Ints:
-        return self.gradient.shape[2:]
-
-    @property
-    def m(self) -> int:
-        """Output channels of a group."""
-        return self.gradient.shape[1] // self.groups
-
-    @property
-    def c(self) -> int:
-        return self.windows.source.shape[1] // self.groups
 
     @property
     def weights(self) -> int:
