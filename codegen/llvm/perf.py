@@ -37,7 +37,7 @@ def write(objects: Sequence[bytes], addresses: Mapping[str, int]) -> None:
         found = list(symbols(data))
         begins = {s.section: addresses[s.name] - s.offset for s in found if s.name in addresses}
         lines += [f"{begins[s.section] + s.offset:x} {s.size:x} {s.name}\n" for s in found if s.section in begins]
-    with open(f"/tmp/perf-{os.getpid()}.map", "a") as file:
+    with open(f"/tmp/perf-{os.getpid()}.map", "a") as file:  # where perf looks, and nowhere else
         file.writelines(lines)
 
 
