@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from ...eager import special
-from .text import Kernel, Printed
+from .text import Argument, Kernel, Printed
 
 LOCK = threading.Lock()
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -47,6 +47,8 @@ def run(printed: Printed, buffers: dict[str, Any], numbers: dict[int, Any]) -> N
     memory = dict(buffers)
     for name, (dtype, size) in printed.scratch.items():
         memory[name] = np.full(max(size, 1), 0xAB, np.dtype(dtype if dtype != "bool" else np.uint8))
+    for name, words in printed.tables.items():
+        memory[name] = np.array([word(w, memory, numbers) for w in words], np.int64)
     with LOCK, interpreting() as interpreter:
         for kernel in printed.kernels:
             function = module(printed.source, True)[kernel.name]
@@ -70,6 +72,16 @@ def launch(interpreter: Any, function: Any, kernel: Kernel, memory: dict[str, An
     for i in range(kernel.grid):
         builder.set_grid_idx(i, 0, 0)
         body(*given)
+
+
+def word(w: int | Argument, memory: dict[str, Any], numbers: dict[int, Any]) -> int:
+    """A word of a table: an integer, the address of a buffer, or the bits of a number."""
+    if isinstance(w, int):
+        return w
+    if w.buffer:
+        return int(memory[w.buffer].ctypes.data)
+    given = numbers[w.number]
+    return int(np.float64(given).view(np.int64)) if w.type == "fp64" else bits(given)
 
 
 def bits(n: int) -> int:

@@ -41,13 +41,21 @@ class Kernel:
     warps: int
 
 
+Words = tuple[int | Argument, ...]  # of a table: integers as they are, and what stands for addresses and for numbers
+
+
 @dataclass
 class Printed:
-    """The text of a nest's kernels, and what it takes to launch them."""
+    """The text of a nest's kernels, and what it takes to launch them.
+
+    A table is a buffer of 64-bit words by which a kernel finds any number of buffers and numbers. It is written before the
+    kernel is launched, and again when an address or a number in it is another one.
+    """
 
     source: str
     kernels: list[Kernel]
     scratch: dict[str, tuple[str, int]] = field(default_factory=dict)  # buffers of their own: dtype and number of elements
+    tables: dict[str, Words] = field(default_factory=dict)  # by buffer
 
     def __str__(self) -> str:
         return self.source
