@@ -2172,6 +2172,29 @@ def test_checkpointing() -> None:
     both(script)
 
 
+@pytest.mark.parametrize("first", [2, 2.0])
+def test_a_checkpointed_function_reads_numbers_that_change(first: float) -> None:
+    """It runs again in the backward pass, with the numbers of its call."""
+
+    def script(compile: Any, note: Any) -> None:
+        w = tj.ones(3, requires_grad=True)
+        scale = [first]
+
+        @compile
+        def f(x):
+            loss = tj.utils.checkpoint.checkpoint(lambda x: (x * w * (scale[0] * 3)).tanh(), x, use_reentrant=False).sum()
+            loss.backward()
+            return loss
+
+        for i in range(8):
+            if i >= 4:
+                scale[0] += 1
+            w.grad = None
+            note(f(batch(i)), w)
+
+    both(script, replayed=3)
+
+
 @pytest.mark.parametrize("where", ["around", "inside"])
 def test_autocast(where: str) -> None:
     def script(compile: Any, note: Any) -> None:

@@ -460,6 +460,8 @@ class Recorder(Frame):
                     raise NotARegionError(f"{edge.name()} runs code of its own")
                 if edge.saved is FREED:
                     raise NotARegionError("a part of the graph was used up")
+                if type(edge.saved) is not dict:
+                    raise NotARegionError("it runs a checkpointed function again")
                 stack.extend(edge.edges)
         return list(leaves.values())
 
