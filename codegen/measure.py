@@ -15,7 +15,7 @@ import numpy as np
 
 from .llvm.assemble import Steps, aligned, built
 from .llvm.entry import bind
-from .native import Build, Opaque
+from .native import NativeBuild
 
 ROUNDS = 3  # through the whole program
 SAMPLES = 3  # of each kernel in a round, the best of which counts
@@ -23,7 +23,7 @@ LONG = 50_000  # nanoseconds that a sample takes, about
 MOST = 100  # runs in a sample
 
 
-def seconds(build: Build) -> list[float | None]:
+def seconds(build: NativeBuild) -> list[float | None]:
     """For each step the best time that was seen; None where it could not run on made-up arrays."""
     programs, memory, start, nothing = parts(build)
     arrays, numbers = given(build)
@@ -55,7 +55,7 @@ def sample(program: Callable[[list[Any], list[Any]], Any], arrays: list[Any], nu
     return best
 
 
-def parts(build: Build) -> tuple[list[Any], Any, int, Any]:
+def parts(build: NativeBuild) -> tuple[list[Any], Any, int, Any]:
     """A program for each step; the arena, where in it buffers begin, and a program that does nothing."""
     table, binding = build.table()
     steps = Steps(build.arena, table)
@@ -75,11 +75,11 @@ def parts(build: Build) -> tuple[list[Any], Any, int, Any]:
         return bind(library[name], binding, words, parallel=False, releases_gil=False, keep=keep)
 
     start = address - memory.ctypes.data
-    found = [bound(names[i]) if i in names else Opaque(build, launch, memory, start) for i, launch in enumerate(build.steps)]
+    found = [bound(names[i]) if i in names else build.called(launch, memory, start) for i, launch in enumerate(build.steps)]
     return found, memory, start, bound("nothing")
 
 
-def given(build: Build) -> tuple[list[Any], list[Any]]:
+def given(build: NativeBuild) -> tuple[list[Any], list[Any]]:
     """Arrays and numbers, as a call would bring them."""
     rng = np.random.default_rng(0)
     written = {w.input.name for w, _ in build.work.write_backs}

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 import tapejit as tj
-from tapejit.codegen import native as native_module
-from tapejit.codegen import recipe
+from tapejit.codegen import build, recipe
 from tapejit.codegen.native import native
 from tapejit.codegen.plan import Arena, Life, planned
 from tapejit.tracer import program
@@ -185,7 +184,7 @@ def guard(seen: Seen, monkeypatch: Any) -> None:
     """From now on programs have margins around their buffers, which are looked at after each run."""
     guards = Guards()
     monkeypatch.setenv("TAPEJIT_CACHE", "0")  # whose programs have none
-    monkeypatch.setattr(native_module, "planned", guards.planned)
+    monkeypatch.setattr(build, "planned", guards.planned)
     monkeypatch.setattr(recipe, "aligned", guards.aligned)
     monkeypatch.setattr(recipe, "np", guards)
     seen.after = guards.check

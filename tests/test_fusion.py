@@ -16,13 +16,13 @@ import tapejit.nn.functional as F
 from tapejit import nn
 from tapejit.codegen.kernels import Launch
 from tapejit.codegen.llvm.assemble import Rounds
-from tapejit.codegen.native import Build
+from tapejit.codegen.native import NativeBuild
 
 
-def built(function: Callable[..., Any], *args: Any) -> Build:
+def built(function: Callable[..., Any], *args: Any) -> NativeBuild:
     """The largest segment of a function, as far as it goes without compiling anything."""
     graphs = shadow.recorded(function, *args, calls=6)
-    return Build(max(graphs, key=lambda g: len(g.nodes)), 500)
+    return NativeBuild(max(graphs, key=lambda g: len(g.nodes)), 500)
 
 
 def steps(function: Callable[..., Any], *args: Any) -> list[Launch]:
@@ -41,7 +41,7 @@ def text(launches: list[Launch]) -> str:
     return re.sub(r"\b[ev]\d+(_[a-z]+)*\b", lambda m: names.setdefault(m[0], f"t{len(names)}"), found)
 
 
-def rounds(build: Build) -> list[Any]:
+def rounds(build: NativeBuild) -> list[Any]:
     """The kernels of a step, between barriers."""
     return Rounds(build.arena).of([m for m in build.made if m is not None])
 

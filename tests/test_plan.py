@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tapejit import nn
 from tapejit.codegen.kernels import kept, launches, scheduled
-from tapejit.codegen.native import Build
+from tapejit.codegen.native import NativeBuild
 from tapejit.codegen.plan import ALIGNMENT, Arena, Life, planned
 from tapejit.codegen.prepare import prepared
 from tapejit.tracer.graph import Graph
@@ -127,7 +127,7 @@ def test_the_arena_of_a_training_step_is_smaller_than_what_eager_execution_holds
     for model, x, classes in cases:
         graph = training_graph(model, x, classes)
         assert graph.write_backs
-        arena = Build(graph, 200).arena
+        arena = NativeBuild(graph, 200).arena
         assert 0 < arena.size <= eager_peak(graph), f"{arena.size} and {eager_peak(graph)}"
 
 
@@ -139,7 +139,7 @@ def test_larger_elements_do_not_take_over_memory() -> None:
         half = (x @ weight).reshape(-1)[:2048].double().exp().reshape(32, 64)
         return half @ half.t()
 
-    build = Build(shadow.recorded(function, tj.randn(64, 64))[0], 50)
+    build = NativeBuild(shadow.recorded(function, tj.randn(64, 64))[0], 50)
     kinds = {name: build.forms[name].itemsize for name in build.arena.offsets if name in build.forms}
     assert sorted(set(kinds.values())) == [4, 8]
     for step in build.steps:
@@ -154,7 +154,7 @@ def test_steps_that_overlap_in_time_use_other_memory() -> None:
     graph = training_graph(model, tj.randn(12, 16), 5)
     work = prepared(graph, kept)
     steps = launches(scheduled(work))
-    arena: Arena = Build(graph, 200).arena
+    arena: Arena = NativeBuild(graph, 200).arena
     written: dict[str, int] = {}
     for i, step in enumerate(steps):
         for name in step.reads & set(arena.offsets):

@@ -1,0 +1,149 @@
+"""What every target makes of a graph before there is code: steps, where each value is in memory, what is in danger.
+
+A value is an input, a constant, an output, or in the arena, the memory that a program has to itself. Targets add what their
+kernels need there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tracer.functional import overlaps
+from ..tracer.graph import Form, Graph, GraphError
+from ..tracer.interpret import run_op
+from ..tracer.trace import Number
+from .chance import DRAWN
+from .kernels import Launch, heirs, kept, launches, scheduled
+from .plan import Arena, Life, planned
+from .prepare import prepared
+
+
+class Build:
+    """The steps of a graph; a list of so many arrays (`slots`) will be given."""
+
+    def __init__(self, graph: Graph, slots: int) -> None:
+        work = prepared(graph, kept)
+        schedule = scheduled(work)
+        self.graph = graph
+        self.slots = slots
+        self.work = work
+        self.decisions = schedule.decisions
+        self.layout = schedule.layout
+        self.forms: dict[str, Form] = work.forms
+        self.steps = launches(schedule)
+        self.inputs = {x.name: x.slot for x in work.inputs}
+        self.constants = {n.results[0]: n.attrs["array"] for n in work.nodes if n.op.name == "constant"}
+        self.outputs = {v: i for i, v in enumerate(dict.fromkeys(v for _, v in work.outputs if v not in self.inputs))}
+
+    def plan(self, others: list[Life]) -> Arena:
+        """Places for what is in the arena, and for other things that kernels need there."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for i, launch in enumerate(self.steps):
+            for name in sorted(launch.writes | launch.reads):  # in the same order in each process: the disk cache finds it
+                if name in self.inputs or name in self.constants or name in self.outputs:
+                    continue
+                first.setdefault(name, i)
+                last[name] = i
+        for x in self.steps:  # flags are looked at later, at different times: nobody overwrites them
+            if x.check:
+                last[x.check] = len(self.steps) - 1
+        sizes = {name: self.forms[name].nbytes for name in first}
+        pairs = [
+            (old, new)
+            for i, launch in enumerate(self.steps)
+            for old, new in heirs(launch)
+            if last.get(old) == first.get(new) == i and sizes[old] == sizes[new]
+            if self.forms[old].itemsize == self.forms[new].itemsize  # else an element would not be where the other was
+        ]
+        return planned([*[Life(n, sizes[n], first[n], last[n]) for n in first], *others], frozenset(pairs))
+
+    def memories(self) -> list[int]:
+        """Of each new memory: the output whose form it has."""
+        forms = {v: i for i, (_, v) in reversed(list(enumerate(self.work.outputs)))}
+        return [forms[v] for v in self.outputs]
+
+    def shown(self) -> list[int]:
+        """Of each output: the slot of the memory that it shows. New memories are after all arrays."""
+        return [self.inputs[v] if v in self.inputs else self.slots + self.outputs[v] for _, v in self.work.outputs]
+
+    def number_kinds(self) -> dict[int, str]:
+        """Of numbers that each call brings, by place: double, i64, or bits, which are 64 of any meaning."""
+        return {
+            x.place: "double" if x.type is float else "bits" if node.op.name in DRAWN and i < 2 else "i64"  # seed and call
+            for node in self.work.nodes
+            for i, x in enumerate(node.operands)
+            if isinstance(x, Number)
+        }
+
+    def in_danger(self, fails: list[bool]) -> list[int]:
+        """Slots of inputs that are written before a step that may still fail."""
+        last = max((i for i, x in enumerate(fails) if x), default=0)
+        return sorted({self.inputs[b] for x in self.steps[:last] for b in x.writes if b in self.inputs})
+
+
+class Opaque:
+    """An op that is called as it is, on arrays of a module (`xp`). `place` gives a part of the arena as an array: of a form,
+    from so many bytes on, with strides in bytes."""
+
+    def __init__(self, build: Build, launch: Launch, arena: Arena, place: Any, xp: Any) -> None:
+        assert launch.node is not None
+        self.node = launch.node
+        self.build = build
+        self.arena = arena
+        self.place = place
+        self.xp = xp
+        self.operands = [launch.operands[x] if isinstance(x, str) else x for x in self.node.operands]
+        self.attrs = self.node.attrs
+
+    def __call__(self, arrays: list[Any], scalars: list[Any]) -> bool:
+        found = self.computed(arrays, scalars)
+        results = found if isinstance(found, tuple) else (found,)
+        for name, value in zip(self.node.results, results, strict=True):
+            self.view(arrays, name, name, 0, self.build.layout(name))[...] = value
+        return True
+
+    def computed(self, arrays: list[Any], scalars: list[Any]) -> Any:
+        """What the op makes: an array, or a tuple of them."""
+        given = []
+        for x, name in zip(self.operands, self.node.operands, strict=True):
+            if isinstance(x, Number):
+                given.append(scalars[x.place])
+            elif isinstance(x, tuple):
+                given.append(self.view(arrays, name, *x))
+            else:
+                given.append(x.value)
+        return run_op(self.node.op, tuple(given), self.attrs)
+
+    def view(self, arrays: list[Any], name: str, buffer: str, offset: int, strides: tuple[int, ...]) -> Any:
+        """An operand or a result as an array."""
+        build, xp = self.build, self.xp
+        form = build.forms[name]
+        steps = tuple(s * form.itemsize for s in strides)
+        if buffer in self.arena.offsets:
+            return self.place(form, self.arena.offsets[buffer] + offset * form.itemsize, steps)
+        if not form.size:
+            return xp.empty(form.shape, form.dtype)
+        base = self.base(arrays, buffer)
+        as_strided = xp.lib.stride_tricks.as_strided
+        first = base[(slice(0, 1),) * base.ndim].reshape(()) if base.ndim else base
+        whole = as_strided(first, (1,), (0,)) if not base.ndim else base
+        del first
+        begin = as_strided(whole, (abs(offset) + 1,), (base.itemsize,))[abs(offset) :]
+        return as_strided(begin, form.shape, steps)
+
+    def base(self, arrays: list[Any], buffer: str) -> Any:
+        """The array that a buffer outside of the arena is."""
+        build = self.build
+        if buffer in build.inputs:
+            return arrays[build.inputs[buffer]]
+        if buffer in build.constants:
+            return build.constants[buffer]
+        return arrays[build.slots + build.outputs[buffer]]
+
+
+def check_outputs(graph: Graph) -> None:
+    """Refuse a graph whose outputs no memory of their own could be."""
+    for o in graph.outputs:
+        if overlaps(graph.forms[o.value]):
+            raise GraphError(f"[compile] output {o.slot} shares memory with itself")
