@@ -10,6 +10,7 @@ from tapejit.codegen.kernels import Launch, kept, launches, scheduled
 from tapejit.codegen.prepare import prepared
 from tapejit.codegen.recipe import shown
 from tapejit.codegen.triton.body import PRODUCT
+from tapejit.codegen.triton.matmul import printed_product
 from tapejit.codegen.triton.printer import printed
 from tapejit.codegen.triton.run import run
 from tapejit.codegen.triton.text import Printed
@@ -30,8 +31,10 @@ class Interpreted:
         self.launches = launches(self.schedule)
         forms = self.work.forms
         sizes = {x: form.size for x, form in forms.items()}
+        self.products = [printed_product(x, forms) if x.kind == "product" else None for x in self.launches]
         self.kernels: list[Printed | None] = [
-            None if x.nest is None else printed(x.nest, sizes, deterministic) for x in self.launches
+            product or (None if x.nest is None else printed(x.nest, sizes, deterministic))
+            for x, product in zip(self.launches, self.products, strict=True)
         ]
 
     def run(self, arrays: list[Any], scalars: list[Any]) -> None:
@@ -43,11 +46,11 @@ class Interpreted:
                 form = self.graph.forms[o.value]
                 memory[value] = copied(np.zeros(form.shape, form.dtype), form)
         numbers = dict(enumerate(scalars))
-        for launch, kernel in zip(self.launches, self.kernels, strict=True):
+        for launch, product, kernel in zip(self.launches, self.products, self.kernels, strict=True):
             for name in launch.buffers:
                 if name not in memory:
                     memory[name] = np.full(forms[name].shape, 77).astype(forms[name].dtype)
-            if launch.node is not None:
+            if launch.node is not None and product is None:
                 self.called(launch, memory, scalars)
             if kernel is not None:
                 run(kernel, memory, numbers)

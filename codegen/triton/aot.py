@@ -41,7 +41,7 @@ def compiled(printed: Printed, kernel: Kernel, target: str) -> Any:
     function = module(printed.source, False)[kernel.name]
     attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if a.buffer}
     source = ASTSource(function, signature={a.name: a.type for a in kernel.arguments}, constexprs={}, attrs=attrs)
-    options = {"num_warps": kernel.warps, "num_stages": 2, "enable_fp_fusion": False}
+    options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False}
     if target.startswith("sm"):
         options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
     return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options)

@@ -66,6 +66,8 @@ class Body:
         self.counts: dict[str, int] = {}
         self.taken = {*arguments.values(), *RESERVED}
         self.axes_of = {"r": tile.block_r > 1, "c": tile.block_c > 1}
+        self.variables = {self.domain.r: "r", self.domain.c: "c"}  # what they are called; others have their own names
+        self.fours = "fours"  # every fourth column
         self.masks: dict[str, str] = {}  # of axes: the name of the mask, where there is one
         self.large = self.is_large()
 
@@ -211,16 +213,16 @@ class Body:
 
     def words(self, e: Expr) -> str:
         seed, call = (self.value(x) for x in e.args[:2])
-        first = self.index(e.args[-1].data, "fours")
+        first = self.index(e.args[-1].data, self.fours)
         return f"tl.reshape(maths.run_of_words({seed}, {call}, {first}), {self.shape(self.axes(e))})"
 
     # ---- indices
 
-    def index(self, index: Index, column: str = "c") -> str:
+    def index(self, index: Index, column: str = "") -> str:
         """An index, at the columns or at others."""
         parts = []
         for a, n in index.terms:
-            part = column if a is self.domain.c else self.atom(a)
+            part = column if column and a is self.domain.c else self.atom(a)
             parts.append(part if n == 1 else f"{part} * {ops.literal(n)}")
         if index.const or not parts:
             parts.append(ops.literal(index.const))
@@ -228,7 +230,7 @@ class Body:
 
     def atom(self, a: Var | Quotient | Remainder | Picked) -> str:
         if isinstance(a, Var):
-            return "r" if a is self.domain.r else "c"
+            return self.variables.get(a, a.name)
         if isinstance(a, Picked):
             return self.value(a.expr)
         inner = self.index(a.index)

@@ -2,8 +2,9 @@
 
 Triton means its interpreter to be chosen when it is imported, and to be given torch's tensors. Here its parts are put together
 anew: the language is replaced by the interpreter's while a kernel runs, functions of kernels are called as Python, and arrays
-are given by address. What it gets wrong is mended: bfloat16 is rounded to even, a scalar condition can be joined to a block of
-them, integers wrap around, and the mathematical library, which it lacks, is NumPy and the eager ops' own functions.
+are given by address. What it gets wrong is mended: bfloat16 is rounded to even and multiplied as numbers, a scalar condition
+can be joined to a block of them, integers wrap around, and the mathematical library, which it lacks, is NumPy and the eager
+ops' own functions.
 
 Only one kernel runs at a time.
 """
@@ -119,6 +120,7 @@ def interpreting() -> Iterator[Any]:
         scope.set_attr(JITFunction, "__call__", called)
         scope.set_attr(builder, "cast_impl", mended_cast(interpreter, builder.cast_impl))
         scope.set_attr(builder, "create_splat", mended_splat(interpreter))
+        scope.set_attr(builder, "create_dot", mended_dot(interpreter))
         scope.set_attr(builder, "options", replace(builder.options, sanitize_overflow=False))  # integers wrap around
         scope.set_attr(maths, "libdevice", library())
         for name, value in list(vars(maths).items()):
@@ -160,6 +162,20 @@ def mended_splat(interpreter: Any) -> Callable[..., Any]:
         return interpreter.TensorHandle(np.full(kind.shape, scalar.data.reshape(-1)[0], scalar.data.dtype), scalar.dtype.scalar)
 
     return splat
+
+
+def mended_dot(interpreter: Any) -> Callable[..., Any]:
+    """Halves are multiplied in float32, as devices do it; bfloat16 would be taken for integers."""
+
+    def numbers(x: Any) -> Any:
+        return x.data.view(BFLOAT16).astype(np.float32) if x.dtype.scalar == interpreter.tl.bfloat16 else x.data
+
+    def dot(a: Any, b: Any, total: Any, *_: Any) -> Any:
+        wide = total.data.dtype
+        found = np.matmul(numbers(a).astype(wide), numbers(b).astype(wide)) + total.data
+        return interpreter.TensorHandle(found, total.dtype.scalar)
+
+    return dot
 
 
 @cache

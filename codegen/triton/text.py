@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..expr import walk
+from ..expr import Expr, walk
 from ..nest import Nest, Total
 from . import ops
 from .body import PRODUCT, Scope, identifier
@@ -39,6 +39,7 @@ class Kernel:
     arguments: tuple[Argument, ...]
     grid: int
     warps: int
+    stages: int = 2  # of loops: how many rounds are under way at once
 
 
 Words = tuple[int | Argument, ...]  # of a table: integers as they are, and what stands for addresses and for numbers
@@ -73,14 +74,19 @@ def dtypes_of(nest: Nest) -> dict[str, str]:
 
 def arguments_of(nest: Nest) -> list[Argument]:
     """Buffers, in the order in which they appear, and numbers."""
+    return arguments(dtypes_of(nest), nest.expressions())
+
+
+def arguments(dtypes: dict[str, str], expressions: list[Expr]) -> list[Argument]:
+    """Buffers of these dtypes, and the numbers of expressions."""
     names: dict[str, str] = {}
-    for buffer in dtypes_of(nest):
+    for buffer in dtypes:
         name = identifier(buffer)
         while name in names.values():
             name += "_"
         names[buffer] = name
-    found = [Argument(names[b], f"*{TYPES[dtype]}", buffer=b) for b, dtype in dtypes_of(nest).items()]
-    numbers = {e.data: e.dtype for e in walk(nest.expressions()) if e.kind == "number"}
+    found = [Argument(names[b], f"*{TYPES[dtype]}", buffer=b) for b, dtype in dtypes.items()]
+    numbers = {e.data: e.dtype for e in walk(expressions) if e.kind == "number"}
     found += [Argument(f"number_{n}", "fp64" if numbers[n] == "float64" else "i64", number=n) for n in sorted(numbers)]
     return found
 

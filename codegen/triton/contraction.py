@@ -1,0 +1,81 @@
+"""Contractions: batches of matrices, each element the sum, over a depth, of products of two elements; and what follows.
+
+The two operands are expressions, so all that differs between a product of transposed matrices, one whose operand is scaled on
+the way, and a convolution is arithmetic of indices. `matmul.py` and `conv.py` make contractions of nodes, `product.py` prints
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...tracer.graph import Form
+from ..expr import Expr, Exprs
+from ..index import ZERO, Index, atom, constant, var
+from ..kernels import Launch
+from ..lower import Place, dtype_of
+from ..moved import Moved
+from ..nest import Nest, Stage, Store
+from ..steps import Domain
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """Of each batch: rows x cols elements, each a sum over `depth`."""
+
+    batches: int
+    rows: int
+    cols: int
+    depth: int
+    a: Expr  # of `batch`, the row and, as the column, the depth
+    b: Expr  # of `batch`, as the row the depth, and the column
+    nest: Nest  # what follows: of `batch`, rows and columns
+    what: str  # is computed, for people
+
+    @property
+    def dtype(self) -> str:
+        return self.a.dtype
+
+    @property
+    def outer(self) -> Domain:
+        return Domain(self.rows, self.depth)
+
+    @property
+    def inner(self) -> Domain:
+        return Domain(self.depth, self.cols)
+
+
+def batch_of(batches: int) -> Index:
+    return atom(var("batch", batches)) if batches > 1 else ZERO
+
+
+class Operands:
+    """The operands of a launch's node, at any place."""
+
+    def __init__(self, launch: Launch, forms: dict[str, Form], exprs: Exprs) -> None:
+        self.launch = launch
+        self.forms = forms
+        self.exprs = exprs
+
+    def at(self, name: str, place: Place) -> Expr:
+        """An element of an operand, which is in memory."""
+        buffer, offset, strides = self.launch.operands[name]
+        index = constant(offset)
+        for i, s in zip(place, strides, strict=True):
+            index = index + i * s
+        return self.exprs.load(buffer, index, (), dtype_of(self.forms[name]))
+
+
+def followed(nest: Nest, exprs: Exprs, rows: int, cols: int, row: Index, col: Index) -> Nest:
+    """What follows a product, in tiles of rows x cols: the nest's own row and column are indices of the tile's."""
+    domain, own = nest.domain, Domain(rows, cols)
+    moved = Moved(exprs, {domain.r: row, domain.c: col})
+    (stage,) = nest.stages
+    stores = []
+    for s in stage.stores:
+        expr, index = moved.expr(s.expr), moved.index(s.index)
+        for v, n in ((own.r, rows), (own.c, cols)):
+            if n == 1:  # it is 0, but tiles have more of them: they are masked
+                index = index + atom(v)
+        stores.append(Store(s.buffer, index, expr, s.dtype, s.late))
+    return replace(nest, domain=own, stages=[Stage(stores=stores)])
