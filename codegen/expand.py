@@ -36,13 +36,18 @@ class OpaqueError(Exception):
     """An op that cannot be expanded."""
 
 
-def expanded(graph: Graph, kept: Callable[[Node], bool]) -> Graph:
-    """The graph in primitive ops; nodes that are to be kept stay."""
+def nothing(node: Node) -> bool:
+    return False
+
+
+def expanded(graph: Graph, kept: Callable[[Node], bool], in_halves: Callable[[Node], bool] = nothing) -> Graph:
+    """The graph in primitive ops; nodes that are to be kept stay. Halves are converted for these, if they have no kernels in
+    halves."""
     nodes: list[Node] = []
     sketch = Sketch(dict(graph.forms), kept)
     for node in graph.nodes:
         if kept(node) or node.op.name in ADDED:
-            nodes += sketch.in_single(node)
+            nodes += [node] if in_halves(node) else sketch.in_single(node)
             continue
         if meaning_of(node.op) is None:
             nodes.append(node)
