@@ -31,6 +31,7 @@ class Arena:
     offsets: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     size: int = 0
+    lives: dict[str, tuple[int, int]] = field(default_factory=dict)  # the first and the last step of each
 
     def overlap(self, a: str, b: str) -> bool:
         """Whether two buffers share memory."""
@@ -59,6 +60,7 @@ def planned(lives: list[Life], heirs: frozenset[tuple[str, str]] = frozenset()) 
         placed.append((life, at, at + size))
         arena.offsets[life.name] = at
         arena.sizes[life.name] = size
+        arena.lives[life.name] = (life.first, life.last)
         arena.size = max(arena.size, at + size)
     return arena
 

@@ -16,7 +16,7 @@ from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Graph, Input, Node, Operand, Output, WriteBack
 from ..tracer.passes import equal, key
 from .bounds import guarded
-from .expand import CPU, SAME, expanded
+from .expand import CPU, SAME, expanded, nothing
 from .remember import Again
 
 REDUCTIONS = {"sum", "prod", "amax", "amin", "all", "any"}
@@ -33,10 +33,12 @@ class Prepared:
     outputs: list[tuple[Output, str]]  # with the value that its memory gets
     write_backs: list[tuple[WriteBack, str]]
     again: set[str]  # values that are there twice, so as not to be kept: where they are wanted, and not before
+    names: dict[str, str]  # what values of the graph are called here, if not as they are there
 
 
-def prepared(graph: Graph, kept: Callable[[Node], bool]) -> Prepared:
-    whole = expanded(graph, kept)
+def prepared(graph: Graph, kept: Callable[[Node], bool], in_halves: Callable[[Node], bool] = nothing) -> Prepared:
+    """`kept` are composites with kernels of their own; those `in_halves` have them for halves too."""
+    whole = expanded(graph, kept, in_halves)
     forms = dict(whole.forms)
     nodes: list[Node] = []
     names: dict[str, str] = {}
@@ -64,7 +66,7 @@ def prepared(graph: Graph, kept: Callable[[Node], bool]) -> Prepared:
     places = {name: i for i, node in enumerate(nodes) for name in node.results}
     writers = {w.input.name: places[v] for w, v in backs}
     again = Again(nodes, forms, wanted, writers)
-    return Prepared(graph.inputs, again.written(), forms, outputs, backs, again.made)
+    return Prepared(graph.inputs, again.written(), forms, outputs, backs, again.made, names)
 
 
 class Ends:

@@ -19,13 +19,16 @@ from .llvm.gemm import Gemm
 from .llvm.target import host
 from .measure import seconds
 from .native import Native
+from .roof import roof
 
 SHARES = re.compile(r"shares (\d+) bytes")
+BRIEF = 2e-7  # seconds: what is shorter cannot be told from the call itself
 STEP = re.compile(r"^(?P<value>[^=:]+?)(?: = (?P<op>\w+))?: (?:step (?P<step>\d+): )?(?P<reason>.*)$")
 
 
 def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
-    """Of a whole program. `llvm` and `assembly` add texts, once for each kernel that is not the same as one before."""
+    """Of a whole program. `llvm` and `assembly` add texts, once for each kernel that is not the same as one before; beside
+    LLVM's there is Triton's, which is what a GPU would be given for the same loops."""
     forms = native.prepared.forms
     times = seconds(native.build)
     made_by = {name: node for node in native.prepared.nodes for name in node.results}
@@ -33,10 +36,13 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
     known: dict[str, int] = {}  # texts of kernels, and the first step that has them
     kernels = []
     for launch, made, time in zip(native.launches, native.made, times, strict=True):
-        source = in_source(nodes_of(launch, made_by, backs))
+        source = in_source(nodes_of(launch, made_by, backs), forms)
         kernels.append({**facts(launch, made, forms, len(source["ops"])), **source, **speed(launch, forms, time)})
         if made is not None:
             kernels[-1].update(texts(made, known, llvm, assembly))
+            if "llvm" in kernels[-1] and launch.kind == "nest":
+                kernels[-1]["triton"] = for_gpus(launch, forms)
+        kernels[-1].update(share_of_roof(kernels[-1], forms))
     found: dict[str, Any] = {
         "target": str(host()),
         "from_disk": native.from_disk,
@@ -46,6 +52,8 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
         "memory": memory(native),
         "buffers": buffers(native),
         "decisions": [decision(words) for words in native.decisions],
+        "names": native.prepared.names,
+        "roof": {"copies": [list(c) for c in roof().copies], "flops": roof().flops},
     }
     if llvm:
         found["llvm"] = native.texts[-1]
@@ -136,10 +144,14 @@ def nodes_of(launch: Launch, made_by: dict[str, Node], backs: dict[str, str]) ->
     return sorted(found, key=lambda node: order.get(node, len(order)))
 
 
-def in_source(nodes: list[Node]) -> dict[str, Any]:
-    """Ops that compute, ops that only move elements or make constants, and the user's lines they come from."""
+def in_source(nodes: list[Node], forms: dict[str, Form]) -> dict[str, Any]:
+    """Ops that compute, ops that only move elements or make constants, and the user's lines they come from; what they make,
+    and the bytes that they would move if each of them ran by itself."""
     free = [node.op.kind in ("movement", "create") for node in nodes]
+    alone = [node for node, moves in zip(nodes, free, strict=True) if not moves]
     return {
+        "values": [name for node in nodes for name in node.results],
+        "op_by_op": sum(forms[name].nbytes for node in alone for name in (*dict.fromkeys(node.values()), *node.results)),
         "ops": [node.op.name for node, moves in zip(nodes, free, strict=True) if not moves],
         "free": [node.op.name for node, moves in zip(nodes, free, strict=True) if moves],
         "lines": list(dict.fromkeys(node.line for node in nodes if node.line)),
@@ -172,12 +184,34 @@ def texts(made: Made, known: dict[str, int], llvm: bool, assembly: bool) -> dict
     return found
 
 
+def for_gpus(launch: Launch, forms: dict[str, Form]) -> str:
+    """The loops of a kernel in Triton's language."""
+    from .triton.printer import printed
+
+    assert launch.nest is not None
+    return printed(launch.nest, {name: forms[name].size for name in launch.buffers}).source
+
+
+def share_of_roof(kernel: dict[str, Any], forms: dict[str, Form]) -> dict[str, Any]:
+    """The least time that a kernel could take here, what decides it, and how much of the measured time that is."""
+    if kernel["seconds"] is None or kernel["flops"] is None or kernel["seconds"] < BRIEF:
+        return {"least_seconds": None, "bound": None, "roofline": None}
+    double = any(forms[name].dtype.name == "float64" for name in kernel["values"])
+    least, bound = roof().least_seconds(kernel["bytes"], kernel["flops"], double)
+    return {"least_seconds": least, "bound": bound, "roofline": least / kernel["seconds"]}
+
+
 # ---- the whole
 
 
 def memory(native: Native) -> dict[str, Any]:
     arena = native.arena
+    lives = [
+        {"name": name, "offset": arena.offsets[name], "size": arena.sizes[name], "first": first, "last": last}
+        for name, (first, last) in arena.lives.items()
+    ]
     return {
+        "lives": lives,
         "bytes": arena.size,
         "together": sum(arena.sizes.values()),
         "buffers": len(arena.offsets),

@@ -6,27 +6,19 @@ how its segments run; what fell back, by its line and the reason. Where there is
 
 from __future__ import annotations
 
-import linecache
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from .advice import advise, listed
 from .explain_kernels import indented, kernels_in_words
 from .trace import Backward, Call, Constant, End, First, Number, Trace, Value
 
 if TYPE_CHECKING:
     from .compile import Compiled
 
-READS = ("a value is read", "memory is shown to NumPy")
-SHAPES = re.compile(r"^(\w+) is given a tensor of shape (\[.*?\]), and was given (\[.*?\])$")
-MANY_SHAPES = re.compile(r"(\w+) is given tensors of (\d+) shapes \((.*)\)$")
-NUMBERS = re.compile(r"^(\w+) is given the number (.+), and was given (.+)$")
-SETTINGS = re.compile(r"^(\w+) is given (\{.*\}), and was given (\{.*\})$")
-MANY_SETTINGS = re.compile(r"never agree: (\w+) is given (\{.*)$")
-READING = re.compile(r"[\w.\[\]]+\.(?:item|tolist|numpy|cpu)\(\)")
 MOST = 6  # of a kind are listed in the text; the dict has them all
 
 
@@ -128,7 +120,7 @@ def explain(compiled: Compiled, kernels: bool = False, llvm: bool = False, assem
         "fell_back": [{"reason": reason, "times": times} for reason, times in compiled.fell_back.most_common()],
         "seconds": {names[name]: max(value, 0.0) for name, value in compiled.seconds.items()},
     }  # fmt: skip
-    facts["advice"] = [*about_reads(facts), *about_shapes(facts, compiled), *about_numbers(facts), *about_settings(facts)]
+    facts["advice"] = advise(facts, compiled.budget)
     return Explanation(facts)
 
 
@@ -221,86 +213,6 @@ def scalars(trace: Trace) -> Iterator[dict[str, Any]]:
         for want in call.wants:
             if isinstance(want, Number):
                 yield {"place": want.place, "type": want.type.__name__, "op": call.op.name, "line": shown(call.line)}
-
-
-# ---- advice
-
-
-def about_reads(facts: dict[str, Any]) -> Iterator[str]:
-    """Values that are read inside: each read ends a segment."""
-    times: Counter[str] = Counter()
-    for path in facts["paths"]:
-        for line in {b["line"] for b in path["breaks"] if b["reason"] in READS}:
-            times[line] += path["replays"]
-    for line, n in times.items():
-        when = "each step" if n == facts["replays"] else f"in {n} of {facts['replays']} steps"
-        remedy = "read it every 50 steps, or return the tensor and read it outside"
-        yield f"{source(line)} at {line} ends the segment {when}: {remedy}"
-
-
-def source(line: str) -> str:
-    """What a line says: of one that reads a tensor, the part that does."""
-    file, _, number = line.rpartition(":")
-    text = linecache.getline(file, int(number)).strip()
-    found = READING.search(text)
-    return f"`{found.group() if found else text}`" if text else "what is read"
-
-
-def about_shapes(facts: dict[str, Any], compiled: Compiled) -> Iterator[str]:
-    """Shapes that keep changing, after the warm-up or in it."""
-    changes: dict[tuple[str, str], dict[str, None]] = {}
-    for d in facts["divergences"]:
-        match = SHAPES.match(d["reason"])
-        if match is not None:
-            op, now, then = match.groups()
-            changes.setdefault((op, f" at {d['line']}"), {}).update({then: None, now: None})
-    found = [(op + where, len(shapes), listed(shapes)) for (op, where), shapes in changes.items()]
-    match = MANY_SHAPES.search(facts["gave_up"] or facts["disagreement"] or "")
-    if match is not None and not found:
-        found = [(match[1], int(match[2]), match[3])]
-    for where, number, shapes in found:
-        if number > 2:
-            yield (
-                f"{where} is given tensors of {number} shapes ({shapes}), and each is recorded by itself: keep batches of one "
-                "size (`DataLoader(drop_last=True)`), pad to a few sizes, or allow for more recordings than "
-                f"budget={compiled.budget}"
-            )
-
-
-def about_numbers(facts: dict[str, Any]) -> Iterator[str]:
-    changes: dict[tuple[str, str], dict[str, None]] = {}
-    for d in facts["divergences"]:
-        match = NUMBERS.match(d["reason"])
-        if match is not None:
-            op, now, then = match.groups()
-            changes.setdefault((op, d["line"]), {}).update({then: None, now: None})
-    for (op, line), numbers in changes.items():
-        if len(numbers) > 2:
-            yield f"{op} at {line} is given other numbers each time ({listed(numbers)}): make it a tensor, `tensor(number)`"
-
-
-def about_settings(facts: dict[str, Any]) -> Iterator[str]:
-    """The bounds of slices, limits and the like, which are part of a recording."""
-    changes: dict[str, dict[str, None]] = {}
-    for d in facts["divergences"]:
-        match = SETTINGS.match(d["reason"])
-        if match is not None:
-            op, now, then = match.groups()
-            changes.setdefault(f"{op} at {d['line']}", {}).update({then: None, now: None})
-    found = [(where, listed(settings)) for where, settings in changes.items() if len(settings) > 2]
-    match = MANY_SETTINGS.search(facts["gave_up"] or facts["disagreement"] or "")
-    if match is not None and not found:
-        found = [(match[1], match[2])]
-    for where, settings in found:
-        yield (
-            f"{where} is given other settings each time ({settings}), and each is recorded by itself: give a tensor where the "
-            "function takes one (`x[i + arange(n)]` instead of `x[i : i + n]`, with a tensor i), or keep them the same"
-        )
-
-
-def listed(things: Iterable[str]) -> str:
-    things = list(things)
-    return ", ".join(things[:MOST]) + ", ..." * (len(things) > MOST)
 
 
 def disagreement(recordings: Iterable[Any]) -> str:

@@ -190,19 +190,25 @@ def check_ends(graph: Graph, defined: set[str]) -> None:
 
 def text(graph: Graph) -> str:
     """A function of the inputs and numbers that writes back and returns the outputs."""
+    return "".join(row + "\n" for row, _ in rows(graph))
+
+
+def rows(graph: Graph) -> list[tuple[str, Node | None]]:
+    """The lines of that function, with the node that a line is."""
     odd: list[Any] = []
     given = [f"    {x.name},  # {described(graph.forms[x.name])}" for x in graph.inputs]
     if graph.numbers:
         names = ", ".join(f"s{n.place}" for n in graph.numbers)
         given.append(f"    {names},  # {', '.join(n.type.__name__ for n in graph.numbers)}")
-    lines = ["def segment(", *given, "):"] if given else ["def segment():"]
+    found: list[tuple[str, Node | None]] = [
+        (x, None) for x in (["def segment(", *given, "):"] if given else ["def segment():"])
+    ]
     for node in graph.nodes:
         forms = ", ".join(described(graph.forms[name]) for name in node.results)
-        lines.append(f"    {statement(node, odd)}  # {forms}  {place(node)}")
-    lines += [f"    {w.input.name}[...] = {w.value}" for w in graph.write_backs]
+        found.append((f"    {statement(node, odd)}  # {forms}  {place(node)}", node))
+    found += [(f"    {w.input.name}[...] = {w.value}", None) for w in graph.write_backs]
     outputs = [shown(o, odd) for o in graph.outputs]
-    lines.append(f"    return ({', '.join(outputs)}{',' * (len(outputs) == 1)})")
-    return "\n".join(lines) + "\n"
+    return [*found, (f"    return ({', '.join(outputs)}{',' * (len(outputs) == 1)})", None)]
 
 
 def statement(node: Node, odd: list[Any]) -> str:
