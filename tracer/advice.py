@@ -84,7 +84,7 @@ RULES = [
     Rule(r"with requires_grad=", "give it tensors that always require a gradient, or never: `detach()` outside"),
     Rule("runs (?:with|without) gradients", "each way is recorded by itself: two functions, for training and for evaluation"),
     Rule("is given other tensors than in the recording$", "pass the tensor as an argument instead of replacing an attribute"),
-    Rule("comes where the recording has", "Python went another way, which is recorded too; `where` in the place of `if` has one"),
+    Rule("comes where the recording has", "Python went another way, which is recorded too: `where` instead of `if` has one"),
     Rule("^the function returns earlier$", "an early return is a path of its own; `where` instead of `if` has one path"),
     Rule("its recordings never agree", "something differs at each call: pass it as a tensor, or compile a smaller part"),
     # ---- calls that are not compiled
