@@ -29,8 +29,13 @@ def traffic(launch: Launch, forms: dict[str, Form]) -> tuple[dict[str, int], dic
     node, nest = launch.node, launch.nest
     if node is not None:
         for x in dict.fromkeys(node.values()):
-            buffer, offset, strides = launch.operands[x]
-            read.add_view(buffer, offset, forms[x].shape, strides)
+            if x in launch.operands:
+                buffer, offset, strides = launch.operands[x]
+                read.add_view(buffer, offset, forms[x].shape, strides)
+        for e in walk(launch.computed.values()):
+            if e.kind == "load":
+                buffer, index, _ = e.data
+                read.add(buffer, forms[buffer].size, index.low, index.high, index.key)
         if nest is None:
             for x in node.results:
                 written.add(x, forms[x].size, 0, forms[x].size - 1)

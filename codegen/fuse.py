@@ -12,20 +12,23 @@ Every decision is noted, with its reason, in `Schedule.decisions`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from ..tracer.functional import contiguous
 from ..tracer.graph import Form, GraphError, Node
 from .bounds import WITHIN, any_of, looked_at
 from .chance import drawable
-from .expr import HEAVY, Exprs, picked, walk
+from .expr import HEAVY, Expr, Exprs, picked, walk
 from .folds import written_out
-from .index import ZERO, Index, atom, unflattened, var
+from .index import ZERO, Index, Var, atom, unflattened, var
 from .lower import Place, lowerable, scattered, scatters
+from .on_load import Chains, light
 from .prepare import REDUCTIONS, Prepared
 from .reading import Reading
 from .steps import Domain, Member, Step, UnfusableError, View, along, turned
 
+PRODUCTS = ("matmul", "conv", "conv_input_grad", "conv_weight_grad")
 SMALL = 1 << 16  # elements of what is computed first if it can be
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
 MOST_OPS, MOST_LEAVES = 8, 4  # of an expression that is computed again by each reader
@@ -36,11 +39,12 @@ LONGEST = 64  # ops of an expression that has one reader
 class Schedule:
     """Places nodes: see the module's text."""
 
-    def __init__(self, graph: Prepared, special: Any) -> None:
+    def __init__(self, graph: Prepared, special: Any, on_load: bool = False) -> None:
         self.graph = graph
         self.forms = graph.forms
         self.exprs = Exprs()
         self.special = special  # which nodes have kernels of their own: special(node) -> a Domain for what may follow, or None
+        self.on_load = on_load  # whether products may compute what they read while they read it
         self.steps: list[Step] = []
         self.home: dict[str, int] = {x.name: -1 for x in graph.inputs}  # of values in memory: the step that makes them
         self.maker: dict[str, tuple[Node, int]] = {}
@@ -70,19 +74,16 @@ class Schedule:
 
     def operands(self) -> set[str]:
         """Values that what is not loops reads, if only as views of them."""
-        maker = {name: node for node in self.graph.nodes for name in node.results}
-        found: set[str] = set()
+        chains = Chains(self.graph.nodes, self.forms, self.fusable)
+        found: Counter[str] = Counter()
+        computed: set[str] = set()
         for node in self.graph.nodes:
             if not self.fusable(node):
-                for x in node.values():
-                    while (
-                        x in maker and maker[x].op.kind == "movement" and lowerable(maker[x], self.forms) and maker[x].values()
-                    ):
-                        if len(maker[x].values()) != 1:
-                            break
-                        x = maker[x].values()[0]
-                    found.add(x)
-        return found
+                computing = self.on_load and node.op.name in PRODUCTS
+                ends = {chains.end(x, computing) for x in node.values()}
+                computed |= {x for x in ends if computing and chains.follows_from_input(x)}
+                found.update(ends)
+        return {x for x, readers in found.items() if x not in computed or readers > 1}
 
     def fusable(self, node: Node) -> bool:
         if written_out(node, self.forms) or drawable(node, self.forms):
@@ -265,7 +266,7 @@ class Schedule:
             for e in walk([m.expr] if m.expr is not None else []):
                 if e.kind == "load" and e.data[0] == target and e.data[1] != address:
                     return False
-        return step.node is None or target not in step.node.values()
+        return target not in step.operands
 
     # ---- reductions
 
@@ -392,7 +393,12 @@ class Schedule:
         for x in node.values():
             self.reachable(x, node)
         step = Step(len(self.steps), None, node)
-        step.views = {x: self.in_place(x) for x in dict.fromkeys(node.values())}
+        for x in dict.fromkeys(node.values()):
+            view = self.strided(x)
+            if view is None:
+                step.computed[x] = self.elements(x)
+            else:
+                step.views[x] = view
         step.domain = self.special(node, self)
         step.decided = True
         self.steps.append(step)
@@ -405,6 +411,7 @@ class Schedule:
         for x in node.values():
             for leaf in [x] if x not in self.transparent else self.leaves(self.maker[x][0]):
                 step.reads.add(leaf)
+                step.operands.add(leaf)
                 if self.home.get(leaf) == -1:
                     self.readers[leaf] = max(self.readers.get(leaf, -1), step.number)
         self.note(", ".join(node.results), node, f"step {step.number}: a kernel of its own")
@@ -426,22 +433,22 @@ class Schedule:
         self.strides[name] = tuple(steps)
 
     def reachable(self, x: str, node: Node) -> None:
-        """An operand has to be in memory, if only as a view of something that is."""
-        if x in self.transparent and self.strided(x) is None:
+        """An operand has to be in memory, if only as a view of something that is, or computed while it is read."""
+        if x not in self.transparent or self.strided(x) is not None:
+            return
+        computing = self.on_load and node.op.name in PRODUCTS and self.special(node, self) is not None
+        if not (computing and light(self.elements(x), self.forms[x].size, self.forms)):
             self.materialise(x, f"{node.op.name} reads it")
 
-    def in_place(self, x: str) -> View:
-        found = self.strided(x)
-        assert found is not None, f"{x} is not in memory"
-        return found
+    def elements(self, x: str) -> Expr:
+        """What a value is at any place: an expression of d0, d1 and so on."""
+        return Reading(self, None).get(x, anywhere(self.forms[x].shape), ())
 
     def strided(self, x: str) -> View | None:
         """A value as a buffer, an offset and strides; None if it is no plain view of one."""
-        shape = self.forms[x].shape
-        variables = [var(f"d{i}", n) for i, n in enumerate(shape)]
-        place = tuple(atom(v) if v.size != 1 else ZERO for v in variables)
+        variables = variables_of(self.forms[x].shape)
         try:
-            found = Reading(self, None).get(x, place, ())
+            found = self.elements(x)
         except UnfusableError:
             return None
         if found.kind != "load" or found.data[2]:
@@ -478,6 +485,15 @@ class Schedule:
                 n *= max(size, 1)
             self.strides[name] = tuple(reversed(steps))
         return self.strides[name]
+
+
+def variables_of(shape: tuple[int, ...]) -> list[Var]:
+    return [var(f"d{i}", n) for i, n in enumerate(shape)]
+
+
+def anywhere(shape: tuple[int, ...]) -> Place:
+    """A place whose coordinates are variables."""
+    return tuple(atom(v) if v.size != 1 else ZERO for v in variables_of(shape))
 
 
 def in_elements(form: Form) -> tuple[int, ...]:

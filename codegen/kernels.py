@@ -9,14 +9,14 @@ from typing import Any
 from ..tracer.graph import Node
 from .expr import Expr, walk
 from .folds import POOLS, WINDOW
-from .fuse import Schedule
+from .fuse import PRODUCTS, Schedule
 from .index import Index, Picked, Var
 from .lower import dtype_of
 from .nest import Nest, choose_rows, nest_of
 from .prepare import Prepared
 from .steps import Domain, Step
 
-CONVOLUTIONS = ("conv", "conv_input_grad", "conv_weight_grad")
+CONVOLUTIONS = PRODUCTS[1:]
 ATTENTION = ("attention", "attention_backward")
 
 
@@ -31,20 +31,33 @@ class Launch:
     buffers: list[str]
     numbers: list[int]
     operands: dict[str, tuple[str, int, tuple[int, ...]]] = field(default_factory=dict)  # as buffer, offset, strides
+    computed: dict[str, Expr] = field(default_factory=dict)  # operands that are computed while they are read, of d0, d1, ...
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     check: str = ""  # the buffer that says whether the program has to stop here
 
 
 def contraction(node: Node, schedule: Schedule) -> Domain | None:
-    """The domain of what may follow a product; None for what is no product that there is a kernel for."""
+    """The domain of what may follow a product; None for what is no product that native code has a kernel for."""
+    found = product_domain(node, schedule)
+    if found is None or node.op.name == "matmul":
+        return found
+    if node.op.name == "conv_weight_grad":
+        pull = schedule.strided(node.operands[1])
+        if pull is None or pull[2][-1] != 1:
+            return None
+    return None if any(schedule.forms[x].itemsize == 2 for x in node.values()) else found
+
+
+def product_domain(node: Node, schedule: Schedule) -> Domain | None:
+    """The domain of what may follow a product; None for what is no product of floats."""
     name, forms = node.op.name, schedule.forms
-    if name not in ("matmul", *CONVOLUTIONS) or not all(isinstance(x, str) for x in node.operands):
+    if name not in PRODUCTS or not all(isinstance(x, str) for x in node.operands):
         return None
     kinds = {dtype_of(forms[x]) for x in node.operands}
     if any(forms[x].ndim < 2 for x in node.operands) or not kinds <= {"float32", "float64", "float16", "bfloat16"}:
         return None
-    if len(kinds) > 1 or (name != "matmul" and kinds & {"float16", "bfloat16"}):
+    if len(kinds) > 1:
         return None
     shape = forms[node.results[0]].shape
     if 0 in shape or any(0 in forms[x].shape for x in node.operands):
@@ -52,9 +65,6 @@ def contraction(node: Node, schedule: Schedule) -> Domain | None:
     if name == "matmul":
         return Domain(math.prod(shape[:-1]), shape[-1])
     if name == "conv_weight_grad":
-        pull = schedule.strided(node.operands[1])
-        if pull is None or pull[2][-1] != 1:
-            return None
         return Domain(shape[0], math.prod(shape[1:]))
     return Domain(shape[0] * shape[1], math.prod(shape[2:]))
 
@@ -66,8 +76,9 @@ def kept(node: Node) -> bool:
     return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 
-def scheduled(graph: Prepared) -> Schedule:
-    schedule = Schedule(graph, contraction)
+def scheduled(graph: Prepared, gpu: bool = False) -> Schedule:
+    """The steps of a graph. Kernels for GPUs take all products of floats, and compute what they read while they read it."""
+    schedule = Schedule(graph, product_domain, on_load=True) if gpu else Schedule(graph, contraction)
     schedule.run()
     return schedule
 
@@ -99,11 +110,13 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         kind = "product" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
         operands = step.views
         buffers = list(dict.fromkeys(b for b, _, _ in operands.values()))
-        found = Launch(step, kind, node, nest, buffers, [], operands)
+        computed = list(step.computed.values())
+        buffers = list(dict.fromkeys([*buffers, *[e.data[0] for e in walk(computed) if e.kind == "load"]]))
+        found = Launch(step, kind, node, nest, buffers, [], operands, step.computed)
         found.reads = set(buffers)
         if nest is not None:
             found.buffers = list(dict.fromkeys([*buffers, *nest.buffers()]))
-            found.numbers = numbers_of(nest)
+            found.numbers = sorted({*numbers_of(nest), *[e.data for e in walk(computed) if e.kind == "number"]})
             found.reads |= {e.data[0] for e in nest.loads()}
         else:
             found.buffers += [x for x in node.results if x not in buffers]
@@ -126,7 +139,7 @@ def heirs(launch: Launch) -> list[tuple[str, str]]:
     nest = launch.nest
     if nest is None or nest.scatters:
         return []
-    operands = {view[0] for view in launch.operands.values()}
+    operands = {view[0] for view in launch.operands.values()}.union(*[e.reads for e in launch.computed.values()])
     found = []
     for i, stage in enumerate(nest.stages):
         for s in stage.stores:

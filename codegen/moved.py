@@ -12,11 +12,12 @@ from .lower import converted
 
 
 class Moved:
-    """Makes expressions anew, with indices in the place of variables."""
+    """Makes expressions anew, with indices in the place of variables. Beyond a guard, if there is one, nothing is loaded."""
 
-    def __init__(self, exprs: Exprs, places: dict[Var, Index]) -> None:
+    def __init__(self, exprs: Exprs, places: dict[Var, Index], guard: Guard = ()) -> None:
         self.exprs = exprs
         self.places = places
+        self.everywhere = guard
         self.known: dict[Expr, Expr] = {}
 
     def expr(self, e: Expr) -> Expr:
@@ -46,7 +47,7 @@ class Moved:
         exprs = self.exprs
         if e.kind == "load":
             buffer, index, inside = e.data
-            guard = self.guard(inside)
+            guard = (*self.guard(inside), *self.everywhere)
             if never(guard):
                 return exprs.const(converted(0, e.dtype), e.dtype)
             return exprs.load(buffer, self.index(index), within(guard), e.dtype)

@@ -103,6 +103,8 @@ class Step:
     cache: dict[Any, Expr] = field(default_factory=dict)
     writes: set[str] = field(default_factory=set)  # inputs whose memory is written
     views: dict[str, View] = field(default_factory=dict)  # of a node's operands: where they are
+    computed: dict[str, Expr] = field(default_factory=dict)  # of operands that are computed while they are read: what they are
+    operands: set[str] = field(default_factory=set)  # the values in memory that a node reads
     check: str = ""  # the value that says whether the program has to stop here
 
     @property

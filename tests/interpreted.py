@@ -9,7 +9,6 @@ import numpy as np
 from tapejit.codegen.kernels import Launch, kept, launches, scheduled
 from tapejit.codegen.prepare import prepared
 from tapejit.codegen.recipe import shown
-from tapejit.codegen.triton.body import PRODUCT
 from tapejit.codegen.triton.matmul import printed_product
 from tapejit.codegen.triton.printer import printed
 from tapejit.codegen.triton.run import run
@@ -27,14 +26,17 @@ class Interpreted:
     def __init__(self, graph: Graph, deterministic: bool = False) -> None:
         self.graph = graph
         self.work = prepared(graph, kept)
-        self.schedule = scheduled(self.work)
+        self.schedule = scheduled(self.work, gpu=True)
         self.launches = launches(self.schedule)
         forms = self.work.forms
         sizes = {x: form.size for x, form in forms.items()}
-        self.products = [printed_product(x, forms) if x.kind == "product" else None for x in self.launches]
         self.kernels: list[Printed | None] = [
-            product or (None if x.nest is None else printed(x.nest, sizes, deterministic))
-            for x, product in zip(self.launches, self.products, strict=True)
+            printed_product(x, forms)
+            if x.kind == "product"
+            else None
+            if x.nest is None
+            else printed(x.nest, sizes, deterministic)
+            for x in self.launches
         ]
 
     def run(self, arrays: list[Any], scalars: list[Any]) -> None:
@@ -46,14 +48,14 @@ class Interpreted:
                 form = self.graph.forms[o.value]
                 memory[value] = copied(np.zeros(form.shape, form.dtype), form)
         numbers = dict(enumerate(scalars))
-        for launch, product, kernel in zip(self.launches, self.products, self.kernels, strict=True):
+        for launch, kernel in zip(self.launches, self.kernels, strict=True):
             for name in launch.buffers:
                 if name not in memory:
                     memory[name] = np.full(forms[name].shape, 77).astype(forms[name].dtype)
-            if launch.node is not None and product is None:
-                self.called(launch, memory, scalars)
             if kernel is not None:
                 run(kernel, memory, numbers)
+            else:
+                self.called(launch, memory, scalars)
         for o, value in work.outputs:
             view = memory[value]
             for op, attrs, index in o.chain:
@@ -62,7 +64,7 @@ class Interpreted:
             arrays[o.slot] = view
 
     def called(self, launch: Launch, memory: dict[str, Any], scalars: list[Any]) -> None:
-        """An op that is not loops; its result is where its epilogue reads it, or in its buffers."""
+        """An op that has no kernel; its results are in its buffers."""
         node = launch.node
         assert node is not None
         given = [
@@ -74,9 +76,6 @@ class Interpreted:
             for x in node.operands
         ]
         found = run_op(node.op, tuple(given), node.attrs)
-        if launch.nest is not None:
-            memory[PRODUCT] = np.ascontiguousarray(found)
-            return
         for name, value in zip(node.results, found if isinstance(found, tuple) else (found,), strict=True):
             self.view(memory, name, name, 0, self.schedule.layout(name))[...] = value
 

@@ -34,11 +34,20 @@ def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy's, about infinities
         yield found
-    assert found.runs and any(x for p in found.programs for x in p.products)
+    assert found.runs and any(x.kind == "product" for p in found.programs for x in p.launches)
 
 
 def tensor(*shape: int) -> Any:
     return tj.from_numpy(values(shape))
+
+
+def products(function: Any) -> list[Any]:
+    """The launches of products of a function, and what is printed of them."""
+    found = [interpreted.Interpreted(g) for g in shadow.recorded(function)]
+    return [(x, k) for p in found for x, k in zip(p.launches, p.kernels, strict=True) if x.kind == "product"]
+
+
+# ---- values
 
 
 def test_shapes(seen: Any) -> None:
@@ -46,6 +55,73 @@ def test_shapes(seen: Any) -> None:
     run(lambda: [a @ b for a, b in given])
 
 
+@pytest.mark.parametrize("dtype", [tj.float64, tj.float16, tj.bfloat16], ids=str)
+def test_dtypes(seen: Any, dtype: Any) -> None:
+    given = [(tensor(m, k).to(dtype), tensor(n, k).to(dtype), tensor(n).to(dtype)) for m, n, k in SIZES[1::2]]
+    run(lambda: [(a @ b.t(), F.gelu(F.linear(a, b, bias))) for a, b, bias in given])
+
+
+def test_transposed_and_strided(seen: Any) -> None:
+    a, b, c = tensor(40, 33), tensor(33, 70), tensor(80, 66)
+
+    def function() -> Any:
+        found = [a @ b, b.t() @ a.t(), (b.t() @ a.t()).t() @ b.t(), c[::2, ::2] @ b, a.flip(1) @ b, a[:1].expand(5, 33) @ b]
+        return [*found, c[1:41, 5:38] @ b[:, ::3], a[:, :1] @ b[:1], b.t().contiguous().t() @ a.t()[:1].expand(70, 40)]
+
+    run(function)
+
+
+def test_batches(seen: Any) -> None:
+    """Rows of a batch are rows of one matrix where all are multiplied by the same; operands may be broadcast."""
+    a, b, w = tensor(2, 3, 17, 20), tensor(2, 3, 20, 33), tensor(20, 33)
+    heads = tensor(2, 9, 4, 8)
+
+    def function() -> Any:
+        found = [a @ b, a @ w, a.transpose(1, 2) @ w, a[:, :1] @ b, a @ b[:1], a[0, 0] @ b, a @ b[0, 0], a[:0] @ b[:0]]
+        q = heads.transpose(1, 2)
+        return [*found, q @ q.transpose(-1, -2), b.transpose(-1, -2) @ a.transpose(-1, -2), a @ w[None, None]]
+
+    run(function)
+
+
 def test_what_follows_is_part_of_the_kernel(seen: Any) -> None:
     x, w, bias, rest = tensor(33, 40), tensor(70, 40), tensor(70), tensor(33, 70)
     run(lambda: F.dropout(F.gelu(F.linear(x, w, bias)), 0.3) + rest)
+
+
+def test_what_a_product_reads_is_not_overwritten_by_what_follows(seen: Any) -> None:
+    """Not even if it is read as a view of something else."""
+    a, w = tensor(70, 70), tensor(70, 70)
+    run(lambda: w.mul_(0.5).add_(0.01 * (a @ w.t())))
+
+
+CONVOLUTIONS = [
+    ((2, 3, 11), (4, 3, 3), {}),
+    ((2, 4, 9, 10), (6, 4, 3, 2), {"stride": 2, "padding": 1}),
+    ((1, 4, 8, 9), (6, 2, 3, 3), {"groups": 2, "dilation": 2, "padding": (3, 2)}),
+    ((3, 5, 7, 7), (20, 5, 1, 1), {}),
+    ((2, 3, 8, 8), (3, 1, 3, 3), {"groups": 3, "stride": (3, 1)}),
+    ((1, 2, 5, 6, 4), (3, 2, 2, 3, 1), {"stride": (1, 2, 1), "padding": (0, 1, 0)}),
+]
+
+
+def convolved(dtype: Any) -> Any:
+    functions = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}
+    given = [
+        (tensor(*x).to(dtype).requires_grad_(), tensor(*w).to(dtype).requires_grad_(), tensor(w[0]).to(dtype), settings)
+        for x, w, settings in CONVOLUTIONS
+    ]
+
+    def function() -> Any:
+        found = []
+        for x, w, bias, settings in given:
+            y = F.relu(functions[x.ndim](x, w, bias, **settings))
+            found += [y, tj.autograd.grad((y * y.detach()).float().sum(), [x, w])]
+        return found
+
+    return function
+
+
+@pytest.mark.parametrize("dtype", [tj.float32, tj.float64, tj.float16, tj.bfloat16], ids=str)
+def test_convolutions_and_their_gradients(seen: Any, dtype: Any) -> None:
+    run(convolved(dtype))

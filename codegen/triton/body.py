@@ -220,13 +220,15 @@ class Body:
 
     def index(self, index: Index, column: str = "") -> str:
         """An index, at the columns or at others."""
-        parts = []
+        groups: dict[tuple[bool, bool], list[str]] = {}
         for a, n in index.terms:
             part = column if column and a is self.domain.c else self.atom(a)
-            parts.append(part if n == 1 else f"{part} * {ops.literal(n)}")
-        if index.const or not parts:
-            parts.append(ops.literal(index.const))
-        return " + ".join(parts)
+            text = part if n == 1 else f"{part} * {ops.literal(n)}"
+            groups.setdefault(self.index_depends([Index(((a, n),))]), []).append(text)
+        if index.const or not groups:
+            groups.setdefault(next(iter(groups), (False, False)), []).append(ops.literal(index.const))
+        sums = [" + ".join(parts) for parts in groups.values()]  # each of one axis, before there are blocks of two
+        return " + ".join(f"({x})" if " + " in x and len(sums) > 1 else x for x in sums)
 
     def atom(self, a: Var | Quotient | Remainder | Picked) -> str:
         if isinstance(a, Var):
@@ -234,7 +236,8 @@ class Body:
         if isinstance(a, Picked):
             return self.value(a.expr)
         inner = self.index(a.index)
-        return f"(({inner}) {'//' if isinstance(a, Quotient) else '%'} {a.n})"
+        within = f"({inner})" if " + " in inner or " * " in inner else inner
+        return f"({within} {'//' if isinstance(a, Quotient) else '%'} {a.n})"
 
     def inside(self, guard: Guard) -> str:
         """Whether indices are within their bounds."""

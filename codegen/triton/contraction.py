@@ -10,13 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...tracer.graph import Form
-from ..expr import Expr, Exprs
+from ..expr import Expr, Exprs, Guard, never, walk, within
+from ..fuse import variables_of
 from ..index import ZERO, Index, atom, constant, var
 from ..kernels import Launch
 from ..lower import Place, dtype_of
 from ..moved import Moved
 from ..nest import Nest, Stage, Store
 from ..steps import Domain
+from .ops import HALVES
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,14 @@ def batch_of(batches: int) -> Index:
     return atom(var("batch", batches)) if batches > 1 else ZERO
 
 
+def in_halves(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Two operands without the conversion from halves, if both have it: matrix units multiply halves, and add up in float32."""
+    if all(e.kind == "op" and e.data[0] == "cast" and e.dtype == "float32" and e.args[0].dtype in HALVES for e in (a, b)):
+        (x,), (y,) = a.args, b.args
+        return (x, y) if x.dtype == y.dtype else (a, b)
+    return a, b
+
+
 class Operands:
     """The operands of a launch's node, at any place."""
 
@@ -57,13 +67,21 @@ class Operands:
         self.forms = forms
         self.exprs = exprs
 
-    def at(self, name: str, place: Place) -> Expr:
-        """An element of an operand, which is in memory."""
+    def at(self, name: str, place: Place, guard: Guard = ()) -> Expr:
+        """An element of an operand: in memory, or computed while it is read; 0 where a guard does not hold."""
+        guard = within(guard)
+        if name in self.launch.computed:
+            places = dict(zip(variables_of(self.forms[name].shape), place, strict=True))
+            found = Moved(self.exprs, places, guard).expr(self.launch.computed[name])
+            if not guard or all(e.kind == "load" or (e.kind == "op" and e.data[0] == "cast") for e in walk([found])):
+                return found
+            return self.exprs.where(self.exprs.inside(guard), found, self.exprs.const(0.0, found.dtype))
         buffer, offset, strides = self.launch.operands[name]
         index = constant(offset)
         for i, s in zip(place, strides, strict=True):
             index = index + i * s
-        return self.exprs.load(buffer, index, (), dtype_of(self.forms[name]))
+        dtype = dtype_of(self.forms[name])
+        return self.exprs.const(0.0, dtype) if never(guard) else self.exprs.load(buffer, index, guard, dtype)
 
 
 def followed(nest: Nest, exprs: Exprs, rows: int, cols: int, row: Index, col: Index) -> Nest:

@@ -14,25 +14,24 @@ from ..kernels import Launch
 from ..lower import broadcast
 from ..steps import Domain
 from .blocks import Config, configs
-from .contraction import Contraction, Operands, batch_of, followed
+from .contraction import Contraction, Operands, batch_of, followed, in_halves
+from .conv import conv_of
 from .product import Product
 from .text import Printed
 
 
 def printed_product(
     launch: Launch, forms: dict[str, Form], target: str = "sm_90", precision: str = "ieee", config: Config | None = None
-) -> Printed | None:
-    """The kernels of a launch of kind "product"; None if there are none for it. Without a configuration it is the table's
-    first for the target; `precision` is that of float32: "ieee", or "tf32" where it may be less."""
+) -> Printed:
+    """The kernels of a launch of kind "product". Without a configuration it is the table's first for the target; `precision` is
+    that of float32: "ieee", or "tf32" where it may be less."""
     work = contraction_of(launch, forms)
-    if work is None:
-        return None
     return Product(work, config or configs(work, target, precision)[0], precision).printed()
 
 
-def contraction_of(launch: Launch, forms: dict[str, Form]) -> Contraction | None:
+def contraction_of(launch: Launch, forms: dict[str, Form]) -> Contraction:
     assert launch.node is not None and launch.nest is not None
-    return matmul_of(launch, launch.node, forms) if launch.node.op.name == "matmul" else None
+    return (matmul_of if launch.node.op.name == "matmul" else conv_of)(launch, launch.node, forms)
 
 
 def matmul_of(launch: Launch, node: Node, forms: dict[str, Form]) -> Contraction:
@@ -50,6 +49,7 @@ def matmul_of(launch: Launch, node: Node, forms: dict[str, Form]) -> Contraction
     row = unflattened(outer.row, shape[:-1]) if batches == 1 else (*which, outer.row)
     first = operands.at(a, broadcast((*row, outer.col), left))
     second = operands.at(b, broadcast((*which, inner.row, inner.col), right))
+    first, second = in_halves(first, second)
     own = Domain(rows, cols)
     nest = followed(launch.nest, exprs, rows, cols, number * rows + own.row, own.col if cols > 1 else ZERO)
     sizes = f"{batches} x " if batches > 1 else ""

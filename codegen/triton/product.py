@@ -121,8 +121,8 @@ class Writer:
     def body(self, nest: Nest, rows: int, cols: int) -> Body:
         domain = nest.domain
         found = Body(nest, Tile("tiles", domain.rows, domain.cols, rows, cols, False, True), self.names)
-        found.taken |= self.taken
-        self.taken = found.taken = found.taken | self.taken
+        self.taken |= found.taken
+        found.taken = self.taken
         found.counts = self.counts
         return found
 
@@ -149,13 +149,12 @@ class Writer:
         self.define(scope, "c", f"(block_n * {config.block_n} + tl.arange(0, {config.block_n}))[None, :]")
         if self.after.draws_in_fours() or self.b.draws_in_fours():
             self.define(scope, "fours", f"(block_n * {config.block_n} + tl.arange(0, {config.block_n // 4}) * 4)[None, :]")
-        for axis, name, size, block in (
-            ("r", "in_rows", work.rows, config.block_m),
-            ("c", "in_cols", work.cols, config.block_n),
-        ):
-            if size % block:
-                scope.add(f"{name} = {axis} < {size}")
-                self.masks[axis] = name
+        if work.rows % config.block_m:
+            scope.add(f"in_rows = r < {work.rows}")
+            self.masks["r"] = "in_rows"
+        if work.cols % config.block_n:
+            scope.add(f"in_cols = c < {work.cols}")
+            self.masks["c"] = "in_cols"
 
     def tile(self, tile: str, down: int, across: int) -> None:
         """Some rows of tiles together, column after column, so that what they read stays in the cache."""

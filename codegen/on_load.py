@@ -1,0 +1,74 @@
+"""Operands that products compute while they read them, so that they are never in memory: only for targets that ask for it.
+
+A product reads each element of an operand several times, once for each tile, so what is computed there has to be light. Halves
+that are widened are, and are fewer bytes as well. So is a short chain of an input, if nobody else wants it: to put it into
+memory would take a kernel of its own. What steps make is better computed once, where it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..tracer.graph import Form, Node
+from .expr import HEAVY, Expr, walk
+from .lower import lowerable
+
+MOST_OPS = 8  # of what is computed while it is read
+WIDENED = (2, 4)  # bytes of halves, and of what they become
+
+
+def widens(node: Node, forms: dict[str, Form]) -> bool:
+    """Whether a node makes halves longer."""
+    if node.op.name != "cast":
+        return False
+    before, after = forms[node.operands[0]], forms[node.results[0]]
+    return after.dtype.kind == "f" and before.dtype.kind in "fV" and (before.itemsize, after.itemsize) == WIDENED
+
+
+class Chains:
+    """What lies between a value and those in memory."""
+
+    def __init__(self, nodes: list[Node], forms: dict[str, Form], fusable: Callable[[Node], bool]) -> None:
+        self.forms = forms
+        self.fusable = fusable
+        self.maker = {name: node for node in nodes for name in node.results}
+        self.readers: dict[str, list[Node]] = {}
+        for node in nodes:
+            for name in node.values():
+                self.readers.setdefault(name, []).append(node)
+
+    def end(self, x: str, widening: bool) -> str:
+        """The value that an operand is a view of, or that it is widened from."""
+        while x in self.maker:
+            node = self.maker[x]
+            moves = node.op.kind == "movement" and lowerable(node, self.forms)
+            if not (moves or (widening and widens(node, self.forms))) or len(node.values()) != 1:
+                break
+            x = node.values()[0]
+        return x
+
+    def follows_from_input(self, x: str) -> bool:
+        """Whether a value is a few light ops of one input, and has one reader."""
+        size, ops, large, stack = self.forms[x].size, 0, set(), [x]
+        while stack:
+            name = stack.pop()
+            node = self.maker.get(name)
+            if node is None or node.op.name == "constant":
+                if 2 * self.forms[name].size > size:
+                    large.add(name)
+                continue
+            if len(self.readers.get(name, [])) != 1 or node.op.kind not in ("pointwise", "movement") or node.op.name in HEAVY:
+                return False
+            if not self.fusable(node):
+                return False
+            ops += node.op.kind == "pointwise"
+            stack += node.values()
+        return 0 < ops <= MOST_OPS and len(large) == 1 and self.forms[large.pop()].nbytes <= 2 * self.forms[x].nbytes
+
+
+def light(e: Expr, size: int, forms: dict[str, Form]) -> bool:
+    """Whether an operand of so many elements can be computed while it is read."""
+    parts = walk([e])
+    ops = [x.data[0] for x in parts if x.kind == "op"]
+    loads = {x.data[:2] for x in parts if x.kind == "load" and 2 * forms[x.data[0]].size > size}
+    return len(ops) <= MOST_OPS and not HEAVY.intersection(ops) and len(loads) <= 1 and not e.totals
