@@ -4,6 +4,7 @@
     tapejit bench script.py:step [--rounds 10] [--json FILE]
     tapejit bench [NAME ...] [--peers torch,compile,jax] [--json FILE] [--plot FILE.png]
     tapejit demo [--steps 400]
+    tapejit ops
 
 What cannot be done is told in one sentence on standard error, and the exit code is not zero.
 """
@@ -19,12 +20,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import cli_bench, cli_demo, cli_run
+from . import cli_bench, cli_demo, cli_ops, cli_run
 from .cli_files import RefusalError, check_writable
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OWN = re.compile(r"\.py(:|$)")  # a script, and not the name of a workload
-COMMANDS = ("run", "bench", "demo")
+COMMANDS = ("run", "bench", "demo", "ops")
 DEMO_STEPS = 400
 
 
@@ -54,6 +55,9 @@ def command(name: str, rest: list[str]) -> int:
         return cli_run.run(rest[0], rest[1:])
     if name == "demo":
         return demo(rest)
+    if name == "ops":
+        print(cli_ops.page(), end="")
+        return 0
     if name == "bench":
         return bench_own(rest) if any(OWN.search(x) for x in rest if not x.startswith("-")) else bench_steps(rest)
     raise RefusalError(f"there is no command {name!r}; there are: {', '.join(COMMANDS)}")
