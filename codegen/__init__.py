@@ -1,4 +1,4 @@
-"""From recorded graphs to fused kernels: loops, fusion, a memory plan, and native code."""
+"""From recorded graphs to fused kernels: loops, fusion, a memory plan, and code for CPUs and GPUs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,36 @@ from typing import Any
 
 from ..tracer.functional import graph_of
 from ..tracer.generators import GENERATORS
-from ..tracer.passes import optimised
+from ..tracer.graph import GraphError
+from ..tracer.passes import dead_code, optimised
 from ..tracer.program import Program
 from ..tracer.trace import Trace
+from .place import Placed, placed
 
 
 def llvm(trace: Trace, start: int, stop: int, keep: frozenset[int], plain: Program) -> Any:
     """The native program of some entries, for this machine's CPU; `plain` runs where it cannot."""
     from .native import native  # llvmlite takes a while to import
 
-    return native(optimised(graph_of(trace, start, stop, keep)), len(trace.roots), plain)
+    found = settled(trace, start, stop, keep)
+    if found.where.type != "cpu":
+        raise GraphError(f"its tensors are on {found.where}, and native code is for the CPU")
+    return native(optimised(found.graph), len(trace.roots), plain)
+
+
+def triton(trace: Trace, start: int, stop: int, keep: frozenset[int], plain: Program) -> Any:
+    """The same for a GPU."""
+    from .triton.program import on_gpu
+
+    found = settled(trace, start, stop, keep)
+    if found.where.type == "cpu":
+        raise GraphError("its tensors are on the CPU, and Triton's kernels are for GPUs")
+    return on_gpu(Placed(optimised(found.graph), found.where), len(trace.roots), plain)
+
+
+def settled(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Placed:
+    return placed(dead_code(graph_of(trace, start, stop, keep)))
 
 
 GENERATORS["llvm"] = llvm
+GENERATORS["triton"] = triton

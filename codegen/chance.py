@@ -13,7 +13,7 @@ DRAWN = ("random_uniform", "random_normal", "random_integers", "random_mask")
 
 def drawable(node: Node, forms: dict[str, Form]) -> bool:
     """Whether random numbers are made element by element."""
-    return node.op.name in DRAWN and all(forms[x].on_cpu and forms[x].size > 0 for x in node.results)
+    return node.op.name in DRAWN and all(forms[x].size > 0 for x in node.results)
 
 
 @define(*DRAWN)

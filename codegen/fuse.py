@@ -505,7 +505,7 @@ def in_elements(form: Form) -> tuple[int, ...]:
 
 def reducible(node: Node, forms: dict[str, Any]) -> bool:
     x = node.operands[0]
-    if not isinstance(x, str) or "dims" not in node.attrs or not forms[x].on_cpu:
+    if not isinstance(x, str) or "dims" not in node.attrs:
         return False
     if forms[x].dtype.kind not in "fiub" and forms[x].dtype.itemsize != 2:
         return False

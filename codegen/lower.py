@@ -511,7 +511,7 @@ def scatters(node: Node, forms: dict[str, Form]) -> bool:
     name = node.op.name
     if name not in ("row_sum", "scatter_sum", "index_sum") or node.attrs.get("by_frequency"):
         return False
-    if any(not isinstance(x, str) or not forms[x].on_cpu for x in node.operands):
+    if any(not isinstance(x, str) for x in node.operands):
         return False
     return forms[node.operands[0]].dtype.kind in "fiu" and all(forms[x].dtype.kind in "iu" for x in node.operands[1:])
 
@@ -554,8 +554,6 @@ def lowerable(node: Node, forms: dict[str, Form]) -> bool:
     name = node.op.name
     values = [*node.values(), *node.results]
     if any(forms[x].dtype.kind not in "fiub" and forms[x].dtype.itemsize != 2 for x in values):
-        return False
-    if any(not forms[x].on_cpu for x in values):
         return False
     if node.op.kind == "pointwise":
         return pointwise_lowerable(node, forms)

@@ -11,11 +11,11 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache as once
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -154,9 +154,22 @@ def put_together(
     return runner(recipe, graph, programs, plain)
 
 
-def runner(recipe: Recipe, graph: Graph, programs: list[Any], plain: Program) -> Program:
-    """The function that makes room for outputs, runs, and hands out, as straight Python."""
-    space: dict[str, Any] = {"empty": np.empty, "zeros": np.zeros, "plain": plain}
+class Runs(Protocol):
+    """What recipes for all targets say."""
+
+    slots: int
+    memories: list[int]
+    shown: list[int]
+    danger: list[int]
+    checked: bool
+
+    @property
+    def steps(self) -> Sequence[str]: ...
+
+
+def runner(recipe: Runs, graph: Graph, programs: list[Any], plain: Program, xp: Any = np) -> Program:
+    """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module."""
+    space: dict[str, Any] = {"empty": xp.empty, "zeros": xp.zeros, "plain": plain}
     lines = ["def run(a, s):"]
     lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
     failed = [f"del a[{recipe.slots}:]", *[f"a[{i}][...] = old{i}" for i in recipe.danger], "return plain(a, s)"]
@@ -175,7 +188,7 @@ def runner(recipe: Recipe, graph: Graph, programs: list[Any], plain: Program) ->
     for k, (o, slot) in enumerate(zip(graph.outputs, recipe.shown, strict=True)):
         view = f"a[{slot}]"
         for j, (op, attrs, index) in enumerate(o.chain):
-            space[f"v{k}_{j}"] = shown(op, attrs)
+            space[f"v{k}_{j}"] = shown(op, attrs, xp)
             view = f"v{k}_{j}({view})" + ("" if index is None else f"[{index}]")
         lines.append(f"    a[{o.slot}] = {view}")
     if recipe.memories or recipe.checked:
@@ -217,9 +230,9 @@ def made_like(form: Form, i: int, space: dict[str, Any]) -> str:
     return f"empty(shape{i}, dtype{i}).transpose({back})"
 
 
-def shown(op: Any, attrs: dict[str, Any]) -> Callable[[Any], Any]:
+def shown(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:
     run = op.run
-    return lambda x: run(np, x, **attrs)
+    return lambda x: run(xp, x, **attrs)
 
 
 def encoded(array: Any) -> tuple[str, list[int], str]:

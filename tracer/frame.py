@@ -15,7 +15,7 @@ from ..eager.pending import Pending
 from ..eager.tape import Node, State, _numbers
 from ..eager.tensor import Tensor
 from .blueprint import UnplannableError
-from .references import LONE_ARRAY, LONE_BASE, array_count, base_count
+from .references import LONE_ARRAY, LONE_BASE, array_count, base_count, lone_on_device
 from .trace import Trace
 
 # ops whose gradient hands a number on as it is, so that the number may change from call to call
@@ -98,10 +98,12 @@ class Frame:
     def sole(self, slot: int) -> bool:
         """Whether nothing but one tensor and this frame refers to an array from outside, so that nobody can see when it is
         written. What else has it, a view, a NumPy array or a detached tensor, counts as a reference."""
-        if type(self.arrays[slot]) is not np.ndarray:
+        if isinstance(self.arrays[slot], Pending):
             return False
         if array_count(self.arrays, slot) > LONE_ARRAY + self.hidden_views(self.arrays[slot]):
             return False
+        if type(self.arrays[slot]) is not np.ndarray:
+            return lone_on_device(self.arrays, slot, self.views_made(self.arrays[slot]))
         base = self.arrays[slot].base
         if base is None:
             return True
@@ -127,6 +129,10 @@ class Frame:
 
     def hidden_views(self, array: Any) -> int:
         """How many arrays that refer to an array are hidden themselves."""
+        return 0
+
+    def views_made(self, array: Any) -> int:
+        """How many of these are views of it."""
         return 0
 
     @contextmanager

@@ -16,10 +16,10 @@ from typing import Any
 
 from .explain import logged
 from .graph import GraphError
-from .program import Program, calls
+from .program import Program, calls, values_of
 from .trace import WRITTEN, Break, Trace
 
-BACKENDS = ["auto", "llvm", "plain"]
+BACKENDS = ["auto", "llvm", "triton", "plain"]
 Generator = Callable[[Trace, int, int, frozenset[int], Program], Any]  # gives what has a `run`
 GENERATORS: dict[str, Generator] = {}
 TRIALS = 4  # runs of the native program, the first of which does not count, before the plain one is measured
@@ -33,13 +33,23 @@ def add_backend(name: str, generator: Generator) -> None:
         BACKENDS.append(name)
 
 
-def backend_of(wanted: str) -> str:
-    """The backend that is used: TAPEJIT_BACKEND decides where the function leaves it open."""
+def backend_of(wanted: str, on_gpu: bool = False) -> str:
+    """The backend that is used: TAPEJIT_BACKEND decides where the function leaves it open, else where the tensors are."""
     if wanted == "auto":
-        wanted = os.environ.get("TAPEJIT_BACKEND", "llvm")
+        wanted = os.environ.get("TAPEJIT_BACKEND", "auto")
     if wanted not in BACKENDS:
-        raise ValueError(f"[compile] TAPEJIT_BACKEND is {wanted!r}: it may be {' or '.join(BACKENDS[1:])}")
-    return wanted
+        raise ValueError(f"[compile] TAPEJIT_BACKEND is {wanted!r}: it may be {' or '.join(BACKENDS)}")
+    return ("triton" if on_gpu else "llvm") if wanted == "auto" else wanted
+
+
+def uses_gpu(trace: Trace, start: int, stop: int) -> bool:
+    """Whether some op of some entries makes or reads something that is not on the CPU."""
+    ops = calls(trace, start, stop)
+    read = any(not trace.values[n].form.on_cpu for call in ops for n in values_of(call))
+    return read or any(not v.form.on_cpu for call in ops for v in call.results)
+
+
+def nothing() -> None: ...
 
 
 class Warming:
@@ -64,8 +74,11 @@ class Warming:
                 self.plain(arrays, scalars)
                 return
         program = self.native if len(self.times) < TRIALS else self.plain
+        wait = getattr(self.segment.native, "wait", nothing)  # a device goes on when the program has returned
+        wait()
         began = perf_counter()
         program(arrays, scalars)
+        wait()
         self.times.append(perf_counter() - began)
         if len(self.times) > TRIALS:
             self.decide(min(self.times[1:TRIALS]), self.times[-1])
@@ -93,7 +106,7 @@ class Warming:
     def generate(self) -> None:
         """Make the native program; without one there is a reason, and a warning if it is nobody's intention."""
         trace, start, stop, _ = self.given
-        name, backend = self.function.name, backend_of(self.function.backend)
+        name, backend = self.function.name, backend_of(self.function.backend, uses_gpu(trace, start, stop))
         end = trace.entries[stop]
         if backend not in GENERATORS:
             self.segment.told = f"a plain program: the backend is {backend}"

@@ -220,7 +220,7 @@ def joint_of(
     written = set(writes(trace, start, stop))
     wanted = {a.slot for a in arrays}
     roots = {trace.roots[s] for s in wanted}
-    if roots & (written | trace.shared) or any(not v.form.on_cpu for v in trace.values):
+    if roots & (written | trace.shared) or len({v.form.where for v in trace.values}) > 1:
         return None
     cut = Cut(trace, start, stop, wanted, written, {trace.roots[trace.values[n].slot] for n in alive})
     if any(s not in cut.made and s not in trace.outside for s in wanted):

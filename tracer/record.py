@@ -274,6 +274,8 @@ class Recorder(Frame):
     def hidden_views(self, array: Any) -> int:
         return sum(a is not None and a.base is array for a in self.arrays[self.handed_out :])
 
+    views_made = hidden_views
+
     # ---- breaks
 
     def read(self, pending: Pending) -> None:

@@ -6,11 +6,13 @@ Python versions: each number here is measured once, at import, by the very funct
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import numpy as np
 
+from ..eager.devices import module_of
 from ..eager.tensor import Tensor, wrap
 
 references = sys.getrefcount
@@ -37,6 +39,31 @@ def base_count(arrays: list[Any], slot: int) -> int:
     """How often the array that a view in a list shows is referred to."""
     base = arrays[slot].base
     return references(base)
+
+
+def memory_counts(arrays: list[Any], slot: int) -> tuple[int, int]:
+    """How often what says where an array of CuPy is, and the memory itself, are referred to: each array on a memory does that,
+    some through others, whether it knows of the others or not."""
+    data = arrays[slot].data
+    return references(data), references(data.mem)
+
+
+@functools.cache
+def _lone_on_device(xp: Any, view: bool) -> tuple[int, int]:
+    """These counts for an array that is alone, or for the only view of one."""
+    arrays = [xp.empty(2)[:1] if view else xp.empty(2)]
+    return memory_counts(arrays, 0)
+
+
+def lone_on_device(arrays: list[Any], slot: int, hidden: int) -> bool:
+    """Whether nothing shows the memory of an array of CuPy but that, what it is itself a view of, which nobody else has, and so
+    many hidden views."""
+    view = arrays[slot].base is not None
+    if view and (arrays[slot].base.base is not None or base_count(arrays, slot) > LONE_BASE):
+        return False
+    pointers, memory = memory_counts(arrays, slot)
+    most = _lone_on_device(module_of(arrays[slot]), view)
+    return pointers <= most[0] and memory <= most[1] + hidden
 
 
 def _lone() -> tuple[list[Tensor], list[Any]]:

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..eager import errors
+from ..eager.devices import device_of
 from ..eager.nn.changes import COUNT
+from ..eager.pending import Pending
 from ..eager.random import default_generator
 from ..eager.tensor import Tensor, versions_of
 from .source import Source
@@ -62,9 +64,9 @@ class Fresh:
     def fits(self, x: Tensor, array: Any) -> bool:
         """Whether another array than last time is of the form."""
         form = self.form
-        if type(array) is not np.ndarray or array.dtype is not form.dtype:
+        if array.dtype is not form.dtype or array.shape != form.shape or array.strides != form.strides:
             return False
-        if array.shape != form.shape or array.strides != form.strides:
+        if type(array) is not np.ndarray if form.on_cpu else isinstance(array, Pending) or device_of(array) != form.where:
             return False
         self.last = weakref.ref(array)
         # what is looked at each time is quicker to find in the tensor than in its class
@@ -97,8 +99,8 @@ class Region:
         self.line = self.entries[0].line
         self.mutated = tuple(sorted({n for call in self.entries for n in call.mutated}))
         self.fresh = {w.value.index: w for call in self.entries for w in call.wants if isinstance(w, First)}
-        if any(w.value.tracked or not w.value.form.on_cpu for w in self.fresh.values()):
-            raise NoRegionError("it sees a history from outside, or another device")
+        if any(w.value.tracked for w in self.fresh.values()):
+            raise NoRegionError("it sees a history from outside")
         self.inside = {v.index: v for call in self.entries for v in call.results}
         self.values: list[Value] = trace.values
         self.kept: list[Value] = []  # what is promised

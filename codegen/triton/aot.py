@@ -14,9 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .run import module
-from .text import Kernel, Printed
+from .text import Argument, Kernel, Printed
 
-TARGETS = {"sm_80": ("cuda", 80, 32), "sm_90": ("cuda", 90, 32), "sm_100": ("cuda", 100, 32), "gfx942": ("hip", "gfx942", 64)}
+TARGETS: dict[str, tuple[str, int | str, int]] = {
+    "sm_80": ("cuda", 80, 32),
+    "sm_90": ("cuda", 90, 32),
+    "sm_100": ("cuda", 100, 32),
+    "gfx942": ("hip", "gfx942", 64),
+}
 ALIGNED = 16  # bytes that pointers are multiples of: loads of several elements need it
 
 
@@ -31,20 +36,35 @@ class Resources:
     stores: dict[int, int] = field(default_factory=dict)
 
 
-def compiled(printed: Printed, kernel: Kernel, target: str) -> Any:
+def target_of(name: str) -> tuple[str, int | str, int]:
+    """A device's kind, its architecture, and how many threads go together, by its name: sm_90, gfx942."""
+    if name in TARGETS:
+        return TARGETS[name]
+    if name.startswith("sm_") and name[3:].isdigit():
+        return "cuda", int(name[3:]), 32
+    if name.startswith("gfx"):
+        return "hip", name, 64 if name.startswith("gfx9") else 32
+    raise ValueError(f"[compile] {name!r} is no target: there are sm_80, sm_90 and so on, and gfx942 and so on")
+
+
+def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
     """A kernel for a target: Triton's object, which holds the assembly and the binary code. Plain arithmetic is never
-    contracted, so that it is rounded as eager's is."""
+    contracted, so that it is rounded as eager's is. Of some buffers the addresses may be no multiples of 16 bytes."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     function = module(printed.source, False)[kernel.name]
-    attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if a.buffer}
+    attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if aligned(a, unaligned)}
     source = ASTSource(function, signature={a.name: a.type for a in kernel.arguments}, constexprs={}, attrs=attrs)
     options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False}
     if target.startswith("sm"):
         options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
-    return triton.compile(source, target=GPUTarget(*TARGETS[target]), options=options)
+    return triton.compile(source, target=GPUTarget(*target_of(target)), options=options)
+
+
+def aligned(argument: Argument, unaligned: frozenset[str]) -> bool:
+    return bool(argument.buffer) and argument.buffer not in unaligned
 
 
 def resources(made: Any, target: str) -> Resources:

@@ -12,6 +12,7 @@ Only one kernel runs at a time.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import linecache
 import threading
 from collections.abc import Callable, Iterator
@@ -57,22 +58,28 @@ def run(printed: Printed, buffers: dict[str, Any], numbers: dict[int, Any]) -> N
 
 
 def launch(interpreter: Any, function: Any, kernel: Kernel, memory: dict[str, Any], numbers: dict[int, Any]) -> None:
-    given = []
+    given: list[tuple[str, Any]] = []
     for a in kernel.arguments:
-        kind = interpreter.tl.str_to_ty(a.type, None)
         if a.buffer:
-            data = np.array([memory[a.buffer].ctypes.data], np.uint64)
+            given.append((a.type, memory[a.buffer].ctypes.data))
         else:
-            data = np.array(
-                [bits(numbers[a.number]) if a.type == "i64" else numbers[a.number]], interpreter._get_np_dtype(kind)
-            )
-        given.append(interpreter.tl.tensor(interpreter.TensorHandle(data, kind), kind))
+            given.append((a.type, bits(numbers[a.number]) if a.type == "i64" else numbers[a.number]))
+    execute(interpreter, function, given, (kernel.grid, 1, 1))
+
+
+def execute(interpreter: Any, function: Any, given: list[tuple[str, Any]], grid: tuple[int, int, int]) -> None:
+    """Run a kernel on addresses and numbers, each of a type."""
+    tensors = []
+    for text, value in given:
+        kind = interpreter.tl.str_to_ty(text, None)
+        data = np.array([value], np.uint64 if text.startswith("*") else interpreter._get_np_dtype(kind))
+        tensors.append(interpreter.tl.tensor(interpreter.TensorHandle(data, kind), kind))
     body = interpreter.InterpretedFunction(function.fn).rewrite()
     builder = interpreter.interpreter_builder
-    builder.set_grid_dim(max(kernel.grid, 1), 1, 1)
-    for i in range(kernel.grid):
-        builder.set_grid_idx(i, 0, 0)
-        body(*given)
+    builder.set_grid_dim(*[max(n, 1) for n in grid])
+    for place in itertools.product(*map(range, grid)):
+        builder.set_grid_idx(*place)
+        body(*tensors)
 
 
 def word(w: int | Argument, memory: dict[str, Any], numbers: dict[int, Any]) -> int:

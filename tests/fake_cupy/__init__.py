@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from . import linalg
+from . import driver, linalg, memory, streams
 from .array import ndarray
 from .device import Device, device_count
+from .errors import OutOfMemoryError
 from .functions import FUNCTIONS, asnumpy
 from .ufuncs import UFUNCS, ufunc
 
@@ -25,14 +26,34 @@ SCALAR_TYPES = (
 )  # fmt: skip
 SHARED = ("dtype", "finfo", "iinfo", "newaxis", "inf", "nan", "pi", "e", "integer", "floating", "generic", "number")
 
-runtime = types.SimpleNamespace(getDeviceCount=device_count, getDevice=lambda: Device().id)
-cuda = types.SimpleNamespace(Device=Device, runtime=runtime, is_available=lambda: True)
+runtime = types.SimpleNamespace(
+    getDeviceCount=device_count,
+    getDevice=lambda: Device().id,
+    is_hip=False,
+    memcpyAsync=driver.memcpyAsync,
+    memcpyHostToDevice=driver.TO_DEVICE,
+    memcpyDeviceToHost=driver.TO_HOST,
+)
+cuda = types.SimpleNamespace(
+    Device=Device,
+    Event=streams.Event,
+    Stream=streams.Stream,
+    alloc=memory.alloc,
+    alloc_pinned_memory=memory.alloc_pinned_memory,
+    driver=driver,
+    get_current_stream=streams.get_current_stream,
+    get_elapsed_time=streams.get_elapsed_time,
+    is_available=lambda: True,
+    memory=types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError),
+    runtime=runtime,
+)
 lib = types.SimpleNamespace(stride_tricks=types.SimpleNamespace(as_strided=FUNCTIONS["as_strided"]))
 
 NAMES: dict[str, Any] = {
     **UFUNCS,
     **{name: function for name, function in FUNCTIONS.items() if name != "as_strided"},
     **{name: getattr(np, name) for name in (*SCALAR_TYPES, *SHARED)},
+    "get_default_memory_pool": memory.get_default_memory_pool,
 }
 globals().update(NAMES)
 

@@ -23,10 +23,23 @@ class Flags:
         self.forc = array._np.flags.forc
 
 
-class MemoryPointer:
-    def __init__(self, array: ndarray) -> None:
-        self.ptr = array._np.ctypes.data
-        self.device_id = array._device
+class Block:
+    """A memory that arrays show, however they came to."""
+
+    __slots__ = ()
+
+
+class Pointer:
+    """Where an array begins. As CuPy's, it refers to the memory."""
+
+    __slots__ = ("_np", "device_id", "mem")
+
+    def __init__(self, array: np.ndarray, device: int, mem: Any) -> None:
+        self._np = array
+        self.device_id = device
+        self.mem = mem
+
+    ptr = property(lambda self: self._np.ctypes.data)
 
 
 def wrap(value: Any, device: int | None = None, base: Any = None) -> ndarray:
@@ -35,6 +48,7 @@ def wrap(value: Any, device: int | None = None, base: Any = None) -> ndarray:
     array._np = np.asarray(value)
     array._device = local.current if device is None else device
     array.base = base
+    array.data = Pointer(array._np, array._device, Block() if base is None else base.data.mem)
     return array
 
 
@@ -72,7 +86,7 @@ def quiet() -> contextlib.AbstractContextManager[Any]:
 class ndarray:  # noqa: N801 -- CuPy's name
     """An array on a pretended GPU."""
 
-    __slots__ = ("__weakref__", "_device", "_np", "base")
+    __slots__ = ("__weakref__", "_device", "_np", "base", "data")
     __array_ufunc__ = None
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
@@ -80,9 +94,16 @@ class ndarray:  # noqa: N801 -- CuPy's name
     _np: np.ndarray
     _device: int
     base: Any
+    data: Any
 
-    def __init__(self, shape: Any, dtype: Any = float) -> None:
-        self._np, self._device, self.base = garbage(np.empty(shape, dtype)), local.current, None
+    def __init__(self, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, order: str = "C") -> None:
+        self._device, self.base = local.current, None
+        if memptr is None:
+            self._np = garbage(np.empty(shape, dtype, order))
+            self.data = Pointer(self._np, self._device, Block())
+            return
+        block, at = memptr.mem._np, memptr.mem._start + memptr.ptr - memptr.mem.ptr
+        self._np, self.data = np.ndarray(shape, dtype, block, at, strides, order), memptr
 
     # ---- what it is
 
@@ -93,7 +114,6 @@ class ndarray:  # noqa: N801 -- CuPy's name
     nbytes = property(lambda self: self._np.nbytes)
     strides = property(lambda self: self._np.strides)
     device = property(lambda self: Device(self._device))
-    data = property(MemoryPointer)
     flags = property(Flags)
     T = property(lambda self: self._view(self._np.T))
     mT = property(lambda self: self._view(self._np.mT))  # noqa: N815

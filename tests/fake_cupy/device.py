@@ -39,6 +39,8 @@ class Device:
     def use(self) -> None:
         local.current = self.id
 
+    compute_capability = "90"
+
     def synchronize(self) -> None: ...
 
     def __int__(self) -> int:

@@ -1,0 +1,231 @@
+"""Running a program on a GPU: a flat list of launches, on CuPy's current stream.
+
+Whatever kernels are given stands in one table of 8 bytes for each value: addresses of arrays, numbers that a call brings,
+places in the arena. Parameters of launches point into that table, so a call writes each value once, whoever reads it. The
+driver copies parameters when a kernel is launched; the table is free again at once.
+
+Flags that a check sets are copied to the CPU as soon as the check is done, and looked at just before memory that somebody can
+see is written: the device has work enough until then, and does not wait. Nothing else synchronises.
+
+The first run is a careful one: what it is about to write is kept, and it is waited for, so that a device that refuses a kernel
+leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from dataclasses import asdict, dataclass
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+
+from ...eager.devices import device
+from .binaries import Binary
+from .driver import loaded
+
+ALIGNED = 16
+KERNEL, OP, LOOK, WAIT = "kernel", "op", "look", "wait"
+FORMATS = {"double": "d", "i64": "q", "bits": "Q"}
+address = attrgetter("data.ptr")
+
+
+@dataclass
+class Row:
+    """One launch."""
+
+    binary: str  # the key of its code
+    grid: int
+    words: list[int]  # of the table: one for each parameter
+
+
+@dataclass
+class Recipe:
+    """All that it takes to run a program, as JSON too. Words of the table are: addresses of arrays, numbers, places in the
+    arena, constants, integers."""
+
+    slots: int  # how many arrays there are
+    bound: list[int]  # slots, those after all arrays are new memories
+    numbers: list[tuple[int, str]]  # place and kind
+    arena: int  # bytes
+    places: list[int]  # offsets in the arena
+    constants: list[str]  # bytes
+    integers: list[int]
+    rows: list[Row]
+    order: list[tuple[str, int]]  # a kernel, an op that is called as it is, a flag that is copied, or a look at all of these
+    flags: list[int]  # offsets in the arena of what checks set
+    tables: list[int]  # words that kernels find in memory
+    tables_at: int  # where in the arena
+    memories: list[int]  # of each new memory: the output whose form it has
+    shown: list[int]  # of each output: the slot of the memory that it shows
+    danger: list[int]  # slots of inputs that are written before something may fail
+    written: list[int]  # slots of all inputs that are written
+    checked: bool = False  # no flag among the arrays
+    steps: tuple[str, ...] = ("all",)  # one program, which says whether all went well
+
+    def text(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+def from_text(data: bytes) -> Recipe:
+    found = Recipe(**json.loads(data))
+    found.rows = [Row(**r) for r in found.rows]  # type: ignore[arg-type]
+    found.order = [(kind, n) for kind, n in found.order]
+    return found
+
+
+class RefusedError(Exception):
+    """The device did not do what it was asked to; all is as it was before."""
+
+
+class Launcher:
+    """Launches what a recipe says. `ops` are the ops that are called as they are, by step: functions of arrays and numbers."""
+
+    def __init__(self, recipe: Recipe, binaries: dict[str, Binary], xp: Any, where: device) -> None:
+        self.recipe = recipe
+        self.xp = xp
+        self.where = where
+        self.memory = xp.cuda.alloc(max(recipe.arena, 1))
+        self.constants = [xp.asarray(np.frombuffer(base64.b64decode(c), np.uint8)) for c in recipe.constants]
+        self.host = xp.cuda.alloc_pinned_memory(max(len(recipe.flags), 1))
+        self.seen = np.frombuffer(self.host, np.uint8, max(len(recipe.flags), 1))
+        self.event = xp.cuda.Event(disable_timing=True)
+        self.stream: Any = None  # the last one that was used
+        self.careful = True
+        self.ops: dict[int, Any] = {}
+        self.make_table()
+        self.make_rows(binaries)
+        self.parts = in_parts(recipe.order)
+
+    # ---- the table
+
+    def make_table(self) -> None:
+        recipe = self.recipe
+        self.count = len(recipe.bound)
+        fixed = [self.memory.ptr + at for at in recipe.places] + [c.data.ptr for c in self.constants]
+        fixed += [n % (1 << 64) for n in recipe.integers]
+        self.words = np.zeros(max(self.count + len(recipe.numbers) + len(fixed), 1), np.uint64)
+        self.words[self.count + len(recipe.numbers) :][: len(fixed)] = fixed
+        self.bytes = self.words.data.cast("B")
+        self.format = f"={self.count}Q"
+        self.number_format = "=" + "".join(FORMATS[kind] for _, kind in recipe.numbers)
+        self.arrays_of = getter(recipe.bound)
+        self.numbers_of = getter([n for n, _ in recipe.numbers])
+        self.wraps = [i for i, (_, kind) in enumerate(recipe.numbers) if kind == "bits"]
+        self.table_words = np.array(recipe.tables, np.int64)
+        self.image: Any = None  # what the tables in memory hold
+
+    def bind(self, arrays: list[Any], scalars: list[Any]) -> bool:
+        """Write what this call brings into the table; whether all addresses are multiples of 16."""
+        struct.pack_into(self.format, self.bytes, 0, *map(address, self.arrays_of(arrays)))
+        if self.recipe.numbers:
+            numbers = list(self.numbers_of(scalars))
+            for i in self.wraps:
+                numbers[i] %= 1 << 64
+            struct.pack_into(self.number_format, self.bytes, 8 * self.count, *numbers)
+        return not int(np.bitwise_or.reduce(self.words[: self.count], initial=0)) % ALIGNED
+
+    def unaligned(self) -> list[int]:
+        """The slots of arrays whose addresses are no multiples of 16 bytes."""
+        return [s for s, at in zip(self.recipe.bound, self.words, strict=False) if int(at) % ALIGNED]
+
+    def write_tables(self, stream: Any) -> None:
+        """Tables in memory, if what they hold is another thing now. What is copied is read before this returns."""
+        image = self.words[self.table_words]
+        if self.image is None or not np.array_equal(image, self.image):
+            runtime, self.image = self.xp.cuda.runtime, image
+            to = self.memory.ptr + self.recipe.tables_at
+            runtime.memcpyAsync(to, image.ctypes.data, image.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+
+    # ---- launches
+
+    def make_rows(self, binaries: dict[str, Binary]) -> None:
+        """Launches as arguments of the driver's function, which are the stream and what is around it."""
+        rows = self.recipe.rows
+        pointers = [8 * w for row in rows for w in row.words]
+        self.parameters = np.array(pointers, np.uint64) + np.uint64(self.words.ctypes.data)
+        self.kept = [loaded(self.xp, self.where, row.binary, binaries[row.binary]) for row in rows]
+        self.rows: list[tuple[tuple[int, ...], int]] = []
+        at = int(self.parameters.ctypes.data)
+        for row, kernel in zip(rows, self.kept, strict=True):
+            binary = binaries[row.binary]
+            self.rows.append(((kernel.function, row.grid, 1, 1, binary.threads, 1, 1, binary.shared), at))
+            at += 8 * len(row.words)
+
+    def __call__(self, arrays: list[Any], scalars: list[Any]) -> bool:
+        """Whether all went well; if not, a check has failed, and only what is in danger may have been written."""
+        stream = self.xp.cuda.get_current_stream()
+        self.follow(stream)
+        return self.carefully(arrays, scalars, stream) if self.careful else self.go(arrays, scalars, stream)
+
+    def follow(self, stream: Any) -> None:
+        """The arena is used by one stream after the other."""
+        if self.stream is not None and self.stream.ptr != stream.ptr:
+            stream.wait_event(self.stream.record())
+        self.stream = stream
+
+    def carefully(self, arrays: list[Any], scalars: list[Any], stream: Any) -> bool:
+        old = {slot: arrays[slot].copy(order="K") for slot in self.recipe.written}
+        try:
+            found = self.go(arrays, scalars, stream)
+            stream.synchronize()
+        except Exception as reason:
+            for slot, array in old.items():
+                arrays[slot][...] = array
+            raise RefusedError(str(reason)) from reason
+        self.careful = False
+        return found
+
+    def go(self, arrays: list[Any], scalars: list[Any], stream: Any) -> bool:
+        if self.recipe.tables:
+            self.write_tables(stream)
+        self.seen[:] = 0
+        launch, at = self.xp.cuda.driver.launchKernel, stream.ptr
+        for kind, numbers in self.parts:
+            if kind == KERNEL:
+                for n in numbers:
+                    given, parameters = self.rows[n]
+                    launch(*given, at, parameters, 0)
+            elif kind == OP:
+                self.ops[numbers[0]](arrays, scalars)
+            elif kind == LOOK:
+                self.look(numbers, stream)
+            else:
+                self.event.synchronize()
+                if self.seen.any():
+                    return False
+        return True
+
+    def look(self, flags: list[int], stream: Any) -> None:
+        """Have flags copied to where the CPU can see them."""
+        runtime = self.xp.cuda.runtime
+        for n in flags:
+            source = self.memory.ptr + self.recipe.flags[n]
+            runtime.memcpyAsync(self.host.ptr + n, source, 1, runtime.memcpyDeviceToHost, stream.ptr)
+        self.event.record(stream)
+
+
+def in_parts(order: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
+    """Runs of launches, and of looks, that follow one another."""
+    found: list[tuple[str, list[int]]] = []
+    for kind, n in order:
+        if found and found[-1][0] == kind and kind in (KERNEL, LOOK):
+            found[-1][1].append(n)
+        else:
+            found.append((kind, [n]))
+    return found
+
+
+def getter(places: list[int]) -> Any:
+    """A function of a list that gives a tuple of some of its elements."""
+    if not places:
+        return lambda _: ()
+    if len(places) == 1:
+        return lambda x, n=places[0]: (x[n],)
+    return itemgetter(*places)
+
+
+def encoded(array: Any) -> str:
+    return base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
