@@ -1,0 +1,145 @@
+"""Flash attention as Triton kernels, run by Triton's interpreter: equal to float64 attention with whole matrices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tapejit.codegen.kernels import Launch
+from tapejit.codegen.steps import Step
+from tapejit.codegen.triton.text import Printed
+from tapejit.eager import dtypes
+from tapejit.eager.ops.attention import ATTENTION, ATTENTION_BACKWARD
+from tapejit.tracer.functional import contiguous
+from tapejit.tracer.graph import Form, Node
+from tapejit.tracer.trace import Constant
+from test_attention_native import CASES, EDGE, Case, Guarded, arrays_of, expected
+
+pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
+
+from tapejit.codegen.expand import CPU
+from tapejit.codegen.triton.attention import printed_attention
+from tapejit.codegen.triton.attention_parts import Config
+from tapejit.codegen.triton.run import run as launch
+
+NOT_GIVEN = ["odd", "bool mask, causal", "float mask", "groups", "causal, more keys", "no key", "no query"]
+HALF = {"half": "float16", "bfloat": "bfloat16"}
+TOLERANCE = {"float": 3e-5, "double": 1e-11, "half": 4e-3, "bfloat": 3e-2}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, about infinities
+        yield
+
+
+class Problem:
+    """The arrays of a case in guarded memory, each in a buffer of its own, and launches of them."""
+
+    def __init__(self, case: Case, arrays: dict[str, np.ndarray]) -> None:
+        self.case = case
+        dtype, rows = arrays["query"].dtype, (*case.batch, case.queries)
+        wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+        self.places = {name: Guarded(x, case.order, case.gap) for name, x in arrays.items() if name != "mask"}
+        self.places["out"] = Guarded(np.zeros((*rows, case.value_width), dtype), case.order, case.gap)
+        self.places["log_total"] = Guarded(np.zeros((*rows, 1), wide))
+        for part, need in zip(("query", "key", "value"), case.needs, strict=True):
+            if need:
+                self.places[f"of_{part}"] = Guarded(np.zeros_like(arrays[part]), case.order, case.gap)
+        if "mask" in arrays:
+            self.places["mask"] = Guarded(arrays["mask"])
+        self.forms: dict[str, Form] = {x: contiguous(p.array.shape, p.array.dtype, CPU) for x, p in self.places.items()}
+
+    def strides(self, name: str) -> tuple[int, ...]:
+        array = self.places[name].array
+        return tuple(s // array.itemsize for s in array.strides)
+
+    def launch(self, backward: bool, given: bool) -> Launch:
+        """Results are views with an offset, too, as nothing here puts them at the beginning of their memory."""
+        case = self.case
+        mask: Any = "mask" if "mask" in self.places else Constant(0)
+        inputs: tuple[Any, ...] = ("query", "key", "value", mask)
+        attrs: dict[str, Any] = {"scale": case.scale, "causal": case.causal}
+        results = ("out", "log_total")
+        if backward:
+            inputs = ("pull", *inputs, "log_total", *["out"] * given)
+            attrs["needs"] = case.needs
+            results = tuple(x for x in ("of_query", "of_key", "of_value") if x in self.places)
+        node = Node(ATTENTION_BACKWARD if backward else ATTENTION, inputs, attrs, results, True, "model.py:7")
+        views = {x: (x, EDGE, self.strides(x)) for x in (*inputs, *results) if isinstance(x, str)}
+        return Launch(Step(0, None, node), "attention", node, None, list(views), [], views)
+
+    def run(self, printed: Printed | None, written: tuple[str, ...]) -> None:
+        assert printed is not None
+        for held in self.places.values():
+            held.before = held.memory.copy()
+        launch(printed, {name: held.memory for name, held in self.places.items()}, {})
+        for name, held in self.places.items():
+            held.check(name in written)
+
+
+def found_by(
+    case: Case, arrays: dict[str, np.ndarray], config: Config | None = None, given: bool = True
+) -> dict[str, np.ndarray]:
+    """What both kernels give, with the forward's result given to the backward kernel or not."""
+    problem = Problem(case, arrays)
+    for backward in (False, True):
+        which = problem.launch(backward, given)
+        assert which.node is not None
+        problem.run(printed_attention(which, problem.forms, problem.strides, config=config), which.node.results)
+    grads = [name for name in problem.places if name.startswith("of_")]
+    return {name: problem.places[name].array for name in ("out", "log_total", *grads)}
+
+
+def compare(case: Case, found: dict[str, np.ndarray], right: dict[str, np.ndarray], scalar: str = "") -> None:
+    tolerance = TOLERANCE[scalar or case.scalar]
+    for name, x in found.items():
+        np.testing.assert_allclose(x.astype(np.float64), right[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+SLOW = ("many keys, causal", "many heads", "many heads, whole tiles", "many heads, fewer queries", "many groups, whole tiles")
+SHAPES = {name: case for name, case in CASES.items() if name not in SLOW} | {
+    "80 wide": Case((2,), 33, 47, 80, 80, causal=True),
+    "64 wide": Case((1, 2), 65, 65, 64, 64, causal=True, order=(0, 2, 1, 3)),
+    "several blocks": Case((1,), 150, 150, 8, 8, causal=True),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_equals_float64(name: str) -> None:
+    case = SHAPES[name]
+    arrays = arrays_of(case)
+    compare(case, found_by(case, arrays), expected(case, arrays))
+
+
+@pytest.mark.parametrize("name", NOT_GIVEN)
+def test_the_result_need_not_be_given(name: str) -> None:
+    """A kernel before makes the rows' mean slopes, if the backward pass is compiled for itself."""
+    case = CASES[name]
+    arrays = arrays_of(case)
+    compare(case, found_by(case, arrays, given=False), expected(case, arrays))
+
+
+@pytest.mark.parametrize("config", [Config(16, 32, 4, 1), Config(64, 16, 4, 1)], ids=str)
+@pytest.mark.parametrize("name", ["causal, odd", "causal, more queries", "causal, more keys", "bool mask"])
+def test_any_blocks(name: str, config: Config) -> None:
+    case = CASES[name]
+    arrays = arrays_of(case)
+    compare(case, found_by(case, arrays, config), expected(case, arrays))
+
+
+@pytest.mark.parametrize("scalar", HALF)
+@pytest.mark.parametrize("name", ["odd", "bool mask, causal", "float mask", "groups", "a vector and one"])
+def test_halves(name: str, scalar: str) -> None:
+    """Sums are in float32; what is multiplied is rounded."""
+    case = CASES[name]
+    arrays = cast(arrays_of(case), dtypes.by_name(HALF[scalar]).numpy)
+    compare(case, found_by(case, arrays), expected(case, cast(arrays, np.float64)), scalar)
+
+
+def cast(arrays: dict[str, np.ndarray], dtype: Any) -> dict[str, np.ndarray]:
+    return {name: x if name == "mask" else x.astype(dtype) for name, x in arrays.items()}
