@@ -1,0 +1,74 @@
+"""Launches of any kind as text, for one target: loops, products, attention; and products that are to be one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...tracer.graph import Form, Graph
+from ..kernels import Launch, kept
+from ..prepare import Prepared, prepared
+from .attention import in_halves, printed_attention, with_outs
+from .blocks import UNITS, Config, fitted, table, tiles
+from .contraction import Contraction
+from .matmul import contraction_of, printed_product
+from .printer import printed
+from .text import Printed
+
+
+def prepared_for_gpu(graph: Graph) -> Prepared:
+    """A graph as kernels for GPUs want it."""
+    return with_outs(prepared(graph, kept, in_halves))
+
+
+class Prints:
+    """Prints launches of one program. `layout` gives the strides of results; `precision` is that of float32 products."""
+
+    def __init__(
+        self,
+        forms: dict[str, Form],
+        layout: Callable[[str], tuple[int, ...]],
+        target: str = "sm_90",
+        precision: str = "ieee",
+        deterministic: bool = False,
+    ) -> None:
+        self.forms = forms
+        self.layout = layout
+        self.target = target
+        self.precision = precision
+        self.deterministic = deterministic
+        self.sizes = {x: form.size for x, form in forms.items()}
+
+    def of(self, launch: Launch, in_parts: bool = True) -> Printed | None:
+        """The kernels of a launch; None if it has to be called as it is. A product of few tiles and of a great depth is
+        computed in parts, or if that is not wanted by one kernel."""
+        if launch.kind == "nest":
+            assert launch.nest is not None
+            return printed(launch.nest, self.sizes, self.deterministic)
+        if launch.kind == "product":
+            work = None if in_parts else contraction_of(launch, self.forms)
+            config = None if work is None else self.configs([work])[0]
+            return printed_product(launch, self.forms, self.target, self.precision, config)
+        if launch.kind == "attention":
+            return printed_attention(launch, self.forms, self.layout, self.target, self.precision)
+        return None
+
+    def together(self, launches: Sequence[Launch]) -> list[Printed]:
+        """Products that are to be one launch, each as one kernel: the largest tiles with which all of them together occupy a
+        device, and the same for all."""
+        works = [self.work(x) for x in launches]
+        found = []
+        for x, config in zip(launches, self.configs(works), strict=True):
+            text = printed_product(x, self.forms, self.target, self.precision, config)
+            assert text is not None
+            found.append(text)
+        return found
+
+    def work(self, launch: Launch) -> Contraction:
+        found = contraction_of(launch, self.forms)
+        assert found is not None
+        return found
+
+    def configs(self, works: list[Contraction]) -> list[Config]:
+        rows = [[fitted(c, w) for w in works] for c in table(works[0].dtype, self.target, self.precision)]
+        counts = [sum(tiles(c, w) for c, w in zip(row, works, strict=True)) for row in rows]
+        return next((row for row, n in zip(rows, counts, strict=True) if n >= UNITS[self.target]), rows[-1])
