@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tapejit.codegen.kernels import Launch, kept, launches, scheduled
-from tapejit.codegen.prepare import prepared
-from tapejit.codegen.recipe import shown
-from tapejit.codegen.triton.matmul import printed_product
-from tapejit.codegen.triton.printer import printed
+from tapejit.codegen.kernels import Launch, launches, scheduled
+from tapejit.codegen.runner import shown
+from tapejit.codegen.triton.prints import Prints, prepared_for_gpu
 from tapejit.codegen.triton.run import run
 from tapejit.codegen.triton.text import Printed
 from tapejit.tracer.functional import graph_of
@@ -25,19 +23,11 @@ class Interpreted:
 
     def __init__(self, graph: Graph, deterministic: bool = False) -> None:
         self.graph = graph
-        self.work = prepared(graph, kept)
+        self.work = prepared_for_gpu(graph)
         self.schedule = scheduled(self.work, gpu=True)
         self.launches = launches(self.schedule)
-        forms = self.work.forms
-        sizes = {x: form.size for x, form in forms.items()}
-        self.kernels: list[Printed | None] = [
-            printed_product(x, forms)
-            if x.kind == "product"
-            else None
-            if x.nest is None
-            else printed(x.nest, sizes, deterministic)
-            for x in self.launches
-        ]
+        prints = Prints(self.work.forms, self.schedule.layout, deterministic=deterministic)
+        self.kernels: list[Printed | None] = [prints.of(x) for x in self.launches]
 
     def run(self, arrays: list[Any], scalars: list[Any]) -> None:
         work, forms = self.work, self.work.forms
