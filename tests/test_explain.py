@@ -53,14 +53,14 @@ def test_a_training_step() -> None:
     step, lines = training()
     found = called(step, [3] * 6)
     facts = found.to_dict()
-    assert (facts["calls"], facts["replays"], facts["recordings"], facts["traces"], facts["segments"]) == (6, 3, 3, 1, 2)
+    assert (facts["calls"], facts["replays"], facts["recordings"], facts["traces"], facts["segments"]) == (6, 4, 2, 1, 2)
     assert not facts["divergences"] and not facts["fell_back"] and facts["gave_up"] is None
     (path,) = facts["paths"]
-    assert path["replays"] == 3 and path["ops"] > 5
+    assert path["replays"] == 4 and path["ops"] > 5
     assert path["breaks"] == [{"line": lines["item"], "reason": "a value is read"}]
     json.dumps(facts)
     text = str(found)
-    assert text.startswith("step: 6 calls, 3 replayed, 3 recorded, 0 diverged\n  1 path of 2 segments in all")
+    assert text.startswith("step: 6 calls, 4 replayed, 2 recorded, 0 diverged\n  1 path of 2 segments in all")
     assert f"break at {lines['item']}: a value is read" in text
 
 
@@ -274,7 +274,7 @@ def test_compile_stats() -> None:
     step.name = "step of test_compile_stats"
     called(step, [3] * 5 + [4])
     assert tj.compile_stats()[step.name] == {
-        "calls": 6, "replays": 2, "recordings": 4, "divergences": 1, "paths": 2, "evictions": 0, "gave_up": None,
+        "calls": 6, "replays": 3, "recordings": 3, "divergences": 1, "paths": 2, "evictions": 0, "gave_up": None,
     }  # fmt: skip
 
 

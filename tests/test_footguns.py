@@ -3315,3 +3315,104 @@ def test_on_a_device(name: str, gpu: None) -> None:
     except (TypeError, RuntimeError, ValueError):
         pytest.skip("looks at memory of the CPU")
     both(script)
+
+
+# ---- what the second call finds out, which is compared with one recording
+
+
+@pytest.mark.parametrize(
+    "numbers", [[1, 2, 3, 5, 8, 13], [0.5, 0.25, 1.0, 2.0, -0.0, 0.0], [True, False, True, True, False, True]]
+)
+def test_numbers_that_change_from_the_second_call_on(numbers: list[Any]) -> None:
+    def script(compile: Any, note: Any) -> None:
+        w = tj.ones(3, requires_grad=True)
+        counter = [0]
+
+        @compile
+        def f(x, number):
+            counter[0] += 1
+            y = (x * number + counter[0]) * w
+            loss = (y / counter[0] + number).sum()
+            loss.backward()
+            with tj.no_grad():
+                w.sub_(w.grad, alpha=0.1 * number)
+                w.grad = None
+            return loss, y.detach() ** number
+
+        for i, number in enumerate(numbers):
+            note(f(batch(i), number), w)
+
+    both(script)
+
+
+def test_a_learning_rate_that_changes_after_the_first_step() -> None:
+    def script(compile: Any, note: Any) -> None:
+        model = nn.Linear(3, 2)
+        opt = tj.optim.AdamW(model.parameters(), lr=0.1)
+
+        @compile
+        def step(x):
+            opt.zero_grad()
+            loss = model(x).pow(2).sum()
+            loss.backward()
+            opt.step()
+            return loss
+
+        for i in range(8):
+            opt.param_groups[0]["lr"] *= 0.7
+            note(step(batch(i, 4, 3)), state_of(model), repr(opt.state_dict()))
+
+    both(script, replayed=6, divergences=0)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "Adadelta", "Rprop", "NAdam", "Lion", "momentum", "dampening"])
+def test_an_optimizer_that_begins_anew(name: str) -> None:
+    """Its first step is like the others, also when they are replayed."""
+
+    def script(compile: Any, note: Any) -> None:
+        model = nn.Linear(3, 2)
+        settings = {"momentum": {"momentum": 0.9}, "dampening": {"momentum": 0.9, "dampening": 0.5}}.get(name, {})
+        opt = (tj.optim.SGD if settings else getattr(tj.optim, name))(model.parameters(), lr=0.1, **settings)
+
+        @compile
+        def step(x):
+            opt.zero_grad()
+            loss = model(x).pow(2).sum()
+            loss.backward()
+            opt.step()
+            return loss
+
+        for i in range(9):
+            if i == 5:
+                opt.state.clear()
+            note(step(batch(i, 4, 3)), state_of(model), repr(opt.state_dict()))
+
+    if name == "dampening":  # whose first step is another one
+        both(script, replayed=5)
+    else:
+        both(script, replayed=7, divergences=0)
+
+
+def test_a_function_whose_first_calls_differ_is_not_strict_about_them() -> None:
+    def script(compile: Any, note: Any) -> None:
+        made: list[Any] = []
+
+        @compile
+        def f(x):
+            if not made:
+                made.append(x.exp())
+            return x * made[0]
+
+        for i in range(6):
+            note(f(batch(i)))
+
+    both(script, replayed=3, divergences=0, strict=True)
+
+
+def test_the_second_call_runs_native_code() -> None:
+    f = tj.compile(lambda x: (x.exp() * 2).sum(), backend="llvm")
+    for _ in range(2):
+        f(batch(0))
+    (trace,) = f.traces
+    assert all(segment.native is not None for segment in trace.programs.values())
+    assert (f.recordings, f.hits) == (2, 0)

@@ -343,7 +343,7 @@ def native_of(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list
     program.make_program = noting  # type: ignore[assignment]
     try:
         compiled = tj.compile(function)
-        for _ in range(3):
+        for _ in range(2):
             compiled(*args)
     finally:
         program.make_program = make

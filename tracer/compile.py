@@ -88,6 +88,7 @@ class Compiled:
         self.warmup, self.backend, self.strict, self.pure, self.budget = warmup, backend, strict, pure, budget
         self.background = background
         self.traces: list[Trace] = []  # ready to be replayed, the last used first
+        self.candidate: Trace | None = None  # recorded, but not seen `warmup` times: the next call may be like it
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
         self.calls = self.hits = self.recordings = self.evictions = 0
         self.divergences: Counter[tuple[str, str]] = Counter()
@@ -133,7 +134,7 @@ class Compiled:
         if armed:
             settle_all()
         before = self._watch(state, args, kwargs) if self.pure else None
-        trace = self.traces[0] if self.traces else None
+        trace = self.traces[0] if self.traces else self.candidate
         frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
         setting, handler = state.autocast, state.handler
         below = None if setting is None else setting.below
@@ -157,7 +158,7 @@ class Compiled:
             if frame.breaks >= MAX_BREAKS:
                 self._give_up(frame.trace.breaks()[0].line, f"it reads values {MAX_BREAKS} times or more in one call")
             else:
-                self._recorded(frame.trace, diverged=trace is not None)
+                self._recorded(frame.trace, trace)
             self.seconds["record"] += perf_counter() - began
         else:
             self._replayed(frame.trace)
@@ -239,9 +240,12 @@ class Compiled:
         self.seconds["compile"] += seconds
         self.seconds[during] -= seconds
 
-    def _recorded(self, trace: Trace, diverged: bool) -> None:
+    def _recorded(self, trace: Trace, before: Trace | None) -> None:
+        """A call was recorded, from its beginning or from where it differed from what was replayed before."""
         trace.complete()
         with self._lock:
+            candidate, self.candidate = self.candidate, None
+            diverged = before is not None and before is not candidate
             self.recordings += 1
             self.seen[trace.keys] += 1
             obstacle = trace.obstacle()
@@ -251,21 +255,42 @@ class Compiled:
                     raise CompileError(f"[compile] {self.name} cannot be replayed: {obstacle}")
             if self.recordings >= 4 * self.budget and not self.hits:
                 self._give_up(trace.entries[-1].line, obstacle or disagreement(self.seen))
-            if not diverged and self.seen[trace.keys] < self.warmup:
-                return
+            hot = diverged or self.seen[trace.keys] >= self.warmup
+            if not hot and before is not None:
+                return  # modules and optimizers that it differed in are no regions of it: the next call is recorded as a whole
             if any(t.keys == trace.keys for t in self.traces) or obstacle is not None:
                 return
             began = perf_counter()
             trace.steps = make_steps(trace)
             drop_leaky(trace)
             self.compiling(perf_counter() - began, "record")
-            self._use(trace)
-            if len(self.traces) > self.budget:
-                self.traces.pop()
-                self.evictions += 1
-            log_path(self.name, trace)
+            if hot:
+                self._add(trace)
+            else:
+                self.candidate = trace
+
+    def _seen_again(self, trace: Trace) -> None:
+        """A call in the warm-up was like the one before. It was compared with it, and counts as recorded."""
+        with self._lock:
+            self.recordings += 1
+            self.seen[trace.keys] += 1
+            for region in (r for regions in trace.regions.values() for r in regions.values()):
+                region.entered = 0
+            if self.seen[trace.keys] >= self.warmup and trace is self.candidate:
+                self.candidate = None
+                self._add(trace)
+
+    def _add(self, trace: Trace) -> None:
+        self._use(trace)
+        if len(self.traces) > self.budget:
+            self.traces.pop()
+            self.evictions += 1
+        log_path(self.name, trace)
 
     def _replayed(self, trace: Trace) -> None:
+        if trace is self.candidate:
+            self._seen_again(trace)
+            return
         self.hits += 1
         trace.replays += 1
         if self.traces and self.traces[0] is not trace:
@@ -296,6 +321,8 @@ class Compiled:
 
     def diverged(self, frame: Replayer, reason: str, line: str) -> None:
         with self._lock:
+            if frame.trace is self.candidate:
+                return  # the first calls of a function may differ
             self.divergences[line, reason] += 1
             total = sum(self.divergences.values())
             logged("recompiles", f"{self.name} diverges at {shown(line)}: {reason}")
@@ -313,6 +340,7 @@ class Compiled:
         self.gave_up = f"{line}: {reason}"
         logged("recompiles", f"{self.name} gives up at {line}: {reason}")
         self.traces.clear()
+        self.candidate = None
         self._forget_pures()
         self.seen.clear()
         what = "breaks too often" if "in one call" in reason else "keeps diverging from its recordings"
@@ -336,6 +364,7 @@ class Compiled:
         """Forget all recordings."""
         with self._lock:
             self.traces.clear()
+            self.candidate = None
             self._forget_pures()
             self.notes.clear()
             self.seen.clear()
@@ -357,11 +386,13 @@ def compile(
     name: str | None = None,
     background: bool = False,
 ) -> Any:
-    """Record a function for `warmup` calls, then replay it; whatever differs from the recording runs eagerly.
+    """Record a function, then replay it; whatever differs from the recording runs eagerly.
 
-    For functions, methods, `nn.Module` objects and classes (their `forward`). `budget` bounds the number of recordings kept.
-    `strict` raises a `CompileError` where a call would have to go on eagerly after the warm-up. `backend` is "llvm" for native
-    code or "plain" for none; "auto" takes what the machine has. `background` compiles beside, while calls go on without.
+    For functions, methods, `nn.Module` objects and classes (their `forward`). The first `warmup` calls may differ from each
+    other: from the second on they are compared with the one before, and run compiled if they are the same. `budget` bounds the
+    number of recordings kept. `strict` raises a `CompileError` where a call would have to go on eagerly after the warm-up.
+    `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has. `background` compiles beside,
+    while calls go on without.
     """
     if backend not in BACKENDS:
         raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")

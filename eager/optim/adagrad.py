@@ -8,7 +8,7 @@ from ..op import apply, primitive
 from ..ops.create import full_like
 from ..tensor import Tensor
 from .kernels import averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, check_fused, non_negative, number
+from .optimizer import Optimizer, begun, check_fused, non_negative, number
 
 # ---- Adagrad
 
@@ -163,6 +163,6 @@ class Adadelta(Optimizer):
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, square_avg=p.new_zeros(p.shape), acc_delta=p.new_zeros(p.shape))
+                state.update(step=0, square_avg=begun(p), acc_delta=begun(p))
             state["step"] += 1
             apply(ADADELTA_UPDATE, (p, p._grad, state["square_avg"], state["acc_delta"], *hyper), attrs)

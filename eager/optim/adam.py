@@ -7,7 +7,7 @@ from typing import Any
 from ..op import apply, primitive
 from ..tensor import Tensor
 from .kernels import averaged, averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, check_fused, non_negative, number, unit_interval
+from .optimizer import Optimizer, begun, check_fused, non_negative, number, unit_interval
 
 
 def run_adam(
@@ -103,10 +103,10 @@ class Adam(Optimizer):
             state = self.state[p]
             if not state:
                 state["step"] = 0
-                state["exp_avg"] = p.new_zeros(p.shape)
-                state["exp_avg_sq"] = p.new_zeros(p.shape)
+                state["exp_avg"] = begun(p)
+                state["exp_avg_sq"] = begun(p)
                 if amsgrad:
-                    state["max_exp_avg_sq"] = p.new_zeros(p.shape)
+                    state["max_exp_avg_sq"] = begun(p)
             state["step"] += 1
             largest = state["max_exp_avg_sq"] if amsgrad else None
             tensors = (p, p._grad, state["exp_avg"], state["exp_avg_sq"], largest)

@@ -7,12 +7,12 @@ from typing import Any
 from ..op import apply, primitive
 from ..tensor import Tensor
 from .kernels import averaged, averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, non_negative, number, unit_interval
+from .optimizer import Optimizer, begun, non_negative, number, unit_interval
 
 
 def moments(p: Tensor) -> dict[str, Any]:
     """The state of a parameter that was never updated."""
-    return {"step": 0, "exp_avg": p.new_zeros(p.shape), "exp_avg_sq": p.new_zeros(p.shape)}
+    return {"step": 0, "exp_avg": begun(p), "exp_avg_sq": begun(p)}
 
 
 # ---- Adamax
@@ -84,7 +84,7 @@ class Adamax(Optimizer):
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, exp_avg=p.new_zeros(p.shape), exp_inf=p.new_zeros(p.shape))
+                state.update(step=0, exp_avg=begun(p), exp_inf=begun(p))
             state["step"] += 1
             rate = lr / (1 - beta1 ** state["step"])
             apply(ADAMAX_UPDATE, (p, p._grad, state["exp_avg"], state["exp_inf"], rate, *hyper), attrs)

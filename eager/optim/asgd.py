@@ -7,7 +7,7 @@ from typing import Any
 from ..op import apply, primitive
 from ..tensor import Tensor
 from .kernels import averaged, decayed, descent, updated
-from .optimizer import Optimizer, non_negative, number
+from .optimizer import Optimizer, begun, non_negative, number
 
 
 def run_asgd(
@@ -67,7 +67,7 @@ class ASGD(Optimizer):
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, eta=lr, mu=1.0, ax=p.new_zeros(p.shape))
+                state.update(step=0, eta=lr, mu=1.0, ax=begun(p))
             state["step"] += 1
             apply(ASGD_UPDATE, (p, p._grad, state["ax"], state["eta"], state["mu"], *hyper), attrs)
             state["eta"] = lr / (1 + lambd * lr * state["step"]) ** alpha

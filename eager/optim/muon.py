@@ -16,7 +16,7 @@ from ..op import apply, primitive
 from ..ops.contraction import addmm
 from ..tensor import Tensor
 from .kernels import updated
-from .optimizer import Optimizer, non_negative, number
+from .optimizer import Optimizer, begun, non_negative, number
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic: the steepest at 0 that keeps [0, 1] near 1 (Jordan 2024)
 
@@ -128,6 +128,6 @@ class Muon(Optimizer):
                 raise ValueError("Param gradient must be a 2D matrix")
             state = self.state[p]
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = p.new_zeros(p.shape)
+                state["momentum_buffer"] = begun(p)
             scale = adjustment(group["adjust_lr_fn"], *p.shape)
             apply(MUON_UPDATE, (p, p._grad, state["momentum_buffer"], *hyper, scale), attrs)

@@ -352,6 +352,16 @@ def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHand
     return RemovableHandle.add(POST_HOOKS, hook)
 
 
+# ---- state
+
+
+def begun(p: Tensor, value: float = 0) -> Tensor:
+    """A tensor in the state of a parameter that was never updated. It is made now, not recorded: where a step is compiled, the
+    first one finds its state there, as all later ones do, and they have one recording."""
+    tracer = local.state.tracer
+    return p.new_full(p.shape, value) if tracer is None else tracer.untraced(p.new_full, p.shape, value)  # type: ignore[no-any-return]
+
+
 # ---- hyperparameters
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..op import apply, primitive
 from ..tensor import Tensor
 from .kernels import averaged, averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, non_negative, number
+from .optimizer import Optimizer, begun, non_negative, number
 
 
 def run_rmsprop(
@@ -99,11 +99,11 @@ class RMSprop(Optimizer):
             state = self.state[p]
             if not state:
                 state["step"] = 0
-                state["square_avg"] = p.new_zeros(p.shape)
+                state["square_avg"] = begun(p)
                 if momentum > 0:
-                    state["momentum_buffer"] = p.new_zeros(p.shape)
+                    state["momentum_buffer"] = begun(p)
                 if centered:
-                    state["grad_avg"] = p.new_zeros(p.shape)
+                    state["grad_avg"] = begun(p)
             state["step"] += 1
             mean = state["grad_avg"] if centered else None
             buffer = state["momentum_buffer"] if momentum > 0 else None

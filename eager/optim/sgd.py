@@ -7,7 +7,7 @@ from typing import Any
 from ..op import apply, primitive
 from ..tensor import Tensor
 from .kernels import decayed, descent, updated
-from .optimizer import Optimizer, check_fused, non_negative, number
+from .optimizer import Optimizer, begun, check_fused, non_negative, number
 
 
 def run_sgd(
@@ -88,6 +88,6 @@ class SGD(Optimizer):
                 state = self.state[p]
                 buffer = state.get("momentum_buffer")
                 if buffer is None:  # the first time the buffer is the gradient, undamped
-                    buffer = state["momentum_buffer"] = p.new_zeros(p.shape)
-                    damp = 0.0
+                    buffer = state["momentum_buffer"] = p.new_zeros(p.shape) if dampening else begun(p)
+                    damp = type(dampening)(0)
             apply(SGD_UPDATE, (p, p._grad, buffer, lr, momentum, damp, weight_decay), attrs)

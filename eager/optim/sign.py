@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..op import apply, primitive
-from ..ops.create import full_like
 from ..ops.pointwise import where
 from ..tensor import Tensor
 from .kernels import averaged, updated
-from .optimizer import Optimizer, non_negative, number, unit_interval
+from .optimizer import Optimizer, begun, non_negative, number, unit_interval
 
 # ---- Lion
 
@@ -68,7 +67,7 @@ class Lion(Optimizer):
         for p in params:
             state = self.state[p]
             if not state:
-                state["exp_avg"] = p.new_zeros(p.shape)
+                state["exp_avg"] = begun(p)
             apply(LION_UPDATE, (p, p._grad, state["exp_avg"], *hyper), attrs)
 
 
@@ -140,6 +139,6 @@ class Rprop(Optimizer):
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, prev=p.new_zeros(p.shape), step_size=full_like(p._grad, number(group["lr"])))
+                state.update(step=0, prev=begun(p), step_size=begun(p, number(group["lr"])))
             state["step"] += 1
             apply(RPROP_UPDATE, (p, p._grad, state["prev"], state["step_size"], *hyper), attrs)
