@@ -115,6 +115,7 @@ from .eager.tensor import Size, Tensor
 from .tracer import CompileError, compile, compile_stats, profiler
 from .tracer import EagerPackage as _EagerPackage
 from .tracer import diff as _diff
+from .tracer.report import report
 
 __version__ = "0.1.0"
 

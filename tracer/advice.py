@@ -131,6 +131,7 @@ def about_reads(facts: dict[str, Any]) -> Iterator[str]:
 def source(line: str) -> str:
     """What a line says: of one that reads a tensor, the part that does."""
     file, _, number = line.rpartition(":")
+    linecache.checkcache(file)  # it may have changed, or be another one of this name
     text = linecache.getline(file, int(number)).strip()
     found = READING.search(text)
     return f"`{found.group() if found else text}`" if text else "what is read"

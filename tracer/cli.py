@@ -1,9 +1,11 @@
 """The command `tapejit`: run a script and tell what was compiled, compare eager with compiled, the demonstration.
 
     tapejit run script.py [ARGUMENT ...]
+    tapejit report script.py [ARGUMENT ...] [-o report.html]
+    tapejit aot script.py [--target sm_90] [--device H100] [-o FOLDER]
     tapejit bench script.py:step [--rounds 10] [--json FILE]
     tapejit bench [NAME ...] [--peers torch,compile,jax] [--json FILE] [--plot FILE.png]
-    tapejit demo [--steps 400]
+    tapejit demo [--steps 600]
     tapejit ops
 
 What cannot be done is told in one sentence on standard error, and the exit code is not zero.
@@ -20,13 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import cli_bench, cli_demo, cli_ops, cli_run
+from . import cli_aot, cli_bench, cli_demo, cli_ops, cli_report, cli_run
 from .cli_files import RefusalError, check_writable
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OWN = re.compile(r"\.py(:|$)")  # a script, and not the name of a workload
-COMMANDS = ("run", "bench", "demo", "ops")
-DEMO_STEPS = 400
+COMMANDS = ("run", "report", "aot", "bench", "demo", "ops")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +54,10 @@ def command(name: str, rest: list[str]) -> int:
         if not rest:
             raise RefusalError("run needs a script: `tapejit run train.py`")
         return cli_run.run(rest[0], rest[1:])
+    if name == "report":
+        return cli_report.report(rest)
+    if name == "aot":
+        return cli_aot.aot(rest)
     if name == "demo":
         return demo(rest)
     if name == "ops":
@@ -65,9 +70,9 @@ def command(name: str, rest: list[str]) -> int:
 
 def demo(rest: list[str]) -> int:
     parser = argparse.ArgumentParser("tapejit demo", description="Train a character GPT eagerly, then compiled.")
-    parser.add_argument("--steps", type=int, default=DEMO_STEPS, help=f"of each (default {DEMO_STEPS})")
+    parser.add_argument("--steps", type=int, help=f"of each ({cli_demo.STEPS}, or fewer where eager ones are slow)")
     options = parser.parse_args(rest)
-    if options.steps < 1:
+    if options.steps is not None and options.steps < 1:
         raise RefusalError("--steps must be at least 1")
     return cli_demo.demo(options.steps)
 

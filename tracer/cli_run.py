@@ -12,6 +12,7 @@ import math
 import statistics
 import sys
 import traceback
+import types
 from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
@@ -55,22 +56,28 @@ class Samples:
 def run(script: str, arguments: list[str]) -> int:
     """The script's exit code."""
     with module_of(script, "__main__", arguments) as (module, code), watched() as found:
-        try:
-            exec(code, module.__dict__)
-            status = 0
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-            if isinstance(end.code, str):
-                print(end.code, file=sys.stderr)
-        except KeyboardInterrupt:
-            status = 130
-        except BaseException as error:
-            stack = error.__traceback__  # without the frame of this function
-            traceback.print_exception(type(error), error, stack.tb_next if stack else None)
-            status = 1
+        status, _ = executed(code, module)
         sys.stdout.flush()
         print("\n".join(summary(script, found)))
     return status
+
+
+def executed(code: types.CodeType, module: types.ModuleType) -> tuple[int, str | None]:
+    """Run a script: its exit code, and in a few words how it ended if not well. Its traceback is printed."""
+    try:
+        exec(code, module.__dict__)
+        return 0, None
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        return status, f"the script ended with exit code {status}" if status else None
+    except KeyboardInterrupt:
+        return 130, "the script was stopped by Ctrl-C"
+    except BaseException as error:
+        stack = error.__traceback__  # without the frame of this function
+        traceback.print_exception(type(error), error, stack.tb_next if stack else None)
+        return 1, f"the script raised {type(error).__name__}: {error}"
 
 
 @contextlib.contextmanager

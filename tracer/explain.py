@@ -137,10 +137,8 @@ def path_facts(trace: Trace) -> dict[str, Any]:
 
 
 def programs(trace: Trace, pures: list[Any], kernels: bool, llvm: bool, assembly: bool) -> Iterator[dict[str, Any]]:
-    """How each segment runs; there are several programs of one whose results do not always outlive it."""
-    known = {id(segment): (segment, start, stop) for (start, stop, *_), segment in list(trace.programs.items())}
-    known |= {id(segment): (segment, 0, len(trace.entries) - 1) for segment in pures if id(segment) not in known}
-    for segment, start, stop in known.values():
+    """How each segment runs."""
+    for segment, start, stop in segments_of(trace, pures):
         told = segment.told or ("native code, not yet compared with a plain program" if segment.native else "not yet compiled")
         if segment.joint is not None:
             told += "; " + segment.joint.told()
@@ -150,6 +148,14 @@ def programs(trace: Trace, pures: list[Any], kernels: bool, llvm: bool, assembly
             for kernel in found["native"]["kernels"]:
                 kernel["lines"] = [shown(line) for line in kernel["lines"]]
         yield found
+
+
+def segments_of(trace: Trace, pures: list[Any]) -> list[tuple[Any, int, int]]:
+    """The segments of a path, each with its first entry and the one it ends before; there are several programs of one whose
+    results do not always outlive it."""
+    known = {id(segment): (segment, start, stop) for (start, stop, *_), segment in list(trace.programs.items())}
+    known |= {id(segment): (segment, 0, len(trace.entries) - 1) for segment in pures if id(segment) not in known}
+    return list(known.values())
 
 
 def guards(trace: Trace) -> Iterator[dict[str, Any]]:

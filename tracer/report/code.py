@@ -1,0 +1,79 @@
+"""Code on the page: the user's source, with how much time its lines take, and the trace as Python beside it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from .marks import Marks
+from .markup import Markup, joined, percent, tag
+
+TOKEN = re.compile(
+    r"(?P<comment>#.*$)|(?P<string>[rbfu]{0,2}(?:\"[^\"\n]*\"|'[^'\n]*'))|(?P<number>\b\d[\d_.]*(?:e[+-]?\d+)?\b)"
+    r"|(?P<decorator>(?<=^)\s*@[\w.]+)"
+    r"|\b(?P<word>False|None|True|and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if"
+    r"|import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield)\b",
+)  # fmt: skip
+
+
+def highlighted(text: str) -> Markup:
+    """A line of Python, with its words marked."""
+    parts: list[Any] = []
+    at = 0
+    for match in TOKEN.finditer(text):
+        parts += [text[at : match.start()], tag("span", match.group(), class_=f"c-{match.lastgroup}")]
+        at = match.end()
+    return joined([*parts, text[at:]])
+
+
+def heat(programs: list[dict[str, Any]]) -> dict[str, float]:
+    """The share of the kernels' time that each line of the user's has; what several lines share is divided among them."""
+    found: dict[str, float] = {}
+    for program in programs:
+        for kernel in program.get("native", {}).get("kernels", ()):
+            for line in kernel["lines"]:
+                found[line] = found.get(line, 0.0) + (kernel["seconds"] or 0.0) / len(kernel["lines"])
+    whole = sum(found.values())
+    return {line: seconds / whole for line, seconds in found.items()} if whole else {}
+
+
+def source(function: dict[str, Any], programs: list[dict[str, Any]], marks: Marks) -> Markup:
+    shares = heat(programs)
+    named = {row["line"] for program in programs for row in program["python"] if row["line"]} | set(shares)
+    parts = []
+    for file in function["sources"]:
+        rows = [source_row(file["file"], row, shares, named, marks) for row in file["rows"]]
+        parts.append(tag("div", file["file"], class_="file"))
+        parts.append(tag("div", *rows, class_="rows"))
+    return tag("div", *parts, class_="pane", tabindex=0, role="region", aria_label="your source")
+
+
+def source_row(
+    file: str, row: dict[str, Any] | None, shares: dict[str, float], named: set[str], marks: Marks
+) -> Markup:  # fmt: skip
+    if row is None:
+        return tag("div", "⋯", class_="gap")
+    line = f"{file}:{row['number']}"
+    known: dict[str, Any] = {"data_is": marks.line(line), "tabindex": 0} if line in named else {}
+    share = shares.get(line)
+    bar = (
+        None if share is None else tag("span", percent(share), class_="heat", style=f"--share:{share:.3f}", title="of the time")
+    )
+    return tag(
+        "div", tag("span", row["number"], class_="number"), tag("code", highlighted(row["text"]) or " "), bar,
+        class_="row" + " live" * (line in named), **known,
+    )  # fmt: skip
+
+
+def trace(program: dict[str, Any], marks: Marks, number: str) -> Markup:
+    rows = []
+    for i, row in enumerate(program["python"]):
+        steps = [marks.kernel(number, step) for step in row["kernels"]]
+        known: dict[str, Any] = {}
+        if row["line"]:
+            known = {"data_is": f"p{marks.function}-{number}-{i}", **marks.of([row["line"]], steps)}
+        remark = tag("span", f"  # {row['comment']}", class_="c-comment") if row["comment"] else None
+        where = tag("span", row["line"].rpartition("/")[2], class_="where") if row["line"] else None
+        body = tag("code", highlighted(row["code"]), remark)
+        rows.append(tag("div", tag("span", i + 1, class_="number"), body, where, class_="row" + " live" * bool(known), **known))
+    return tag("div", tag("div", *rows, class_="rows"), class_="pane", tabindex=0, role="region", aria_label="the trace")

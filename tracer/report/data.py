@@ -1,0 +1,183 @@
+"""What a report shows, as plain data that can be written as JSON. `page.py` makes a page of it.
+
+Lines of the user's are "file:line" everywhere, as `explain` shows them; kernels are named by the number of their step.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..advice import advice_for
+from ..compile import Compiled
+from ..explain import explain, segments_of, shown
+from ..functional import graph_of
+from ..graph import Graph, GraphError, rows
+from ..passes import optimised
+from ..program import calls, used_slots
+from ..timeline import Timelines
+from ..trace import End, Trace
+from .memory import eager_memory
+from .sources import sources_of
+
+Facts = dict[str, Any]
+
+
+def gather(
+    functions: Iterable[Compiled],
+    title: str,
+    timelines: Timelines | None = None,
+    samples: Mapping[Compiled, Any] | None = None,
+    failure: str | None = None,
+    note: str | None = None,
+) -> Facts:
+    """All that is known of some functions. `timelines` are their first calls, if these were noted; `samples` what calls took
+    eagerly and replayed; `failure` is how the script ended, if it failed; `note` is a sentence for the head of the page."""
+    from ... import __version__
+
+    found = [function_facts(f, timelines or {}, samples or {}) for f in functions]
+    roofs = [p["native"]["roof"] for f in found for path in f["paths"] for p in path["programs"] if "native" in p]
+    targets = [p["native"]["target"] for f in found for path in f["paths"] for p in path["programs"] if "native" in p]
+    return {
+        "title": title,
+        "note": note,
+        "failure": failure,
+        "made": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "versions": {"tapejit": __version__, "python": platform.python_version()},
+        "machine": {"target": next(iter(targets), platform.machine()), "roof": next(iter(roofs), None)},
+        "functions": found,
+    }
+
+
+def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Compiled, Any]) -> Facts:
+    facts = explain(compiled, kernels=True, llvm=True).to_dict()
+    traces = list(compiled.traces)
+    lines: dict[str, None] = {}  # of the user's, in full
+    for trace, path in zip(traces, facts["paths"], strict=True):
+        pures = [p.segment for p in compiled.pures if p.trace is trace]
+        for (segment, start, stop), program in zip(segments_of(trace, pures), path["programs"], strict=True):
+            program.update(program_facts(trace, segment, start, stop, program))
+        lines.update((e.line, None) for e in trace.entries if not isinstance(e, End))
+    lines.update((line, None) for line, _ in compiled.divergences)
+    code = getattr(compiled.function, "__code__", None)
+    where = None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    facts |= {
+        "where": None if where is None else shown(where),
+        "timeline": timelines[compiled].to_dict() if compiled in timelines else None,
+        "each": each(samples.get(compiled)),
+        "sources": sources_of(lines, where),
+        "findings": findings(facts),
+    }
+    return facts
+
+
+def each(samples: Any) -> Facts | None:
+    """Seconds for a call, eager and replayed: medians."""
+    if samples is None or not samples.eager or not samples.replayed:
+        return None
+    return {"eager": statistics.median(samples.eager), "replayed": statistics.median(samples.replayed)}
+
+
+# ---- one segment
+
+
+def program_facts(trace: Trace, segment: Any, start: int, stop: int, known: Facts) -> Facts:
+    keep = frozenset(trace.values[n].slot for n in segment.alive) | used_slots(trace, stop)
+    native = known.get("native")
+    graph = segment.native.graph if segment.native is not None else plain_graph(trace, start, stop, keep)
+    found: Facts = {"python": python(graph, native) if graph is not None else as_recorded(trace, start, stop)}
+    found["eager_memory"] = eager_memory(trace, start, stop, keep)
+    if native is not None:
+        found["edges"] = edges(native)
+        found["traffic"] = traffic(native)
+    return found
+
+
+def plain_graph(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Graph | None:
+    """The graph of a segment without native code; None if it has none."""
+    try:
+        return optimised(graph_of(trace, start, stop, keep))
+    except GraphError:
+        return None
+
+
+def python(graph: Graph, native: Facts | None) -> list[Facts]:
+    """The graph's text, with the user's line and the kernels of each line."""
+    makers: dict[str, list[int]] = {}
+    for kernel in native["kernels"] if native is not None else ():
+        for value in kernel["values"]:
+            makers.setdefault(value, []).append(kernel["step"])
+    names = native["names"] if native is not None else {}
+    found = []
+    for text, node in rows(graph):
+        code, _, comment = text.partition("  # ")
+        made = [names.get(x, x) for x in node.results] if node is not None else []
+        steps = sorted({step for x in made for step in makers.get(x, ())})
+        line = shown(node.line) if node is not None and node.line else None
+        found.append({"code": code, "comment": comment.rpartition("  ")[0] or comment, "line": line, "kernels": steps})
+    return found
+
+
+def as_recorded(trace: Trace, start: int, stop: int) -> list[Facts]:
+    """What was recorded, where there is no graph of it."""
+    return [{"code": repr(c), "comment": "", "line": shown(c.line), "kernels": []} for c in calls(trace, start, stop)]
+
+
+def edges(native: Facts) -> list[Facts]:
+    """What a kernel reads of what another has written, with the bytes."""
+    writer: dict[str, int] = {}
+    found = []
+    for kernel in native["kernels"]:
+        for buffer, size in kernel["read"].items():
+            if buffer in writer:
+                found.append({"from": writer[buffer], "to": kernel["step"], "buffer": buffer, "bytes": size})
+        writer.update(dict.fromkeys(kernel["written"], kernel["step"]))
+    return found
+
+
+def traffic(native: Facts) -> Facts:
+    """Bytes that all kernels move; that they would have to move if all that stays inside were never in memory; and that the
+    ops would move if each of them ran by itself."""
+    least = 0
+    for way in ("read", "written"):
+        most: dict[str, int] = {}
+        for kernel in native["kernels"]:
+            for buffer, size in kernel[way].items():
+                if not native["buffers"].get(buffer, {"kind": "arena"})["kind"].startswith("arena"):
+                    most[buffer] = max(most.get(buffer, 0), size)
+        least += sum(most.values())
+    return {
+        "moved": sum(k["bytes"] for k in native["kernels"]),
+        "least": least,
+        "op_by_op": sum(k["op_by_op"] for k in native["kernels"]),
+    }
+
+
+# ---- what went otherwise
+
+
+def findings(facts: Facts) -> list[Facts]:
+    """Breaks, divergences, fallbacks and segments without native code, each with what can be done about it."""
+    breaks: dict[tuple[str, str], int] = {}
+    for path in facts["paths"]:
+        for b in {(b["line"], b["reason"]) for b in path["breaks"]}:
+            breaks[b] = breaks.get(b, 0) + path["replays"]
+    found = [finding("break", reason, times, line) for (line, reason), times in breaks.items()]
+    found += [finding("divergence", d["reason"], d["times"], d["line"]) for d in facts["divergences"]]
+    found += [finding("fallback", d["reason"], d["times"]) for d in facts["fell_back"]]
+    for reason in (facts["gave_up"], facts["disagreement"]):
+        if reason:
+            found.append(finding("gave up", reason, 1))
+    for path in facts["paths"]:
+        for program in path["programs"]:
+            if "native" not in program or "so it is not used" in program["told"]:
+                found.append(finding("no native code", program["told"], path["replays"], program["from"]))
+    return found
+
+
+def finding(kind: str, reason: str, times: int, line: str | None = None) -> Facts:
+    bare = reason.partition(": ")[2] if kind == "gave up" and ".py:" in reason.partition(": ")[0] else reason
+    return {"kind": kind, "reason": reason, "times": times, "line": line, "advice": advice_for(bare)}

@@ -1,0 +1,93 @@
+"""The memory plan: buffers as rectangles, when they live by where they are; beside it, to the same scale, what eager execution
+needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .marks import Marks
+from .markup import Markup, plural, size, tag
+
+WIDTH, LEFT, GAP, TOP, HEIGHT, BOTTOM = 960.0, 64.0, 70.0, 26.0, 280.0, 30.0
+SHARE = 0.62  # of the width, for the plan
+NAMED = 46.0  # pixels that a rectangle needs for its name
+
+
+def memory(program: dict[str, Any], marks: Marks, number: str) -> Markup:
+    plan, eager = program["native"]["memory"], program["eager_memory"]
+    top = max(plan["bytes"], eager["peak"], 1)
+    whole = WIDTH - LEFT - GAP - 8
+    left, right = whole * SHARE, whole * (1 - SHARE)
+    parts = [*axis(top, LEFT, left), *buffers(program, marks, number, top, left)]
+    x = LEFT + left + GAP
+    parts += [*axis(top, x, right), *curve(eager["bytes"], top, x, right)]
+    steps = len(program["native"]["kernels"])
+    parts += [
+        tag("text", f"compiled: one block of {size(plan['bytes'])}", x=LEFT, y=14.0, class_="heading"),
+        tag("text", f"eager: at least {size(eager['peak'])} at its peak", x=x, y=14.0, class_="heading"),
+        tag("text", f"{plural(steps, 'kernel')}, one after the other →", x=LEFT, y=TOP + HEIGHT + 20, class_="label"),
+        tag("text", f"{plural(len(eager['bytes']), 'op')}, one after the other →", x=x, y=TOP + HEIGHT + 20, class_="label"),
+    ]
+    label = f"{plural(plan['buffers'], 'buffer')} share {size(plan['bytes'])}; eager execution needs {size(eager['peak'])}"
+    picture = tag(
+        "svg", *parts, viewBox=f"0 0 {WIDTH:.0f} {TOP + HEIGHT + BOTTOM:.0f}", role="img", aria_label=label, class_="chart"
+    )
+    return tag("div", picture, class_="wide")
+
+
+def axis(top: float, x: float, width: float) -> list[Markup]:
+    parts = []
+    for value in ticks(top):
+        y = TOP + HEIGHT * (1 - value / top)
+        parts.append(tag("line", x1=x, x2=x + width, y1=y, y2=y, class_="grid"))
+        parts.append(tag("text", size(value), x=x - 8, y=y + 4, text_anchor="end", class_="label"))
+    return parts
+
+
+def ticks(top: float) -> list[float]:
+    """Round numbers up to the top."""
+    step = 1.0
+    while top / step > 5:
+        step *= 2.5 if str(int(step)).startswith("2") else 2
+    return [i * step for i in range(int(top / step) + 1)]
+
+
+def buffers(program: dict[str, Any], marks: Marks, number: str, top: float, width: float) -> list[Markup]:
+    native = program["native"]
+    steps = max(len(native["kernels"]), 1)
+    order = [k["step"] for k in native["kernels"]]
+    known = native["buffers"]
+    parts = []
+    for life in sorted(native["memory"]["lives"], key=lambda x: x["offset"]):
+        first, last = life["first"], min(life["last"], steps - 1)
+        x, w = LEFT + first / steps * width, (last - first + 1) / steps * width
+        h = life["size"] / top * HEIGHT
+        y = TOP + HEIGHT - (life["offset"] + life["size"]) / top * HEIGHT
+        form = known.get(life["name"])
+        shape = "" if form is None else f", {form['dtype']} {form['shape']}"
+        title = f"{life['name']}{shape}: {size(life['size'])} from kernel {order[first]} to kernel {order[last]}"
+        made = marks.kernel(number, order[first])
+        parts.append(
+            tag("rect", tag("title", title), x=x, y=y, width=max(w - 0.6, 0.8), height=max(h - 0.6, 0.8), rx=min(2.0, h / 4),
+                class_=f"buffer hue-{sum(map(ord, life['name'])) % 6}", data_of=made)
+        )  # fmt: skip
+        if w > NAMED and h > 13:
+            parts.append(tag("text", life["name"], x=x + 5, y=y + min(h / 2 + 4, 14), class_="on-buffer"))
+    return parts
+
+
+def curve(alive: list[int], top: float, x: float, width: float) -> list[Markup]:
+    """What is alive while each op runs."""
+    if not alive:
+        return []
+    step = width / len(alive)
+    points = [f"M{x:.1f},{TOP + HEIGHT:.1f}"]
+    for i, value in enumerate(alive):
+        y = TOP + HEIGHT * (1 - value / top)
+        points.append(f"L{x + i * step:.1f},{y:.1f}L{x + (i + 1) * step:.1f},{y:.1f}")
+    points.append(f"L{x + width:.1f},{TOP + HEIGHT:.1f}Z")
+    peak = TOP + HEIGHT * (1 - max(alive) / top)
+    return [
+        tag("path", d="".join(points), class_="area"),
+        tag("line", x1=x, x2=x + width, y1=peak, y2=peak, class_="limit"),
+    ]

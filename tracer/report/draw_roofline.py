@@ -1,0 +1,97 @@
+"""The roofline: kernels by how much they compute for each byte, and how much in a second, below what the machine can do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .marks import Marks
+from .markup import Markup, duration, percent, size, tag
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 330.0, 64.0, 16.0, 12.0, 40.0
+LARGEST = 22.0  # radius
+
+
+class Scale:
+    """Logarithmic, from powers of ten to powers of ten."""
+
+    def __init__(self, low: float, high: float, start: float, end: float) -> None:
+        self.low, self.high = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        share = (math.log10(value) - self.low) / max(self.high - self.low, 1)
+        return self.start + (self.end - self.start) * share
+
+    def powers(self) -> list[float]:
+        return [10.0**n for n in range(self.low, self.high + 1)]
+
+
+def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None:
+    """None if nothing was measured."""
+    roof = native["roof"]
+    kernels = [k for k in native["kernels"] if k.get("roofline") and k["flops"] and k["bytes"]]
+    if not kernels:
+        return None
+    slow, fast = roof["copies"][-1][1], roof["copies"][0][1]
+    intensities = [k["flops"] / k["bytes"] for k in kernels]
+    speeds = [k["flops"] / k["seconds"] / 1e9 for k in kernels]
+    peak = roof["flops"] / 1e9
+    across = Scale(min(intensities) * 0.8, max([*intensities, roof["flops"] / slow]) * 1.2, LEFT, WIDTH - RIGHT)
+    up = Scale(min(speeds) * 0.8, peak * 1.05, HEIGHT - BOTTOM, TOP)
+    parts = [*grid(across, up), *roofs(roof, across, up)]
+    most = max(k["seconds"] for k in kernels)
+    for k in sorted(kernels, key=lambda k: -k["seconds"]):
+        radius = max(LARGEST * math.sqrt(k["seconds"] / most), 2.5)
+        words = (
+            f"kernel {k['step']}: {k['what']}; {duration(k['seconds'])}, {percent(k['roofline'])} of what {k['bound']} allows"
+        )
+        parts.append(
+            tag("circle", tag("title", words), cx=across(k["flops"] / k["bytes"]), cy=up(k["flops"] / k["seconds"] / 1e9),
+                r=radius, class_=f"spot fill-{k['kind']}", data_is=marks.kernel(number, k["step"]),
+                data_go=f"kernel-{marks.kernel(number, k['step'])}")
+        )  # fmt: skip
+    label = f"{len(kernels)} kernels between {percent(min(k['roofline'] for k in kernels))} and "
+    label += f"{percent(max(k['roofline'] for k in kernels))} of the roofline; one thread; at most {peak:.0f} GFLOP/s and "
+    label += f"{size(slow)}/s from memory, {size(fast)}/s from the nearest cache"
+    picture = tag("svg", *parts, viewBox=f"0 0 {WIDTH:.0f} {HEIGHT:.0f}", role="img", aria_label=label, class_="chart")
+    return tag("div", picture, class_="wide")
+
+
+def grid(across: Scale, up: Scale) -> list[Markup]:
+    parts = []
+    for value in across.powers():
+        x = across(value)
+        parts.append(tag("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="grid"))
+        parts.append(tag("text", f"{value:g}", x=x, y=HEIGHT - BOTTOM + 16, text_anchor="middle", class_="label"))
+    for value in up.powers():
+        y = up(value)
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
+        parts.append(tag("text", f"{value:g}", x=LEFT - 8, y=y + 4, text_anchor="end", class_="label"))
+    parts.append(tag("text", "flops for each byte moved", x=WIDTH - RIGHT, y=HEIGHT - 6, text_anchor="end", class_="label"))
+    parts.append(tag("text", "GFLOP/s", x=LEFT + 6, y=TOP + 10, class_="label"))
+    return parts
+
+
+def roofs(roof: dict[str, Any], across: Scale, up: Scale) -> list[Markup]:
+    """Memory and caches by what was copied, and the arithmetic that none can pass."""
+    peak = roof["flops"] / 1e9
+    lowest, highest = 10.0**across.low, 10.0**across.high
+    parts = []
+    middle = roof["copies"][len(roof["copies"]) // 2]
+    for n, rate in (roof["copies"][0], middle, roof["copies"][-1]):
+        begin, end = max(lowest, 10.0**up.low / (rate / 1e9)), peak / (rate / 1e9)
+        if end <= begin:
+            continue
+        x1, y1, x2, y2 = across(begin), up(begin * rate / 1e9), across(end), up(peak)
+        parts.append(tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="limit"))
+        angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
+        at = 0.3
+        x, y = x1 + (x2 - x1) * at, y1 + (y2 - y1) * at - 6
+        words = f"{size(rate)}/s for {size(n)}"
+        parts.append(tag("text", words, x=x, y=y, transform=f"rotate({angle:.1f} {x:.1f} {y:.1f})", class_="label"))
+    top = across(min(peak / (roof["copies"][0][1] / 1e9), highest))
+    parts.append(tag("line", x1=top, x2=across(highest), y1=up(peak), y2=up(peak), class_="limit"))
+    words = f"{peak:.0f} GFLOP/s of multiply-adds"
+    parts.append(tag("text", words, x=across(highest) - 4, y=up(peak) - 6, text_anchor="end", class_="label"))
+    return parts
