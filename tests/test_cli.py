@@ -203,6 +203,39 @@ def test_ctrl_c_tells_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "stopped before the first step was done" in capsys.readouterr().out
 
 
+def test_ctrl_c_between_the_trainings(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    example = fake_example(-1)
+    setup, made = example.setup, []
+
+    def interrupted(*given: Any) -> Any:
+        made.append(given)
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        return setup(*given)
+
+    example.setup = interrupted
+    monkeypatch.setattr(cli_demo, "example_named", lambda name: example)
+    assert cli.main(["demo", "--steps", "9"]) == 130
+    out = capsys.readouterr().out
+    assert "Stopped before the first compiled step." in out
+    assert [line.split()[:2] for line in out.splitlines() if line.startswith("eager")] == [["eager", "9"]]
+
+
+def test_as_many_steps_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(1000))
+    for tick, steps in ((1e-3, cli_demo.STEPS), (0.5, 120), (100.0, cli_demo.FEWEST)):
+        monkeypatch.setattr(cli_demo, "perf_counter", lambda tick=tick: next(clock) * tick)
+        assert cli_demo.fitting(fake_example(-1), "cpu") == steps
+
+
+def test_others_on_the_machine_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (5.25, 0, 0), raising=False)
+    assert "a load of 5.2 on 2 cores" in cli_demo.told_load()
+    monkeypatch.setattr("os.getloadavg", lambda: (0.5, 0, 0), raising=False)
+    assert not cli_demo.told_load()
+
+
 def test_two_steps_are_no_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli_demo, "example_named", lambda name: fake_example(-1))
     assert cli.main(["demo", "--steps", "2"]) == 0

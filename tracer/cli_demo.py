@@ -1,12 +1,13 @@
 """`tapejit demo`: a character GPT learns Shakespeare's sonnets, first eagerly, then compiled, and both are compared.
 
 Both trainings begin from the same weights and see the same batches, so their losses have to be the same. Ctrl-C ends a
-training; what was measured up to there is told.
+training; what was measured up to there is told. How many steps there are is chosen so that it takes about two minutes.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import statistics
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from .compile import Compiled, compile
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAME = 1e-3  # relative: rounding grows from step to step, as each begins where the last ended
 EXTRA = 2  # steps for the measurement of memory
+STEPS, FEWEST, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
 ROWS, COLUMNS = 8, 64  # of the curves
 
 
@@ -72,27 +74,59 @@ class Training:
         return statistics.median(self.times[self.replayed :] or self.times)
 
 
-def demo(steps: int) -> int:
+def demo(wanted: int | None) -> int:
     example = example_named("chargpt")
     device = "cuda" if cuda.is_available() else "cpu"
+    busy = told_load()
+    steps = fitting(example, device) if wanted is None else wanted
     print(f"A character GPT learns Shakespeare's sonnets on the {device.upper()}: ", end="")
     print(f"{steps} steps eagerly, then the same compiled.", flush=True)
+    if busy:
+        print(busy, flush=True)
+    done, stopped = both(example, steps, device)
+    if not done:
+        print("stopped before the first step was done")
+        return 130
+    print("\n".join(table(done, stopped)))
+    differs = len(done) == 2 and not told_curves(done)
+    if not stopped:
+        print(f"\nIt goes on by itself:\n{example.make_up(done[-1].run.model, device, 160).strip()}")
+    return 130 if stopped else int(differs)
+
+
+def both(example: Any, steps: int, device: str) -> tuple[list[Training], bool]:
+    """The trainings that had a step at least, and whether they were stopped."""
     done: list[Training] = []
     for compiled in (False, True):
-        training = Training(example, steps, device, compiled)
+        try:
+            training = Training(example, steps, device, compiled)
+        except KeyboardInterrupt:
+            return done, True
         training.train(steps)
         if training.times:
             done.append(training)
         if training.stopped:
-            break
-    if not done:
-        print("stopped before the first step was done")
-        return 130
-    print("\n".join(table(done)))
-    differs = len(done) == 2 and not told_curves(done)
-    if not training.stopped:
-        print(f"\nIt goes on by itself:\n{example.make_up(done[-1].run.model, device, 160).strip()}")
-    return 130 if training.stopped else int(differs)
+            return done, True
+    return done, False
+
+
+def fitting(example: Any, device: str) -> int:
+    """How many steps fit into the time for eager ones, by the first few."""
+    trial = Training(example, EXTRA, device, compiled=False)
+    times = []
+    for _ in range(2 * EXTRA):
+        began = perf_counter()
+        trial.step(*next(trial.run.batches)).item()
+        times.append(perf_counter() - began)
+    return max(FEWEST, min(STEPS, int(SECONDS / statistics.median(times))))
+
+
+def told_load() -> str:
+    """A warning, if others use this machine."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load < 0.7 * cores:
+        return ""
+    return f"Something else is using this machine (a load of {load:.1f} on {cores} cores): do not trust the times."
 
 
 def example_named(name: str) -> Any:
@@ -108,7 +142,7 @@ def example_named(name: str) -> Any:
 # ---- words
 
 
-def table(done: list[Training]) -> list[str]:
+def table(done: list[Training], stopped: bool = False) -> list[str]:
     lines = ["", f"{'':10} {'steps':>6} {'a step':>10} {'steps/s':>8} {'in all':>9} {'first compiled':>15} {'peak memory':>12}"]
     for t in done:
         first = "-" if t.first is None else duration(t.first)
@@ -122,8 +156,9 @@ def table(done: list[Training]) -> list[str]:
             lines.append("No native code was made: these are the eager kernels, replayed.")
     elif len(done) == 2:
         lines.append("There was no compiled step to compare with: the first ones are recorded, and one is compiled.")
-    if done[-1].stopped:
-        lines.append(f"Stopped after {len(done[-1].times)} {done[-1].name} steps.")
+    if stopped:
+        after = f"after {len(done[-1].times)} {done[-1].name} steps" if done[-1].stopped else "before the first compiled step"
+        lines.append(f"Stopped {after}.")
     return lines
 
 
