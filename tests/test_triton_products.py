@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from test_native import run, values
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 import interpreted
+from tapejit.codegen.triton import matmul
 
 MAKE = program.make_program
 SIZES = [(1, 1, 1), (1, 40, 70), (33, 1, 17), (17, 65, 1), (16, 16, 16), (31, 33, 64), (64, 65, 129), (129, 63, 31)]
@@ -125,3 +127,28 @@ def convolved(dtype: Any) -> Any:
 @pytest.mark.parametrize("dtype", [tj.float32, tj.float64, tj.float16, tj.bfloat16], ids=str)
 def test_convolutions_and_their_gradients(seen: Any, dtype: Any) -> None:
     run(convolved(dtype))
+
+
+# ---- parts of the depth
+
+
+def in_parts(monkeypatch: Any, parts: int) -> None:
+    """From now on the depth of products is added up in so many parts."""
+    chosen = matmul.configs
+    split = lambda *args: [replace(chosen(*args)[0], split_k=parts)]
+    monkeypatch.setattr(matmul, "configs", split)
+
+
+def test_a_long_depth_is_added_up_in_parts(seen: Any, monkeypatch: Any) -> None:
+    a, b, bias = tensor(3, 700), tensor(700, 70), tensor(70)
+    wide = (tensor(2, 20, 300), tensor(2, 300, 33))
+
+    def function() -> Any:
+        return [F.gelu(a @ b + bias), wide[0] @ wide[1], a.half() @ b.half()]
+
+    run(function)
+    (first, *_) = [k for p in seen.programs for k in p.kernels]
+    assert [k.name for k in first.kernels] == ["matmul_mul_parts", "matmul_mul"] and first.scratch
+    in_parts(monkeypatch, 3)
+    run(function)
+    run(convolved(tj.float32))

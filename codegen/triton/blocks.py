@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ..expr import Expr, walk
 from .contraction import Contraction
 from .tiles import power_above
 
@@ -16,6 +17,9 @@ LEAST = 16  # rows, columns and depth of a tile that matrix units take
 ROUNDS = 4  # of the loop over the depth that a part has at least
 MOST_PARTS = 32
 UNITS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # that programs run on at once
+SHARED = {"sm_80": 160 << 10, "sm_90": 224 << 10, "sm_100": 224 << 10, "gfx942": 64 << 10}  # bytes that a program may have
+SMALL_SHARED = 99 << 10  # of devices that are no data centre's: sm_86, sm_89, sm_120
+BYTES = {"float64": 8, "float32": 4}
 
 
 @dataclass(frozen=True)
@@ -30,40 +34,60 @@ class Config:
     split_k: int = 1
 
 
+# the largest tiles first
 HALVES = {
-    "sm_80": [Config(128, 128, 32, 4, 4), Config(128, 64, 32, 4, 4), Config(64, 64, 64, 4, 4), Config(32, 64, 64, 4, 5)],
+    "sm_80": [Config(128, 128, 32, 8, 4), Config(128, 64, 32, 4, 4), Config(64, 64, 64, 4, 4), Config(32, 64, 64, 4, 5)],
     "sm_90": [Config(128, 128, 64, 8, 3), Config(128, 64, 64, 4, 4), Config(64, 64, 64, 4, 4), Config(32, 64, 64, 4, 4)],
     "gfx942": [Config(128, 128, 64, 8, 2), Config(128, 64, 64, 4, 2), Config(64, 64, 64, 4, 2), Config(32, 64, 64, 4, 2)],
 }
 SINGLES = {
-    "ieee": [Config(128, 64, 16, 8, 3), Config(64, 64, 16, 4, 3), Config(32, 64, 32, 4, 3)],
+    "ieee": [Config(128, 64, 16, 8, 3), Config(64, 64, 32, 4, 3), Config(32, 64, 32, 4, 3)],
     "tf32": [Config(128, 128, 32, 8, 3), Config(128, 64, 32, 4, 3), Config(64, 64, 32, 4, 3), Config(32, 64, 32, 4, 3)],
 }
 DOUBLES = [Config(64, 64, 16, 4, 3), Config(32, 64, 16, 4, 3), Config(32, 32, 16, 4, 3)]
+LARGER = {2: Config(128, 256, 64, 8, 3), 4: Config(128, 128, 16, 8, 3)}  # by bytes: only worth it where little follows
+
+
+def family(target: str) -> str:
+    """The device in the table that is most like one."""
+    if target in UNITS:
+        return target
+    if not target.startswith("sm_"):
+        return "gfx942"
+    arch = int("".join(c for c in target if c.isdigit()))
+    return "sm_80" if arch < 90 else "sm_90" if arch < 100 else "sm_100"
 
 
 def table(dtype: str, target: str, precision: str) -> list[Config]:
-    """The largest tiles first."""
-    if dtype in ("float16", "bfloat16"):
-        return HALVES["sm_90" if target == "sm_100" else target]
+    if dtype not in BYTES:
+        return HALVES["sm_90" if family(target) == "sm_100" else family(target)]
     return DOUBLES if dtype == "float64" else SINGLES[precision]
 
 
 def configs(work: Contraction, target: str, precision: str) -> list[Config]:
     """The configurations for a product, the best guess first: the largest tiles that occupy all of a device."""
-    fitting = list(dict.fromkeys(fitted(c, work) for c in table(work.dtype, target, precision)))
-    units = UNITS[target]
+    rows, units = table(work.dtype, target, precision), UNITS[family(target)]
+    fitting = list(dict.fromkeys(fitted(c, work, target) for c in rows))
     enough = next((c for c in fitting if tiles(c, work) >= units), fitting[-1])
     best = in_parts(enough, work, units)
-    others = [c for c in (enough, *[in_parts(c, work, units) for c in fitting], *fitting) if c != best]
-    return [best, *dict.fromkeys(others)]
+    more = [fitted(c, work, target) for n, c in LARGER.items() if n == BYTES.get(work.dtype, 2)]
+    others = [enough, *[in_parts(c, work, units) for c in fitting], *fitting, *more]
+    return list(dict.fromkeys([best, *others]))
 
 
-def fitted(config: Config, work: Contraction) -> Config:
-    """Not larger than the matrices."""
+def fitted(config: Config, work: Contraction, target: str) -> Config:
+    """Not larger than the matrices, and with no more rounds under way than there is shared memory for."""
     m, n = (max(min(b, power_above(size)), LEAST) for b, size in ((config.block_m, work.rows), (config.block_n, work.cols)))
     k = max(min(config.block_k, power_above(work.depth)), LEAST)
-    return replace(config, block_m=m, block_n=n, block_k=k, warps=min(config.warps, max(m * n // 1024, 2)))
+    each = k * (m * widest(work.a) + n * widest(work.b))
+    room = SHARED[target] if target in SHARED else min(SHARED[family(target)], SMALL_SHARED)
+    stages = max(min(config.stages, room // each), 1)
+    return Config(m, n, k, min(config.warps, max(m * n // 1024, 2)), stages)
+
+
+def widest(e: Expr) -> int:
+    """The bytes of an element that is loaded for an operand."""
+    return max((BYTES.get(x.dtype, 2) for x in walk([e]) if x.kind == "load"), default=2)
 
 
 def tiles(config: Config, work: Contraction) -> int:

@@ -17,7 +17,7 @@ from ..index import ZERO
 from ..nest import Nest, Stage, Store
 from ..steps import Domain
 from . import ops
-from .blocks import GROUP, Config
+from .blocks import GROUP, Config, tiles
 from .body import PRODUCT, Body, Scope
 from .contraction import Contraction
 from .ops import TYPES, accumulator
@@ -48,12 +48,12 @@ class Product:
         notes = documentation(work.nest, work.what)
         if config.split_k == 1:
             source = HEADER + function(name, self.arguments, [*notes, *self.whole()])
-            return Printed(source, [Kernel(name, tuple(self.arguments), grid(work, config), config.warps, config.stages)])
+            return Printed(source, [Kernel(name, tuple(self.arguments), tiles(config, work), config.warps, config.stages)])
         first, then = [*self.of_operands, self.partial], [*self.arguments, self.partial]
         source = HEADER + function(f"{name}_parts", first, [*notes, *self.part(first)])
         source += function(name, then, self.added(then))
-        parts = Kernel(f"{name}_parts", tuple(first), config.split_k * grid(work, config), config.warps, config.stages)
-        whole = Kernel(name, tuple(then), grid(work, ADDED), ADDED.warps, ADDED.stages)
+        parts = Kernel(f"{name}_parts", tuple(first), config.split_k * tiles(config, work), config.warps, config.stages)
+        whole = Kernel(name, tuple(then), tiles(ADDED, work), ADDED.warps, ADDED.stages)
         size = config.split_k * work.batches * work.rows * work.cols
         return Printed(source, [parts, whole], {PARTS: (self.wide, size)})
 
@@ -94,10 +94,6 @@ class Product:
         work = self.work
         before = f"({part} * {work.batches} + batch)" if work.batches > 1 else part
         return f"{PARTS} + {before} * {work.rows * work.cols} + (r * {work.cols} + c)"
-
-
-def grid(work: Contraction, config: Config) -> int:
-    return work.batches * -(-work.rows // config.block_m) * -(-work.cols // config.block_n)
 
 
 class Writer:
