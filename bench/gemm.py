@@ -1,11 +1,12 @@
 """Emitted matrix products against NumPy's BLAS (and PyTorch's, with --torch), in one thread.
 
-    python bench/gemm.py [NAME ...] [--rounds 30] [--torch] [--tune]
+    python bench/gemm.py [NAME ...] [--rounds 30] [--torch] [--search]
 
 A shape is "1024x512x128 NT": m, n, k, and which operands are transposed (T) in memory; "64*" before it is a batch. Times are
 CPU time of this thread, best of the rounds, which take turns; packing is part of them. Products take from microseconds on, so
 each measurement repeats them inside native code; the library's time includes its call from Python. `ms` is what compiling the
-kernel took: writing its text in Python, and code generation by LLVM. With --tune, plans are looked for by measuring first.
+kernel took: writing its text in Python, and code generation by LLVM. With --search, other plans
+are measured too, and a second line says how much quicker the best of them is than the model's.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from tapejit.codegen.llvm.blocking import Plan
+from plans import search
+from tapejit.codegen.llvm.blocking import Plan, choose
 from tapejit.codegen.llvm.builder import I64, PTR, Module
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
 from tapejit.codegen.llvm.jit import compile_text, link
 from tapejit.codegen.llvm.kernel import Kernel
 from tapejit.codegen.llvm.target import host
-from tapejit.codegen.llvm.tuning import plan_for, tune
 
 SHAPES = """
 1024x128x128 NN, 1024x384x128 NN, 1024x512x128 NN, 1024x128x512 NN, 1024x384x384 NN, 1024x1536x384 NN, 1024x384x1536 NN
@@ -79,7 +80,7 @@ class Native:
     """A compiled product: `run(times)` repeats it on its arrays."""
 
     def __init__(self, case: Case, plan: Plan | None = None) -> None:
-        self.plan = plan or plan_for(shape_of(case.gemm(), host()))
+        self.plan = plan or choose(shape_of(case.gemm(), host()))
         self.a, self.b = case.arrays()
         lead = (case.m * case.n,) if case.batch > 1 else ()
         self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), np.float32)
@@ -137,20 +138,29 @@ def many(run: Callable[[], Any]) -> Callable[[int], Any]:
     return loop
 
 
-def tuned(case: Case) -> None:
-    times = max(1, int(300e-6 / (case.flops / 120e9 + 1e-7)))
+def repeats(case: Case) -> int:
+    return max(1, int(300e-6 / (case.flops / 120e9 + 1e-7)))
+
+
+def gain(case: Case, rounds: int) -> str:
+    """What other plans than the model's gain, and the best one that was found."""
+    times = repeats(case)
 
     def best(plan: Plan) -> float:
         native = Native(case, plan)
         return min(seconds(native.run, times) for _ in range(5))
 
-    tune(shape_of(case.gemm(), host()), best)
+    shape = shape_of(case.gemm(), host())
+    plans = [choose(shape), search(shape, best)]
+    runs = [Native(case, plan).run for plan in plans]
+    model, other = (min(t) for t in zip(*[[seconds(run, times) for run in runs] for _ in range(rounds)], strict=True))
+    return f"{'':22}{model / other - 1:+.1%} {'with the same plan' if plans[0] == plans[1] else plans[1]}"
 
 
 def measure(case: Case, rounds: int, torch: Any) -> tuple[Native, dict[str, float]]:
     native = Native(case)
     runs = {"own": native.run, **{name: many(run) for name, run in peers(case, torch).items()}}
-    times = max(1, int(300e-6 / (case.flops / 120e9 + 1e-7)))
+    times = repeats(case)
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
         for name, run in runs.items():
@@ -163,7 +173,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--torch", action="store_true")
-    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--search", action="store_true")
     options = parser.parse_args()
     torch = None
     if options.torch:
@@ -177,8 +187,6 @@ def main() -> None:
         if options.names and not any(word in name for word in options.names):
             continue
         case = parse(name)
-        if options.tune:
-            tuned(case)
         native, best = measure(case, options.rounds, torch)
         speed = {peer: case.flops / took / 1e9 for peer, took in best.items()}
         ratio = speed["own"] / max(v for peer, v in speed.items() if peer != "own")
@@ -187,6 +195,8 @@ def main() -> None:
         pieces = ", ".join(str(phase.pieces) for phase in native.kernel.phases)
         cut = f"{native.plan.rows}x{native.plan.vectors} in {pieces}"
         print(f"{name:22}{best['own'] * 1e6:9.2f}{speed['own']:9.1f}{other}{ratio:7.2f}{milliseconds:>12}  {cut}", flush=True)
+        if options.search:
+            print(gain(case, options.rounds), flush=True)
 
 
 if __name__ == "__main__":

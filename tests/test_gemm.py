@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from typing import Any
 
@@ -13,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import Compiled, guarded, target
-from tapejit.codegen.llvm import tuning
-from tapejit.codegen.llvm.blocking import Plan, choose
+from tapejit.codegen.llvm.blocking import choose
 from tapejit.codegen.llvm.builder import Module, Type, constant
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
 
@@ -111,8 +109,8 @@ def test_any_plan(m: int, n: int, k: int, how: str, data: Any) -> None:
         plan,
         rows=rows,
         vectors=vectors,
-        row_block=rows * data.draw(st.integers(1, 4)),
-        column_block=vectors * plan.lanes * data.draw(st.integers(1, 3)),
+        down=data.draw(st.integers(1, 12)),
+        across=data.draw(st.integers(1, 9)),
         depth=depth,
         unroll=2 if k % 2 == 0 and depth % 2 == 0 else 1,
         pack_a=plan.pack_a or data.draw(st.booleans()),
@@ -226,35 +224,14 @@ def test_large_products_fall_into_pieces_and_small_ones_do_not() -> None:
     assert pieces(100, 16, 16) == 1
 
 
-def test_tuned_plans_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The quickest plan that is found is taken, here by a made-up clock, also by another process; and it is right."""
-    monkeypatch.setattr(tuning, "known", {})
-    rng = np.random.default_rng(0)
-    a, b = laid_out(rng, (70, 300), "columns", np.float32), laid_out(rng, (300, 90), "rows", np.float32)
-    gemm = Gemm((), 70, 90, 300, operand(0, a, ()), operand(1, b, ()), "float")
-    shape = shape_of(gemm, target(512))
-
-    def seconds(plan: Plan) -> float:
-        return abs(plan.rows - 6) + abs(plan.depth - 128) / 128 + plan.pack_b + abs(plan.row_block - 36) / 100 + 1
-
-    found = tuning.tune(shape, seconds)
-    assert found == tuning.plan_for(shape) != choose(shape)
-    assert (found.rows, found.depth, found.pack_b, found.row_block) == (6, 128, False, 36)
-    check(gemm, a, b, 512)
-    text = tuning.as_text()
-    monkeypatch.setattr(tuning, "known", {})
-    tuning.read(text)
-    assert tuning.plan_for(shape) == found
-
-
-@pytest.mark.parametrize("change", [("rows", 0), ("rows", 7), ("unroll", 7), ("lanes", 32), ("depth", "x")])
-def test_remembered_plans_that_make_no_sense_are_left_out(monkeypatch: pytest.MonkeyPatch, change: tuple[str, Any]) -> None:
-    gemm = Gemm((), 64, 64, 64, Operand(0, (), 64, 1), Operand(1, (), 64, 1), "float")
-    shape = shape_of(gemm, target(512))
-    plan = dataclasses.asdict(choose(shape))
-    monkeypatch.setattr(tuning, "known", {})
-    for text in ("", "{", "[1]", json.dumps([[dataclasses.asdict(shape), plan | dict([change])]]), json.dumps([[{}, plan]])):
-        tuning.read(text)
-        assert tuning.known == {}
-    tuning.read(json.dumps([[dataclasses.asdict(shape), plan]]))
-    assert tuning.known
+@settings(max_examples=60)
+@given(st.integers(1, 3), st.integers(1, 2000), st.integers(1, 2000), st.integers(64, 2000), st.booleans())
+def test_threads_have_equal_shares(batch: int, m: int, n: int, k: int, turned: bool) -> None:
+    """The number of pieces is a multiple of four, unless one is enough or there are no more tiles to share out."""
+    left = Operand(0, (m * k,), 1, m) if turned else Operand(0, (m * k,), k, 1)
+    gemm = Gemm((batch,), m, n, k, left, Operand(1, (k * n,), n, 1), "float")
+    plan = choose(shape_of(gemm, target(512)))
+    more = math.ceil(m / plan.rows) - plan.down, math.ceil(n / plan.width) - plan.across
+    pieces = batch * plan.down * plan.across
+    assert min(more) >= 0
+    assert pieces <= 2 or pieces % 4 == 0 or max(more) < 3

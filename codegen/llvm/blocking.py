@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 PIECE = 1 << 19  # multiplications that are worth handing to another thread
 PIECES = 8  # as many threads are kept busy
+EQUAL = 4  # the number of pieces is a multiple of this, if there are more than two: two threads and four have equal shares
 PANELS = 600 << 10  # bytes of the right operand's panels that a piece goes through for each of its rows: they stay in L2
 READY = 96 << 10  # a right operand of at most so many bytes is used as it is, if its rows lie along memory
 DEPTH = 2048  # steps that a tile does at once, at most
@@ -44,8 +45,8 @@ class Plan:
     lanes: int
     rows: int  # of a register tile
     vectors: int  # of a register tile
-    row_block: int  # rows of a piece, at most: a multiple of `rows`
-    column_block: int  # columns of a piece, at most: a multiple of `width`
+    down: int  # pieces that the rows are shared out to, in whole tiles
+    across: int  # and the columns
     depth: int  # steps that a tile does before the next tile's turn
     unroll: int
     pack_a: bool
@@ -71,18 +72,19 @@ def choose(shape: Shape) -> Plan:
     row_block, column_block = blocks(shape, rows, width, depth)
     if passing:  # long stretches of the right operand's rows, which memory is good at
         column_block = max(column_block, min(_up(shape.n, width), _up(512, width)))
+    down, across = evened(shape.batch, (shape.m, shape.n), (rows, width), (row_block, column_block))
     return Plan(
         lanes=lanes,
         rows=rows,
         vectors=vectors,
-        row_block=row_block,
-        column_block=column_block,
+        down=down,
+        across=across,
         depth=depth,
         unroll=next(u for u in (4, 2, 1) if shape.k % u == 0 and depth % u == 0),
         pack_a=pack_a,
         pack_b=pack_b,
-        own_a=column_block >= shape.n and not shape.same_a,
-        own_b=(row_block >= shape.m or row_block >= OWN) and not shape.same_b,
+        own_a=across == 1 and not shape.same_a,
+        own_b=(down == 1 or shape.m // down >= OWN) and not shape.same_b,
     )
 
 
@@ -139,6 +141,18 @@ def blocks(shape: Shape, rows: int, width: int, depth: int) -> tuple[int, int]:
     across = math.ceil(n / columns) * shape.batch
     down = wanted if across == 1 else math.ceil(wanted / 2 / across)  # panels that are not all used at once wear off in L2
     return _evenly(m, max(least, math.ceil(m / down)), rows), columns
+
+
+def evened(batch: int, sizes: tuple[int, int], tile: tuple[int, int], block: tuple[int, int]) -> tuple[int, int]:
+    """How many pieces there are of rows and of columns, for blocks of at most so many: such that threads have equal shares."""
+    down, across = (math.ceil(size / most) for size, most in zip(sizes, block, strict=True))
+    if batch * down * across <= 2:
+        return down, across
+    tall, wide = (math.ceil(size / unit) for size, unit in zip(sizes, tile, strict=True))
+    ways = [(down + i, across) for i in range(EQUAL) if down + i <= tall]
+    ways += [(down, across + i) for i in range(EQUAL) if across + i <= wide]
+    equal = [(d, a) for d, a in ways if batch * d * a % EQUAL == 0]
+    return min(equal, key=lambda way: way[0] * way[1], default=(down, across))
 
 
 def _evenly(total: int, most: int, unit: int) -> int:

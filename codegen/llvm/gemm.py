@@ -1,7 +1,7 @@
 """Matrix products: batched, with operands of any strides, and an epilogue that says what becomes of the results.
 
 Which kernel it is depends on the shape: dot products if there are few rows or columns (`dots.py`), or else register tiles over
-blocks (`product.py`), cut up as `blocking.py` decides, or as was found to be better (`tuning.py`).
+blocks (`product.py`), cut up as `blocking.py` decides.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from .blocking import Plan, Shape
+from .blocking import Plan, Shape, choose
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
 from .contraction import Epilogue, Gemm, Load, Operand, all_differ, by_depth, fused, registers
 from .dots import emit_dots, suits
@@ -17,7 +17,6 @@ from .kernel import Kernel
 from .micro import scaled
 from .product import Product
 from .target import Target
-from .tuning import plan_for
 
 __all__ = ["Epilogue", "Gemm", "Operand", "emit", "shape_of", "store_to"]
 
@@ -32,7 +31,7 @@ def emit(
         return emit(module, name, _swapped(gemm), pointers, _one_by_one(gemm.m, epilogue), target)
     if suits(gemm, target.lanes(gemm.scalar)) and plan is None:
         return emit_dots(module, name, gemm, pointers, epilogue, target.lanes(gemm.scalar), fused(target))
-    plan = plan or plan_for(shape_of(gemm, target))
+    plan = plan or choose(shape_of(gemm, target))
     work = Product(gemm, plan, pointers, epilogue, fused(target))
     phases = [work.pack(module, f"{name}_pack")] if work.shared_size else []
     phases.append(work.compute(module, name))

@@ -53,7 +53,23 @@ class Product:
     @property
     def blocks(self) -> tuple[int, int]:
         """Of columns and of rows."""
-        return math.ceil(self.gemm.n / self.plan.column_block), math.ceil(self.gemm.m / self.plan.row_block)
+        return min(self.plan.across, math.ceil(self.gemm.n / self.plan.width)), min(self.plan.down, self.tiles_down)
+
+    @property
+    def tiles_down(self) -> int:
+        """Tiles that are below each other."""
+        return math.ceil(self.gemm.m / self.plan.rows)
+
+    @property
+    def row_block(self) -> int:
+        """Rows of a piece, at most."""
+        return min(math.ceil(self.tiles_down / self.blocks[1]) * self.plan.rows, self.gemm.m)
+
+    @property
+    def column_block(self) -> int:
+        """Columns of a piece, at most, in whole vectors."""
+        tiles = math.ceil(math.ceil(self.gemm.n / self.plan.width) / self.blocks[0])
+        return min(tiles * self.plan.width, self.vectors * self.plan.lanes)
 
     @property
     def vectors(self) -> int:
@@ -63,13 +79,12 @@ class Product:
     @property
     def size_a(self) -> int:
         """Bytes of a packed left operand: of one matrix, or of a piece's rows."""
-        rows = min(self.plan.row_block, self.gemm.m) if self.plan.own_a else self.gemm.m
+        rows = self.row_block if self.plan.own_a else self.gemm.m
         return rows * self.gemm.k * BYTES[self.gemm.scalar]
 
     @property
     def size_b(self) -> int:
-        block = min(self.plan.column_block, self.vectors * self.plan.lanes)
-        columns = block if self.plan.own_b else self.vectors * self.plan.lanes
+        columns = self.column_block if self.plan.own_b else self.vectors * self.plan.lanes
         return columns * self.gemm.k * BYTES[self.gemm.scalar]
 
     @property
@@ -91,13 +106,8 @@ class Product:
         return aligned(self.size_b) if self.plan.pack_b and self.plan.own_b else 0
 
     @property
-    def buffer_width(self) -> int:
-        return min(self.plan.column_block, self.vectors * self.plan.lanes)
-
-    @property
     def scratch_size(self) -> int:
-        rows = min(self.plan.row_block, self.gemm.m)
-        buffer = aligned(rows * self.buffer_width * BYTES[self.gemm.scalar]) if self.buffered else 0
+        buffer = aligned(self.row_block * self.column_block * BYTES[self.gemm.scalar]) if self.buffered else 0
         return self.scratch_a + self.scratch_b + buffer
 
     @cached_property
@@ -121,7 +131,7 @@ class Product:
         begin, end = f.params[-2:]
         chunks = math.ceil(self.gemm.k / CHUNK)
         each_b = chunks if straight(self.gemm.b) else self.vectors
-        each_a = chunks if by_depth(self.gemm.a) else math.ceil(self.gemm.m / self.plan.rows)
+        each_a = chunks if by_depth(self.gemm.a) else self.tiles_down
         first = each_b * matrices(self.gemm, self.gemm.b) if self.plan.pack_b and not self.plan.own_b else 0
         second = each_a * matrices(self.gemm, self.gemm.a) if self.plan.pack_a and not self.plan.own_a else 0
         if first:
@@ -294,7 +304,7 @@ class Piece:
         """One block of the depth after the other, with the sums in the buffer."""
         f, k, depth = self.f, self.work.gemm.k, self.work.plan.depth
         zero = constant(0, self.work.kind)
-        size = min(self.work.plan.row_block, self.work.gemm.m) * self.work.buffer_width
+        size = self.work.row_block * self.work.column_block
         with f.loop(0, size, self.work.plan.lanes) as loop:
             f.store(zero, f.pointer(self.buffer, loop.index, self.work.gemm.scalar))
         with f.loop(0, k, depth) as loop:
@@ -361,17 +371,17 @@ class Piece:
     def slot(self, m: Value, n: Value) -> Value:
         """Where a result is in the buffer."""
         f = self.f
-        row = scaled(f, f.sub(m, self.rows.start), self.work.buffer_width)
+        row = scaled(f, f.sub(m, self.rows.start), self.work.column_block)
         return f.pointer(self.buffer, f.add(row, f.sub(n, self.columns.start)), self.work.gemm.scalar)
 
     def read(self, m: Value, height: int, n: Value, vectors: int) -> list[Value]:
-        f, width, lanes = self.f, self.work.buffer_width, self.work.plan.lanes
+        f, width, lanes = self.f, self.work.column_block, self.work.plan.lanes
         slot = self.slot(m, n)
         places = [i * width + j * lanes for i in range(height) for j in range(vectors)]
         return [f.load(f.pointer(slot, place, self.work.gemm.scalar), self.work.kind) for place in places]
 
     def put(self, m: Value, n: Value, vectors: int, sums: list[Value]) -> None:
-        f, width, lanes = self.f, self.work.buffer_width, self.work.plan.lanes
+        f, width, lanes = self.f, self.work.column_block, self.work.plan.lanes
         slot = self.slot(m, n)
         for i, value in enumerate(sums):
             place = i // vectors * width + i % vectors * lanes
