@@ -1234,3 +1234,24 @@ def test_an_argument_that_is_also_captured_is_an_argument_if_another_was_given_b
     for _ in range(8):
         always(fixed.batches[0])
     assert always.traces[0].skipped == 0  # it cannot be told whether it is used as an argument
+
+
+def test_views_that_are_returned_and_written() -> None:
+    """What a result is a view of has a history too."""
+    w = tj.ones(4, requires_grad=True)
+
+    def function(x: Any) -> Any:
+        return ((x * w).tanh() * w).reshape(2, 2)
+
+    pure = tj.compile(function, pure=True)
+    for i in range(8):
+        x = tj.full((4,), 0.1 * i)
+        grads = []
+        for f in (function, pure):
+            w.grad = None
+            y = f(x)
+            y[0] = 0.0
+            y.sum().backward()
+            grads.append((y.tolist(), w.grad.tolist()))
+        assert grads[0] == grads[1]
+    assert pure.traces[0].skipped > 0

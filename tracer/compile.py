@@ -23,6 +23,8 @@ from ..eager.tape import State, local
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .generators import BACKENDS
+from .proof import prove
+from .proof_source import UnprovedError
 from .pure import MISS, Before, Notes, NotPureError, Pure, UndecidedError, armed, settle_all
 from .record import MAX_BREAKS, Recorder
 from .regions import drop_leaky
@@ -30,6 +32,8 @@ from .replay import Replayer
 from .steps import make_steps
 from .trace import Break, Trace
 
+UNCERTAIN = "it cannot be told that it only touches tensors"
+SETTLED = 4  # replays of a path after which it is worth a look whether its Python can be skipped
 STRICT = "With strict=True this is an error; without it the call goes on eagerly."
 
 
@@ -133,8 +137,9 @@ class Compiled:
                 return result
         if armed:
             settle_all()
-        before = self._watch(state, args, kwargs) if self.pure else None
         trace = self.traces[0] if self.traces else self.candidate
+        watched = self.pure if trace is None else trace.impure is None and (self.pure or trace.replays >= SETTLED)
+        before = self._watch(state, trace, args, kwargs) if watched else None
         frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
         setting, handler = state.autocast, state.handler
         below = None if setting is None else setting.below
@@ -168,15 +173,27 @@ class Compiled:
         frame.close()
         return result
 
-    def _watch(self, state: State, args: Any, kwargs: Any) -> Before | None:
+    def _watch(self, state: State, trace: Trace | None, args: Any, kwargs: Any) -> Before | None:
         """What a pure function can reach before a call that runs its Python."""
-        if self.traces and self.traces[0].impure is not None:
-            return None
         try:
-            return Before(state, self.function, args, kwargs)
+            proof = None if self.pure else prove(self.function, args, kwargs)
+            return Before(state, self.function, args, kwargs, proof)
+        except UnprovedError as reason:
+            assert trace is not None
+            trace.impure = f"{UNCERTAIN}: {reason}"
         except NotPureError as reason:
+            self._needs_python(trace, reason)
+        except Exception as reason:  # whatever a user's objects do when they are looked at, no step fails for it
+            if trace is None or os.environ.get("TAPEJIT_STRICT_BACKEND"):
+                raise
+            trace.impure = f"{UNCERTAIN}: {type(reason).__name__}, {reason}"
+        return None
+
+    def _needs_python(self, trace: Trace | None, reason: NotPureError) -> None:
+        if self.pure:
             self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1
-            return None
+        elif trace is not None:
+            trace.impure = str(reason)
 
     def _purify(self, frame: Frame, before: Before, args: Any, kwargs: Any, result: Any, state: State) -> None:
         """A call of a pure function can be repeated without Python, unless there is something in it for Python to do."""
@@ -194,11 +211,12 @@ class Compiled:
                 raise NotPureError("its guards fail at most calls")
             found = Pure(frame, before, notes, self, args, kwargs, result, state)
         except UndecidedError as reason:
-            self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1
+            trace.purified += not self.pure  # a few more calls may tell
+            self._needs_python(None, reason)
             return
         except NotPureError as reason:
             trace.impure = str(reason)
-            self.fell_back[f"pure=True, but {reason}: replayed with Python"] += 1
+            self._needs_python(trace, reason)
             return
         trace.purified += 1
         with self._lock:

@@ -61,6 +61,8 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
     without = f", {path['skipped']} of them without Python" if path["skipped"] else ""
     size = f"{counted(path['ops'], 'op')} in {counted(path['segments'], 'segment')}"
     lines = [f"  path {i}: {size}, replayed {often(path['replays'])}{without}"]
+    if path["python"]:
+        lines.append(f"    runs its Python at each call: {path['python']}")
     if path["guards"]:
         lines.append(f"    expects {several(grouped(g['words'] for g in path['guards']))}")
     if path["constants"]:
@@ -131,7 +133,7 @@ def path_facts(trace: Trace) -> dict[str, Any]:
         "ops": ops, "segments": len(breaks) + 1, "breaks": [{"line": shown(b.line), "reason": b.reason} for b in breaks],
         "guards": list(guards(trace)), "constants": list(constants(trace)), "scalars": list(scalars(trace)),
         "numbers": trace.numbers, "inputs": len(trace.outside), "replays": trace.replays, "regions": list(regions(trace)),
-        "skipped": trace.skipped,
+        "skipped": trace.skipped, "python": trace.impure,
         "eager_segments": [shown(b.line) for b in trace.breaks() if b.state is None],
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ import threading
 import weakref
 from typing import Any
 
-from ..eager import dtypes
+from ..eager import devices, dtypes
 from ..eager.devices import module_of
 from ..eager.nn.changes import COUNT
 from ..eager.ops.convert import detach
@@ -47,6 +47,7 @@ class Pure(Recipe):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self.arms = 0  # how often captured tensors were bound
         self.lock = threading.RLock()
         self.armed = False  # its arrays are those of the captured tensors
         self.count = 0  # calls since then
@@ -64,6 +65,8 @@ class Pure(Recipe):
     def run(self, state: State, args: Any, kwargs: Any) -> Any:
         """The result, or `MISS` if a guard does not hold."""
         if state.grad is not self.grad_mode or state.autocast is not None or dtypes._default is not self.dtype:
+            return MISS
+        if devices._default_device is not self.device or (self.proof is not None and not self.proof()):
             return MISS
         with self.lock:
             tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
@@ -220,8 +223,12 @@ class Pure(Recipe):
                 optimizer.lend()
 
     def arm(self) -> bool:
-        """Bind captured tensors, if all is as it was."""
+        """Bind captured tensors, if all is as it was. What nobody has promised has to be worth it."""
         self.settle()
+        self.arms += 1
+        if self.proof is not None and self.arms > 8 and self.trace.skipped < 4 * self.arms:
+            self.trace.impure = "its guards fail at most calls"
+            return False
         self.tensor_mark, self.module_mark = CHANGES[0], COUNT[0]
         if not all(c.find() for c in self.captured) or not all(k.fits() for k in self.kept):
             return False

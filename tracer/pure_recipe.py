@@ -7,6 +7,7 @@ says why the function needs its Python.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import repeat
 from typing import Any
 
@@ -40,7 +41,8 @@ class Recipe:
         if self.snapshot is None:
             raise NotPureError("its tape cannot be planned")
         before.check(state)
-        self.grad_mode, self.dtype = state.grad, dtypes.get_default_dtype()
+        self.proof = before.proof
+        self.grad_mode, self.dtype, self.device = state.grad, dtypes.get_default_dtype(), devices._default_device
         given = list(leaves((args, kwargs)))
         self.reach = Reach(compiled.function, *[x for x in given if not isinstance(x, Tensor)])
         self.settings = Settings(self.reach.modules)
@@ -131,7 +133,10 @@ class Recipe:
         self.made = [(n, self.trace.values[n].slot, x._requires_grad) for n, x in made.items()]
         if made.keys() & {k.value.index for k in self.kept if k.value is not None}:
             raise NotPureError("it returns the gradient of a leaf")
-        self.nodes = [n for n, _, wants in self.made if wants and n in self.snapshot.nodes]
+        wanted = self._with_bases([n for n, _, wants in self.made if wants])
+        self.nodes = [n for n in wanted if n in self.snapshot.nodes]
+        if self.proof is not None and any(self.snapshot.nodes[n] not in self.snapshot.freed for n in self.nodes):
+            raise NotPureError("what it returns is differentiated later, by a compiled backward pass if Python runs")
         self._plan_nodes(frame)
         views = any(self.trace.values[n].view is not None for n in made)
         self.simple = not views and self.late is not None and not self.given_grads
@@ -209,13 +214,7 @@ class Recipe:
         alive = {n for n, _, _ in self.made} | {k.value.index for k in self.kept if k.value is not None}
         alive |= {v.index for _, v in self.given_grads}
         alive |= {next(v.index for v in trace.values if v.slot == slot) for slot in aliased}
-        for n in list(alive):
-            view = trace.values[n].view
-            while view is not None:
-                if trace.values[view[0]].slot not in trace.outside:
-                    alive.add(view[0])
-                view = trace.values[view[0]].view
-        self.segment = self._segment(sorted(alive))
+        self.segment = self._segment(sorted(self._with_bases(alive)))
         self.inside = {root: count for root, count, owner in self.segment.writes if owner is None}
         writes = {root: count for root, count, owner in self.segment.writes if owner is not None}
         self.hidden = [c for c in self.captured if c.value.slot in writes]
@@ -226,11 +225,22 @@ class Recipe:
         self.arguments.complete(writes)
         self.handed = sorted({slot for _, slot, _ in self.made} | aliased | set(self.arguments.slots))
 
+    def _with_bases(self, numbers: Iterable[int]) -> list[int]:
+        """Values, and what they are views of that is made inside."""
+        found, values = dict.fromkeys(numbers), self.trace.values
+        for n in list(found):
+            view = values[n].view
+            while view is not None:
+                if values[view[0]].slot not in self.trace.outside:
+                    found[view[0]] = None
+                view = values[view[0]].view
+        return list(found)
+
     def _segment(self, alive: list[int]) -> Segment:
         """The program that a replay has used, or another for what outlives a call without Python."""
         trace = self.trace
-        found = trace.programs.get((0, self.stop, tuple(alive), tuple(self.nodes)))
-        if found is None:
+        found = trace.programs.get((0, self.stop, tuple(alive), tuple(self.nodes), False))
+        if found is None or found.joint is not None:
             tops = [self.snapshot.nodes[n] for n in self.nodes]
             keep = frozenset(trace.values[n].slot for n in alive) | self.snapshot.slots(tops) | used_slots(trace, self.stop)
             found = Segment(trace, 0, self.stop, keep, alive, self.nodes, self.snapshot)

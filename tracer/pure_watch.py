@@ -13,6 +13,7 @@ from weakref import ref
 
 import numpy as np
 
+from ..eager import errors
 from ..eager.devices import to_numpy
 from ..eager.random import default_generator
 from ..eager.tape import State
@@ -27,7 +28,11 @@ from .trace import Call, Number, Trace, alike
 class Before:
     """What a function can reach, before a call of it."""
 
-    def __init__(self, state: State, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def __init__(
+        self, state: State, function: Callable[..., Any], args: Any, kwargs: Any, proof: Callable[[], bool] | None
+    ) -> None:
+        self.proof = proof  # whether Python may be skipped, if nobody has promised it
+        self.warnings = errors.warned[0]
         self.grad_mode = state.grad
         given = list(leaves((args, kwargs)))
         self.reach = Reach(function, *[x for x in given if not isinstance(x, Tensor)])
@@ -48,6 +53,8 @@ class Before:
         """What has changed in a way that only Python can repeat is an error."""
         if state.grad is not self.grad_mode:
             raise NotPureError("it leaves gradients switched on or off")
+        if self.proof is not None and errors.warned[0] != self.warnings:
+            raise NotPureError("it warns")
         changed = self.settings.changed_by_itself()
         if changed is not None:
             raise NotPureError(f"{type(changed).__name__} sets attributes of its own")
