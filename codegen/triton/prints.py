@@ -8,7 +8,7 @@ from ...tracer.graph import Form, Graph
 from ..kernels import Launch, kept
 from ..prepare import Prepared, prepared
 from .attention import in_halves, printed_attention, with_outs
-from .blocks import UNITS, Config, fitted, table, tiles
+from .blocks import UNITS, Config, family, fitted, table, tiles
 from .contraction import Contraction
 from .matmul import contraction_of, printed_product
 from .printer import printed
@@ -69,6 +69,6 @@ class Prints:
         return found
 
     def configs(self, works: list[Contraction]) -> list[Config]:
-        rows = [[fitted(c, w) for w in works] for c in table(works[0].dtype, self.target, self.precision)]
+        rows = [[fitted(c, w, self.target) for w in works] for c in table(works[0].dtype, self.target, self.precision)]
         counts = [sum(tiles(c, w) for c, w in zip(row, works, strict=True)) for row in rows]
-        return next((row for row, n in zip(rows, counts, strict=True) if n >= UNITS[self.target]), rows[-1])
+        return next((row for row, n in zip(rows, counts, strict=True) if n >= UNITS[family(self.target)]), rows[-1])
