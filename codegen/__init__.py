@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..tracer.functional import graph_of
-from ..tracer.generators import GENERATORS
+from ..tracer.generators import AHEAD_OF_TIME, GENERATORS
 from ..tracer.graph import GraphError
 from ..tracer.passes import dead_code, optimised
 from ..tracer.program import Program
@@ -37,5 +37,13 @@ def settled(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Placed
     return placed(dead_code(graph_of(trace, start, stop, keep)))
 
 
+def triton_ahead_of_time() -> Any:
+    """What compiles for GPUs that are not here."""
+    from .triton import ahead
+
+    return ahead
+
+
 GENERATORS["llvm"] = llvm
 GENERATORS["triton"] = triton
+AHEAD_OF_TIME["triton"] = triton_ahead_of_time

@@ -22,6 +22,7 @@ from .trace import WRITTEN, Break, Trace
 BACKENDS = ["auto", "llvm", "triton", "plain"]
 Generator = Callable[[Trace, int, int, frozenset[int], Program], Any]  # gives what has a `run`
 GENERATORS: dict[str, Generator] = {}
+AHEAD_OF_TIME: dict[str, Callable[[], Any]] = {}  # by backend: gives the module that compiles for devices that are not here
 TRIALS = 4  # runs of the native program, the first of which does not count, before the plain one is measured
 MARGIN = 1.2  # how much slower it may seem: a run of the plain program says little, and the same results twice are worth more
 

@@ -120,7 +120,8 @@ class Merger:
 
     def printed(self, parts: list[Printed]) -> Printed:
         names = dict.fromkeys(self.names)
-        name = self.unique("_and_".join(names)[:LONGEST_NAME].rstrip("_"))
+        together = "_and_".join(names) if len(names) > 1 else f"{self.names[0]}_several"
+        name = self.unique(together[:LONGEST_NAME].rstrip("_"))
         arguments = tuple(self.arguments.values())
         rows = ["@triton.jit", f"def {name}({', '.join(a.name for a in arguments)}):", *self.body()]
         source = "\n\n\n".join(["\n".join(self.heads), *self.texts, "\n".join(rows)]) + "\n"
