@@ -6,24 +6,50 @@ kernels need there.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ..tracer.functional import overlaps
 from ..tracer.graph import Form, Graph, GraphError
 from ..tracer.interpret import run_op
 from ..tracer.trace import Number
 from .chance import DRAWN
-from .kernels import Launch, heirs, kept, launches, scheduled
+from .fuse import Schedule
+from .kernels import Launch, heirs, launches
 from .plan import Arena, Life, planned
-from .prepare import prepared
+from .prepare import Prepared
+
+
+class Stop(Protocol):
+    """Something that is run at a time: one launch, or several at once."""
+
+    @property
+    def launches(self) -> Sequence[Launch]: ...
+    @property
+    def reads(self) -> AbstractSet[str]: ...
+    @property
+    def writes(self) -> AbstractSet[str]: ...
+
+
+@dataclass(frozen=True)
+class Single:
+    """One launch at a time."""
+
+    launches: tuple[Launch]
+    reads: AbstractSet[str]
+    writes: AbstractSet[str]
+
+
+def singles(steps: list[Launch]) -> list[Single]:
+    return [Single((x,), x.reads, x.writes) for x in steps]
 
 
 class Build:
     """The steps of a graph; a list of so many arrays (`slots`) will be given."""
 
-    def __init__(self, graph: Graph, slots: int) -> None:
-        work = prepared(graph, kept)
-        schedule = scheduled(work)
+    def __init__(self, graph: Graph, slots: int, work: Prepared, schedule: Schedule) -> None:
         self.graph = graph
         self.slots = slots
         self.work = work
@@ -35,28 +61,32 @@ class Build:
         self.constants = {n.results[0]: n.attrs["array"] for n in work.nodes if n.op.name == "constant"}
         self.outputs = {v: i for i, v in enumerate(dict.fromkeys(v for _, v in work.outputs if v not in self.inputs))}
 
-    def plan(self, others: list[Life]) -> Arena:
-        """Places for what is in the arena, and for other things that kernels need there."""
+    def plan(self, stops: Sequence[Stop], others: list[Life], sizes: dict[str, int] | None = None) -> Arena:
+        """Places for what is in the arena, and for other things that kernels need there. `sizes` are those of buffers that are
+        no values."""
         first: dict[str, int] = {}
         last: dict[str, int] = {}
-        for i, launch in enumerate(self.steps):
-            for name in sorted(launch.writes | launch.reads):  # in the same order in each process: the disk cache finds it
+        for i, x in enumerate(stops):
+            for name in sorted(x.writes | x.reads):  # in the same order in each process: the disk cache finds it
                 if name in self.inputs or name in self.constants or name in self.outputs:
                     continue
                 first.setdefault(name, i)
                 last[name] = i
-        for x in self.steps:  # flags are looked at later, at different times: nobody overwrites them
-            if x.check:
-                last[x.check] = len(self.steps) - 1
-        sizes = {name: self.forms[name].nbytes for name in first}
+        for x in stops:  # flags are looked at later, at different times: nobody overwrites them
+            for launch in x.launches:
+                if launch.check:
+                    last[launch.check] = len(stops) - 1
+        known = {name: self.forms[name].nbytes if name in self.forms else (sizes or {})[name] for name in first}
         pairs = [
             (old, new)
-            for i, launch in enumerate(self.steps)
+            for i, x in enumerate(stops)
+            for launch in x.launches
             for old, new in heirs(launch)
-            if last.get(old) == first.get(new) == i and sizes[old] == sizes[new]
+            if last.get(old) == first.get(new) == i and known[old] == known[new]
             if self.forms[old].itemsize == self.forms[new].itemsize  # else an element would not be where the other was
+            if all(y is launch or old not in y.buffers for y in x.launches)  # who runs at the same time may read it later
         ]
-        return planned([*[Life(n, sizes[n], first[n], last[n]) for n in first], *others], frozenset(pairs))
+        return planned([*[Life(n, known[n], first[n], last[n]) for n in first], *others], frozenset(pairs))
 
     def memories(self) -> list[int]:
         """Of each new memory: the output whose form it has."""
@@ -76,10 +106,10 @@ class Build:
             if isinstance(x, Number)
         }
 
-    def in_danger(self, fails: list[bool]) -> list[int]:
-        """Slots of inputs that are written before a step that may still fail."""
+    def in_danger(self, stops: Sequence[Stop], fails: list[bool]) -> list[int]:
+        """Slots of inputs that are written before something that may still fail."""
         last = max((i for i, x in enumerate(fails) if x), default=0)
-        return sorted({self.inputs[b] for x in self.steps[:last] for b in x.writes if b in self.inputs})
+        return sorted({self.inputs[b] for x in stops[:last] for b in x.writes if b in self.inputs})
 
 
 class Opaque:

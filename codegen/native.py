@@ -15,16 +15,17 @@ import numpy as np
 from ..eager.backends import get_num_threads
 from ..tracer.graph import Form, Graph
 from . import cache
-from .build import Build, Opaque, check_outputs
-from .kernels import Launch
+from .build import Build, Opaque, check_outputs, singles
+from .kernels import Launch, kept, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Steps, Table, rounded
 from .llvm.entry import Binding
 from .llvm.target import host
 from .plan import Arena, Life
-from .prepare import Prepared
-from .recipe import Program, Recipe, encoded, kept_on_disk, put_together
+from .prepare import Prepared, prepared
+from .recipe import Recipe, encoded, kept_on_disk, put_together
 from .recipe import key as key_of
+from .runner import Program
 
 PARALLEL = 500_000  # scalar ops from which more than one thread is worth a try
 BRIEF = 5_000_000  # and from which others may run Python meanwhile
@@ -111,10 +112,11 @@ class NativeBuild(Build):
     """Puts a program together."""
 
     def __init__(self, graph: Graph, slots: int) -> None:
-        super().__init__(graph, slots)
+        work = prepared(graph, kept)
+        super().__init__(graph, slots, work, scheduled(work))
         kernels = Kernels(self.forms, host(), self.layout)
         self.made = [kernels.make(x) for x in self.steps]
-        self.arena = self.plan(self.own_memory())
+        self.arena = self.plan(singles(self.steps), self.own_memory())
         self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and launches that are called as they are
         self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
 
@@ -161,11 +163,15 @@ class NativeBuild(Build):
             memories=self.memories(),
             shown=self.shown(),
             checked=any(x.check for x in self.steps),
-            danger=self.in_danger([bool(x.check) or made is None for x, made in zip(self.steps, self.made, strict=True)]),
+            danger=self.in_danger(singles(self.steps), self.fails()),
             parallel=cost > PARALLEL,
             releases=cost > BRIEF,
             most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
         )
+
+    def fails(self) -> list[bool]:
+        """Of each step: whether it may fail."""
+        return [bool(x.check) or made is None for x, made in zip(self.steps, self.made, strict=True)]
 
     def opaque(self, part: int, memory: Any, start: int) -> Opaque:
         launch = self.parts[part][1]

@@ -74,3 +74,46 @@ def test_elements() -> None:
 
     (program,) = programs(same(script))
     assert type(program).__name__ == "Gpu"
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
+def test_training_of_a_small_network(kind: str) -> None:
+    def script(compile: Any) -> list[Any]:
+        model = tj.nn.Sequential(tj.nn.Linear(5, 8), tj.nn.GELU(), tj.nn.LayerNorm(8), tj.nn.Linear(8, 3)).to("cuda")
+        settings = {"momentum": 0.9} if kind == "SGD" else {}
+        optimizer = getattr(tj.optim, kind)(model.parameters(), lr=0.05, **settings)
+
+        @compile
+        def step(x: Any, y: Any) -> Any:
+            loss = F.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        losses = [step(numbers(4, 5, seed=i), numbers(4, 3, seed=10 + i)) for i in range(6)]
+        return [*losses, *model.parameters()]
+
+    (program,) = programs(same(script, rtol=1e-4))
+
+
+def test_embedding_norm_dropout_and_cross_entropy() -> None:
+    def script(compile: Any) -> list[Any]:
+        table, norm, head = tj.nn.Embedding(11, 6), tj.nn.LayerNorm(6), tj.nn.Linear(6, 11)
+        model = tj.nn.ModuleList([table, norm, head]).to("cuda")
+        optimizer = tj.optim.Adam(model.parameters(), lr=0.01)
+
+        @compile
+        def step(x: Any, y: Any) -> Any:
+            logits = head(F.dropout(norm(table(x)), 0.3))
+            loss = F.cross_entropy(logits.reshape(-1, 11), y.reshape(-1))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        tokens = [tj.from_numpy(np.random.default_rng(i).integers(0, 11, (2, 5))).to("cuda") for i in range(7)]
+        losses = [step(x, y) for x, y in zip(tokens, tokens[1:], strict=False)]
+        return [*losses, *model.parameters()]
+
+    same(script, rtol=1e-4)

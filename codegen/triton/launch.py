@@ -24,6 +24,7 @@ import numpy as np
 
 from ...eager.devices import device
 from .binaries import Binary
+from .capture import FEWEST, Captured, words_of
 from .driver import loaded
 
 ALIGNED = 16
@@ -62,6 +63,7 @@ class Recipe:
     shown: list[int]  # of each output: the slot of the memory that it shows
     danger: list[int]  # slots of inputs that are written before something may fail
     written: list[int]  # slots of all inputs that are written
+    first_write: int  # the first entry of the order that writes one
     checked: bool = False  # no flag among the arrays
     steps: tuple[str, ...] = ("all",)  # one program, which says whether all went well
 
@@ -81,7 +83,7 @@ class RefusedError(Exception):
 
 
 class Launcher:
-    """Launches what a recipe says. `ops` are the ops that are called as they are, by step: functions of arrays and numbers."""
+    """Launches what a recipe says. `ops` are the ops that are called as they are, by unit: functions of arrays and numbers."""
 
     def __init__(self, recipe: Recipe, binaries: dict[str, Binary], xp: Any, where: device) -> None:
         self.recipe = recipe
@@ -97,7 +99,9 @@ class Launcher:
         self.ops: dict[int, Any] = {}
         self.make_table()
         self.make_rows(binaries)
-        self.parts = in_parts(recipe.order)
+        self.intact = True  # whether no input has been written yet
+        parts = in_parts(recipe.order, recipe.first_write)
+        self.parts = [(kind, numbers, self.launches(kind, numbers), intact) for kind, numbers, intact in parts]
 
     # ---- the table
 
@@ -154,11 +158,36 @@ class Launcher:
             self.rows.append(((kernel.function, row.grid, 1, 1, binary.threads, 1, 1, binary.shared), at))
             at += 8 * len(row.words)
 
+    def launches(self, kind: str, numbers: list[int]) -> Captured | None:
+        """What launches some kernels, one by one or as a graph."""
+        if kind != KERNEL:
+            return None
+        launch, rows = self.xp.cuda.driver.launchKernel, [self.rows[n] for n in numbers]
+
+        def one_by_one(stream: int) -> None:
+            for given, parameters in rows:
+                launch(*given, stream, parameters, 0)
+
+        dynamic = self.count + len(self.recipe.numbers)
+        found = Captured(self.xp, one_by_one, words_of([self.recipe.rows[n].words for n in numbers], dynamic))
+        found.given_up = len(numbers) < FEWEST
+        return found
+
     def __call__(self, arrays: list[Any], scalars: list[Any]) -> bool:
         """Whether all went well; if not, a check has failed, and only what is in danger may have been written."""
         stream = self.xp.cuda.get_current_stream()
         self.follow(stream)
-        return self.carefully(arrays, scalars, stream) if self.careful else self.go(arrays, scalars, stream)
+        if self.careful:
+            return self.carefully(arrays, scalars, stream)
+        try:
+            return self.go(arrays, scalars, stream)
+        except Exception as reason:
+            if self.intact:
+                raise RefusedError(str(reason)) from reason
+            raise RuntimeError(
+                f"[compile] the device failed in the middle of a program ({reason}), and some tensors are written already: "
+                "load the last checkpoint"
+            ) from reason
 
     def follow(self, stream: Any) -> None:
         """The arena is used by one stream after the other."""
@@ -182,14 +211,15 @@ class Launcher:
         if self.recipe.tables:
             self.write_tables(stream)
         self.seen[:] = 0
-        launch, at = self.xp.cuda.driver.launchKernel, stream.ptr
-        for kind, numbers in self.parts:
-            if kind == KERNEL:
-                for n in numbers:
-                    given, parameters = self.rows[n]
-                    launch(*given, at, parameters, 0)
+        for kind, numbers, launches, intact in self.parts:
+            self.intact = intact
+            if launches is not None:
+                launches(self.words, stream)
             elif kind == OP:
-                self.ops[numbers[0]](arrays, scalars)
+                try:
+                    self.ops[numbers[0]](arrays, scalars)
+                except Exception:  # what it raises, the plain program raises in the right place
+                    return False
             elif kind == LOOK:
                 self.look(numbers, stream)
             else:
@@ -207,14 +237,14 @@ class Launcher:
         self.event.record(stream)
 
 
-def in_parts(order: list[tuple[str, int]]) -> list[tuple[str, list[int]]]:
-    """Runs of launches, and of looks, that follow one another."""
-    found: list[tuple[str, list[int]]] = []
-    for kind, n in order:
+def in_parts(order: list[tuple[str, int]], first_write: int) -> list[tuple[str, list[int], bool]]:
+    """Runs of launches, and of looks, that follow one another, and whether no input is written by then."""
+    found: list[tuple[str, list[int], bool]] = []
+    for i, (kind, n) in enumerate(order):
         if found and found[-1][0] == kind and kind in (KERNEL, LOOK):
-            found[-1][1].append(n)
+            found[-1] = kind, [*found[-1][1], n], i < first_write
         else:
-            found.append((kind, [n]))
+            found.append((kind, [n], i < first_write))
     return found
 
 

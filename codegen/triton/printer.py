@@ -7,8 +7,6 @@ the graph's values; the docstring says which lines of the program a kernel is, a
 
 from __future__ import annotations
 
-from ...tracer.graph import Form
-from ..kernels import Launch
 from ..nest import Nest
 from .loops import Printer
 from .scatter import Scattering
@@ -26,12 +24,3 @@ def printed(nest: Nest, sizes: dict[str, int] | None = None, deterministic: bool
     tile = tile_of(nest)
     printer = SplitRows if tile.parts > 1 else Printer
     return printer(nest, tile, arguments_of(nest)).printed()
-
-
-def kernels_of(launch: Launch, forms: dict[str, Form], target: str, deterministic: bool) -> Printed | None:
-    """The kernels of a step for a target; None if its op has none."""
-    if launch.kind != "nest":
-        return None
-    assert launch.nest is not None
-    sizes = {s.buffer: forms[s.buffer].size for s in launch.nest.scatters}
-    return printed(launch.nest, sizes, deterministic)

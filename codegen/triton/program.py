@@ -10,17 +10,23 @@ import warnings
 from functools import cached_property
 from typing import Any
 
+from ...eager import backends
+from ...eager.backends import are_deterministic_algorithms_enabled
 from ...eager.devices import module_for
 from ...eager.devices import on as on_device
 from ...tracer.graph import Form, GraphError
+from .. import cache
 from ..build import Opaque, check_outputs
 from ..kernels import Launch
+from ..names import name_of
 from ..place import Placed, on
-from ..recipe import Program, one_at_a_time, runner
-from .assemble import Assembly, GpuBuild, own
+from ..runner import Program, one_at_a_time, runner
+from .assemble import Assembly, GpuBuild
+from .binaries import Binary, kept, versions
 from .body import PRODUCT
 from .driver import DeviceError, remedy, target
-from .launch import Launcher, RefusedError
+from .launch import OP, Launcher, Recipe, RefusedError, from_text
+from .units import own
 
 MOST_VARIANTS = 4  # of a program: sets of arrays that are not where kernels expect them
 
@@ -37,6 +43,7 @@ class Gpu:
         self.xp = module_for(self.where)
         self.target = target(self.where)
         self.stopped = False
+        self.from_disk = False
         with on_device(self.where):
             self.launcher = self.made(frozenset())
         self.variants: dict[frozenset[int], Launcher | None] = {}
@@ -46,25 +53,40 @@ class Gpu:
 
     @cached_property
     def build(self) -> GpuBuild:
-        return GpuBuild(self.placed.graph, self.slots, self.target)
+        return GpuBuild(self.placed.graph, self.slots, self.target, precision(), are_deterministic_algorithms_enabled())
 
     def made(self, unaligned: frozenset[str]) -> Launcher:
         """What launches the kernels, on memory of its own."""
+        name = name_of(self.placed.graph, self.slots, "triton", self.target, *versions(), *settings(), *sorted(unaligned))
+        known = kept_on_disk(name)
+        if known is not None:
+            self.from_disk = True
+            return self.launching(*known)
         assembly = self.build.assembly(unaligned)
         recipe = assembly.recipe()
+        found = self.launching(recipe, dict(assembly.made))
+        if any(kind == OP for kind, _ in recipe.order):
+            self.add_ops(found, assembly)
+        elif name is not None:
+            cache.put(name, recipe.text())
+        return found
+
+    def launching(self, recipe: Recipe, binaries: dict[str, Binary]) -> Launcher:
         try:
-            found = Launcher(recipe, dict(assembly.made), self.xp, self.where)
+            return Launcher(recipe, binaries, self.xp, self.where)
         except self.xp.cuda.memory.OutOfMemoryError as reason:
             raise DeviceError(f"{recipe.arena} bytes of memory are not there ({reason}); {remedy(str(reason))}") from reason
-        self.add_ops(found, assembly)
-        return found
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.launcher.recipe
 
     def add_ops(self, launcher: Launcher, assembly: Assembly) -> None:
         """What is called as it is."""
         constants = {name: self.xp.asarray(c) for name, c in self.build.constants.items()}
-        for x in self.build.flat:
+        for i, x in enumerate(assembly.units):
             if x.kernel is None:
-                launcher.ops[x.step] = Called(self, launcher, assembly, self.build.steps[x.step], x.step, constants)
+                launcher.ops[i] = Called(self, launcher, assembly, x.launches[0], constants)
 
     # ---- running
 
@@ -117,15 +139,13 @@ class Gpu:
 
     def __str__(self) -> str:
         """The texts of the kernels."""
-        return "\n\n".join(dict.fromkeys(x.printed.source for x in self.build.flat if x.printed is not None))
+        return "\n\n".join(dict.fromkeys(x.printed.source for x in self.build.units() if x.printed is not None))
 
 
 class Called(Opaque):
     """An op as it is, on CuPy's arrays. Where something follows it, its result goes where that reads it."""
 
-    def __init__(
-        self, gpu: Gpu, launcher: Launcher, assembly: Assembly, launch: Launch, step: int, constants: dict[str, Any]
-    ) -> None:
+    def __init__(self, gpu: Gpu, launcher: Launcher, assembly: Assembly, launch: Launch, constants: dict[str, Any]) -> None:
         xp, memory = gpu.xp, launcher.memory
 
         def place(form: Form, at: int, strides: tuple[int, ...]) -> Any:
@@ -134,7 +154,7 @@ class Called(Opaque):
         super().__init__(gpu.build, launch, assembly.arena, place, xp)
         self.attrs = on(self.node.attrs, gpu.where)
         self.followed = launch.nest is not None
-        self.product = own(PRODUCT, step)
+        self.product = own(PRODUCT, launch)
         self.on_device = constants
 
     def __call__(self, arrays: list[Any], scalars: list[Any]) -> bool:
@@ -150,6 +170,29 @@ class Called(Opaque):
 
     def base(self, arrays: list[Any], buffer: str) -> Any:
         return self.on_device[buffer] if buffer in self.on_device else super().base(arrays, buffer)
+
+
+def kept_on_disk(name: str | None) -> tuple[Recipe, dict[str, Binary]] | None:
+    """A recipe and the code of its kernels, if all of it is there."""
+    data = None if name is None else cache.get(name)
+    if data is None:
+        return None
+    try:
+        recipe = from_text(data)
+    except (ValueError, TypeError):  # written by another version
+        return None
+    found = {key: kept(key) for key in dict.fromkeys(row.binary for row in recipe.rows)}
+    return None if None in found.values() else (recipe, {key: b for key, b in found.items() if b is not None})
+
+
+def settings() -> tuple[str, ...]:
+    """What the user has chosen, and kernels depend on."""
+    return str(are_deterministic_algorithms_enabled()), precision()
+
+
+def precision() -> str:
+    """Of products of float32: tf32 where the user has said that this will do."""
+    return "tf32" if backends.cuda.matmul.allow_tf32 or backends.get_float32_matmul_precision() != "highest" else "ieee"
 
 
 def on_gpu(placed: Placed, slots: int, plain: Program) -> Gpu:

@@ -1,0 +1,68 @@
+"""Names of graphs in the disk cache: texts that say all that a program depends on."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache as once
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..eager.op import Op
+from ..tracer.graph import Form, Graph, Operand
+from ..tracer.trace import Constant, Number
+from . import cache
+
+
+def name_of(graph: Graph, slots: int, target: str, *more: str) -> str | None:
+    """The name of a graph's recipe for a kind of target, `llvm` or `triton`, and more that it depends on; None if the graph
+    holds something that has no name."""
+    try:
+        rows: list[str] = [str(slots), source(target), *more]
+        rows += [f"{x.name} {x.slot} {form_text(graph.forms[x.name])}" for x in graph.inputs]
+        for node in graph.nodes:
+            given = [operand_text(x) for x in node.operands]
+            made = [f"{name} {form_text(graph.forms[name])}" for name in node.results]
+            rows.append(f"{made} = {node.op.name}({given}, {setting_text(node.attrs)}, {node.several})")
+        for o in graph.outputs:
+            rows.append(f"{o.slot} {o.value} {setting_text([(op, attrs, i) for op, attrs, i in o.chain])}")
+        rows += [f"{w.input.name} {w.value}" for w in graph.write_backs]
+    except TypeError:
+        return None
+    return cache.key("program", *rows)
+
+
+@once
+def source(target: str) -> str:
+    """The text of the generator itself: what it makes may be another thing tomorrow."""
+    found = hashlib.sha256()
+    folder = Path(__file__).parent
+    for path in sorted([*folder.glob("*.py"), *folder.glob(f"{target}/*.py")]):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def form_text(form: Form) -> str:
+    return f"{form.dtype} {form.shape} {form.strides} {form.where}"
+
+
+def operand_text(x: Operand) -> str:
+    if isinstance(x, str):
+        return x
+    return f"s{x.place}:{x.type.__name__}" if isinstance(x, Number) else setting_text(x.value if isinstance(x, Constant) else x)
+
+
+def setting_text(x: Any) -> str:
+    """A setting as text that says all of it; TypeError for what has none."""
+    if isinstance(x, np.ndarray):
+        return f"array {x.dtype} {x.shape} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()}"
+    if isinstance(x, Op):
+        return f"op {x.name}"
+    if isinstance(x, dict):
+        return "{" + ", ".join(f"{k}: {setting_text(v)}" for k, v in x.items()) + "}"
+    if isinstance(x, (tuple, list)):
+        return f"{type(x).__name__}(" + ", ".join(map(setting_text, x)) + ")"
+    if x is None or x is ... or isinstance(x, (bool, int, float, str, slice)) or type(x).__name__ in ("dtype", "device"):
+        return repr(x)
+    raise TypeError(type(x).__name__)

@@ -1,0 +1,97 @@
+"""The Python around a program: it makes room for outputs, runs the kernels, and hands out; the same for all targets.
+
+Where something fails, what is in danger is put back, and the plain program runs, which raises what eager execution raises.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..tracer.graph import Form, Graph, GraphError
+
+Program = Callable[[list[Any], list[Any]], None]
+
+
+class Runs(Protocol):
+    """What recipes for all targets say."""
+
+    slots: int
+    memories: list[int]
+    shown: list[int]
+    danger: list[int]
+    checked: bool
+
+    @property
+    def steps(self) -> Sequence[str]: ...
+
+
+def runner(recipe: Runs, graph: Graph, programs: list[Any], plain: Program, xp: Any) -> Program:
+    """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module."""
+    space: dict[str, Any] = {"empty": xp.empty, "zeros": xp.zeros, "plain": plain}
+    lines = ["def run(a, s):"]
+    lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
+    failed = [f"del a[{recipe.slots}:]", *[f"a[{i}][...] = old{i}" for i in recipe.danger], "return plain(a, s)"]
+    for i, output in enumerate(recipe.memories):
+        lines.append(f"    a.append({made_like(graph.forms[graph.outputs[output].value], i, space)})")
+    if recipe.checked:
+        lines.append("    a.append(zeros((), '?'))")
+    for i, program in enumerate(programs):
+        space[f"p{i}"] = program
+        if recipe.steps[i]:
+            stopped = f" or a[{recipe.slots + len(recipe.memories)}]" if recipe.checked else ""
+            lines.append(f"    if not p{i}(a, s){stopped}:")
+        else:  # what it raises, the plain program raises in the right place
+            lines += ["    try:", f"        p{i}(a, s)", "    except Exception:"]
+        lines += [f"        {line}" for line in failed]
+    for k, (o, slot) in enumerate(zip(graph.outputs, recipe.shown, strict=True)):
+        view = f"a[{slot}]"
+        for j, (op, attrs, index) in enumerate(o.chain):
+            space[f"v{k}_{j}"] = shown(op, attrs, xp)
+            view = f"v{k}_{j}({view})" + ("" if index is None else f"[{index}]")
+        lines.append(f"    a[{o.slot}] = {view}")
+    if recipe.memories or recipe.checked:
+        lines.append(f"    del a[{recipe.slots}:]")
+    if len(lines) == 1:
+        lines.append("    pass")
+    exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
+    space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
+    return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
+
+
+def one_at_a_time(run: Program, plain: Program) -> Program:
+    """Of a program in several parts, which share their memory."""
+    lock = threading.Lock()
+
+    def locked(arrays: list[Any], scalars: list[Any]) -> None:
+        if not lock.acquire(blocking=False):
+            plain(arrays, scalars)
+            return
+        try:
+            run(arrays, scalars)
+        finally:
+            lock.release()
+
+    return locked
+
+
+def made_like(form: Form, i: int, space: dict[str, Any]) -> str:
+    """Python for a new array of a form."""
+    space[f"shape{i}"], space[f"dtype{i}"] = form.shape, form.dtype
+    if form.flags.c_contiguous:
+        return f"empty(shape{i}, dtype{i})"
+    order = sorted(range(form.ndim), key=lambda d: -form.strides[d])
+    dense = tuple(form.shape[d] for d in order)
+    back = tuple(order.index(d) for d in range(form.ndim))
+    space[f"shape{i}"] = dense
+    if np.empty(dense, form.dtype).transpose(back).strides != form.strides and form.size:
+        raise GraphError(f"[compile] output {i} has gaps in its memory")
+    return f"empty(shape{i}, dtype{i}).transpose({back})"
+
+
+def shown(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:
+    run = op.run
+    return lambda x: run(xp, x, **attrs)
