@@ -19,7 +19,7 @@ import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit.codegen.kernels import launches, scheduled
-from tapejit.codegen.recipe import shown
+from tapejit.codegen.runner import shown
 from tapejit.tracer import program
 from tapejit.tracer.functional import graph_of
 from tapejit.tracer.graph import Graph, GraphError
