@@ -531,16 +531,35 @@ def test_a_debugger_sees_the_lines() -> None:
     assert skipped(step) == before + (watching is None)
 
 
-def test_shapes_that_take_turns_are_not_worth_it() -> None:
-    """Guards that fail at most calls cost more than Python does."""
+def test_guards_that_are_not_worth_it() -> None:
+    """Where binding what is captured at each call takes longer than Python does, Python runs."""
     made = training()
     step = tj.compile(made.step)
-    for i in range(80):
-        step(*batch(i, rows=4 + i % 2))
-    tail = skipped(step)
-    for i in range(20):
-        step(*batch(i, rows=4 + i % 2))
-    assert skipped(step) == tail
+
+    def run(calls: int) -> int:
+        before = skipped(step)
+        for i in range(calls):
+            step(*batch(i, rows=4 + i % 2))
+        return skipped(step) - before
+
+    run(40)
+    assert run(10) == 10
+    for trace in step.traces:
+        trace.quickest = 0.0
+    run(40)
+    assert run(10) == 0 and not step.steady
+
+
+def test_arguments_that_can_be_reached_are_arguments() -> None:
+    """The batches are an attribute of the object whose method is compiled, but it does not read them."""
+    made = training()
+    made.log = [batch(i) for i in range(2)]
+    step = tj.compile(made.step)
+    for _ in range(CALLS):
+        step(*made.log[0])
+    assert skipped(step) > 0, why(step)
+    expected = F.mse_loss(made.model(made.log[1][0]), made.log[1][1]).item()
+    assert abs(step(*made.log[1]).item() - expected) < 1e-6
 
 
 def test_results_that_are_differentiated_later_need_python() -> None:

@@ -25,7 +25,7 @@ from .frame import Frame
 from .generators import BACKENDS
 from .proof import prove
 from .proof_source import UnprovedError
-from .pure import MISS, Before, Notes, NotPureError, Pure, UndecidedError, armed, settle_all
+from .pure import MISS, UNSTEADY, Before, Notes, NotPureError, Pure, UndecidedError, armed, settle_all
 from .record import MAX_BREAKS, Recorder
 from .regions import drop_leaky
 from .replay import Replayer
@@ -98,6 +98,7 @@ class Compiled:
         self.divergences: Counter[tuple[str, str]] = Counter()
         self.pures: list[Pure] = []  # of a function that is pure: recordings that do without Python
         self.notes: dict[Any, Notes] = {}  # of its last calls, by their paths
+        self.steady = True  # calls that follow each other take the same path, as far as is known
         self.gave_up: str | None = None
         self.off = os.environ.get("TAPEJIT") == "eager"
         self.fell_back: Counter[str] = Counter()  # why calls were not traced, or their recordings not kept
@@ -133,12 +134,14 @@ class Compiled:
                 pure.trace.skipped += 1
                 if pure is not self.pures[0]:
                     self._use_first(pure)
-                self.seconds["replay"] += perf_counter() - began
+                took = perf_counter() - began
+                self.seconds["replay"] += took
+                pure.quickest = min(pure.quickest, took)
                 return result
         if armed:
             settle_all()
         trace = self.traces[0] if self.traces else self.candidate
-        watched = self.pure if trace is None else trace.impure is None and (self.pure or trace.replays >= SETTLED)
+        watched = self.pure or (self.steady and trace is not None and trace.replays >= SETTLED)
         before = self._watch(state, trace, args, kwargs) if watched else None
         frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
         setting, handler = state.autocast, state.handler
@@ -167,7 +170,10 @@ class Compiled:
             self.seconds["record"] += perf_counter() - began
         else:
             self._replayed(frame.trace)
-            self.seconds["replay"] += perf_counter() - began
+            took = perf_counter() - began
+            self.seconds["replay"] += took
+            if took < frame.trace.quickest:
+                frame.trace.quickest = took
         if before is not None:
             self._purify(frame, before, args, kwargs, result, state)
         frame.close()
@@ -175,6 +181,8 @@ class Compiled:
 
     def _watch(self, state: State, trace: Trace | None, args: Any, kwargs: Any) -> Before | None:
         """What a pure function can reach before a call that runs its Python."""
+        if trace is not None and trace.impure is not None:
+            return None
         try:
             proof = None if self.pure else prove(self.function, args, kwargs)
             return Before(state, self.function, args, kwargs, proof)
@@ -208,7 +216,8 @@ class Compiled:
             return  # one call more, to compare with
         try:
             if trace.purified > 8 and trace.skipped < 4 * trace.purified:
-                raise NotPureError("its guards fail at most calls")
+                self.steady = False
+                raise NotPureError(UNSTEADY)
             found = Pure(frame, before, notes, self, args, kwargs, result, state)
         except UndecidedError as reason:
             trace.purified += not self.pure  # a few more calls may tell

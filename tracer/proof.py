@@ -16,14 +16,13 @@ import functools
 import inspect
 import math
 import types
-from collections.abc import Callable
 from typing import Any
 
 from ..eager.nn.containers import ModuleList, Sequential
 from ..eager.nn.module import Module
 from ..eager.optim.optimizer import Optimizer
 from ..eager.tensor import Tensor
-from .proof_guards import ABSENT, Guards
+from .proof_guards import ABSENT, Guards, Proof
 from .proof_source import UnprovedError, definition
 from .proof_values import MADE, Items, Known, Method, as_given, is_made, is_tensor, may_be_tensor
 from .pure_reach import LIBRARY, of_others
@@ -40,14 +39,14 @@ DEEPEST = 30  # calls within calls
 MOST_ROUNDS = 1000  # of a loop that goes through numbers
 
 
-def prove(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], bool]:
-    """Whether Python may be skipped, to be asked before each call; an `UnprovedError` says why it never may."""
+def prove(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proof:
+    """That Python may be skipped; an `UnprovedError` says why it may not."""
     given, named = [as_given(x) for x in args], {name: as_given(x) for name, x in kwargs.items()}
     if not all(map(is_made, (*given, *named.values()))):
         raise UnprovedError("it is given objects, which would be kept alive")
     guards = Guards()
     Prover(guards, 0).call(Known(function), given, named)
-    return guards.function()
+    return Proof(guards)
 
 
 class Prover:
@@ -67,6 +66,9 @@ class Prover:
             raise UnprovedError("it calls what it has computed")
         what = function.what
         if isinstance(what, functools.partial):
+            for name in ("func", "args", "keywords"):
+                self.guards.attribute(what, name)
+            self.guards.container(what.keywords)
             named = {name: Known(x) for name, x in what.keywords.items()}
             return self.call(Known(what.func), [*map(Known, what.args), *args], {**named, **kwargs})
         if isinstance(what, types.MethodType):

@@ -6,7 +6,7 @@ All of it is one Python function without loops, as in `pure_match.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -16,6 +16,18 @@ from .pure_match import same_items
 from .pure_reach import PLAIN, equal
 
 ABSENT = object()
+
+
+class Proof:
+    """What may be skipped as long as some guards hold."""
+
+    def __init__(self, guards: Guards) -> None:
+        self.holds = guards.function()
+        self.found = {id(x): x for x in guards.read()}
+
+    def reads(self, x: Any) -> bool:
+        """Whether a function has an object from elsewhere than its arguments."""
+        return id(x) in self.found
 
 
 class Guards:
@@ -52,6 +64,17 @@ class Guards:
     def table(self, table: dict[str, Any]) -> None:
         if table:
             self.tables[id(table)] = table
+
+    def read(self) -> Iterator[Any]:
+        """All objects that were found in these places."""
+        places = (*self.attributes.values(), *self.elements.values(), *self.cells.values(), *self.containers.values())
+        for held in [*[place[-1] for place in places], *self.tables.values()]:
+            if isinstance(held, dict):
+                yield from held.values()
+            elif isinstance(held, (list, tuple)):
+                yield from held
+            else:
+                yield held
 
     def function(self) -> Callable[[], bool]:
         """Whether all is as it was, and nobody watches Python run: a debugger has to see its lines."""

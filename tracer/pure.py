@@ -11,6 +11,7 @@ their gradients and the optimizers' counts are lent (`pure_loans.py`, `pure_upda
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from typing import Any
@@ -30,8 +31,10 @@ from .pure_recipe import Recipe
 from .pure_watch import Before, Notes
 from .replay import Replayer, undisturbed
 
-__all__ = ["MISS", "Before", "NotPureError", "Notes", "Pure", "UndecidedError", "armed", "settle_all"]
+__all__ = ["MISS", "UNSTEADY", "Before", "NotPureError", "Notes", "Pure", "UndecidedError", "armed", "settle_all"]
 
+TRIED = 8  # times that captured tensors are bound before it is asked whether that was worth it
+UNSTEADY = "its guards fail at most calls"
 MISS = object()  # what a call gives whose guards do not hold
 armed: weakref.WeakValueDictionary[int, Pure] = weakref.WeakValueDictionary()  # those that keep arrays
 
@@ -48,6 +51,7 @@ class Pure(Recipe):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.arms = 0  # how often captured tensors were bound
+        self.quickest = math.inf  # seconds of a call
         self.lock = threading.RLock()
         self.armed = False  # its arrays are those of the captured tensors
         self.count = 0  # calls since then
@@ -66,7 +70,7 @@ class Pure(Recipe):
         """The result, or `MISS` if a guard does not hold."""
         if state.grad is not self.grad_mode or state.autocast is not None or dtypes._default is not self.dtype:
             return MISS
-        if devices._default_device is not self.device or (self.proof is not None and not self.proof()):
+        if devices._default_device is not self.device or (self.proof is not None and not self.proof.holds()):
             return MISS
         with self.lock:
             tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
@@ -226,8 +230,8 @@ class Pure(Recipe):
         """Bind captured tensors, if all is as it was. What nobody has promised has to be worth it."""
         self.settle()
         self.arms += 1
-        if self.proof is not None and self.arms > 8 and self.trace.skipped < 4 * self.arms:
-            self.trace.impure = "its guards fail at most calls"
+        if self.proof is not None and self.arms > TRIED and self.quickest > self.trace.quickest:
+            self.trace.impure, self.compiled.steady = UNSTEADY, False
             return False
         self.tensor_mark, self.module_mark = CHANGES[0], COUNT[0]
         if not all(c.find() for c in self.captured) or not all(k.fits() for k in self.kept):

@@ -77,7 +77,7 @@ class Recipe:
                 raise NotPureError("a tensor shows other memory than at first")
             place = self.arguments.place(t)
             if place is not None:
-                if before.reach.holds(t) and not notes.was_another(slot, place, t):
+                if before.may_capture(t) and not notes.was_another(slot, place, t):
                     raise UndecidedError("an argument is also captured, and always the same tensor")
                 self.arguments.expect(t, value)
                 continue
@@ -135,7 +135,8 @@ class Recipe:
             raise NotPureError("it returns the gradient of a leaf")
         wanted = self._with_bases([n for n, _, wants in self.made if wants])
         self.nodes = [n for n in wanted if n in self.snapshot.nodes]
-        if self.proof is not None and any(self.snapshot.nodes[n] not in self.snapshot.freed for n in self.nodes):
+        replayed = self.trace.segments.get((0, self.stop))
+        if self.proof is not None and replayed is not None and replayed.joint is not None:
             raise NotPureError("what it returns is differentiated later, by a compiled backward pass if Python runs")
         self._plan_nodes(frame)
         views = any(self.trace.values[n].view is not None for n in made)

@@ -19,6 +19,7 @@ from ..eager.random import default_generator
 from ..eager.tape import State
 from ..eager.tensor import Tensor
 from .program import calls
+from .proof_guards import Proof
 from .pure_match import leaves
 from .pure_reach import PLAIN, NotPureError, Reach, Settings
 from .pure_updates import Remembered, Stepped
@@ -28,9 +29,7 @@ from .trace import Call, Number, Trace, alike
 class Before:
     """What a function can reach, before a call of it."""
 
-    def __init__(
-        self, state: State, function: Callable[..., Any], args: Any, kwargs: Any, proof: Callable[[], bool] | None
-    ) -> None:
+    def __init__(self, state: State, function: Callable[..., Any], args: Any, kwargs: Any, proof: Proof | None) -> None:
         self.proof = proof  # whether Python may be skipped, if nobody has promised it
         self.warnings = errors.warned[0]
         self.grad_mode = state.grad
@@ -44,6 +43,10 @@ class Before:
         self.tensors = {**self.reach.tensors, **{id(x): x for x in given if isinstance(x, Tensor)}}
         self.grads = {i: t._grad for i, t in self.tensors.items()}
         self.flags = {i: (t._requires_grad, t._node is not None) for i, t in self.tensors.items()}
+
+    def may_capture(self, t: Tensor) -> bool:
+        """Whether the function may have a tensor from elsewhere than its arguments."""
+        return self.reach.holds(t) if self.proof is None else self.proof.reads(t)
 
     def leaf_of(self) -> dict[int, Tensor]:
         """Of gradients that there were: whose they were."""

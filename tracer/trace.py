@@ -309,6 +309,7 @@ class Trace:
         self.constants: dict[int, Any] = {}  # arrays that are made of constants alone, which indices may be
         self.regions: dict[int, dict[int, Any]] = {}  # by the entry they begin with and the id of the module or optimizer
         self.impure: str | None = None  # of a function that is said to be pure: why it needs Python
+        self.quickest = math.inf  # seconds of a replay
         self.purified = self.skipped = 0  # how often guards were made for it, and how often they let Python be skipped
         self.reshaped = False  # a tensor got another shape in place, which its views do not follow
         self.shared: set[int] = set()  # slots from outside that others than tensors may write
