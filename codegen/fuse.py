@@ -39,12 +39,12 @@ LONGEST = 64  # ops of an expression that has one reader
 class Schedule:
     """Places nodes: see the module's text."""
 
-    def __init__(self, graph: Prepared, special: Any, on_load: bool = False) -> None:
+    def __init__(self, graph: Prepared, special: Any, gpu: bool = False) -> None:
         self.graph = graph
         self.forms = graph.forms
         self.exprs = Exprs()
         self.special = special  # which nodes have kernels of their own: special(node) -> a Domain for what may follow, or None
-        self.on_load = on_load  # whether products may compute what they read while they read it
+        self.gpu = gpu  # whether products compute what they read while they read it, and random masks are computed again
         self.steps: list[Step] = []
         self.home: dict[str, int] = {x.name: -1 for x in graph.inputs}  # of values in memory: the step that makes them
         self.maker: dict[str, tuple[Node, int]] = {}
@@ -79,7 +79,7 @@ class Schedule:
         computed: set[str] = set()
         for node in self.graph.nodes:
             if not self.fusable(node):
-                computing = self.on_load and node.op.name in PRODUCTS
+                computing = self.gpu and node.op.name in PRODUCTS
                 ends = {chains.end(x, computing) for x in node.values()}
                 computed |= {x for x in ends if computing and chains.follows_from_input(x)}
                 found.update(ends)
@@ -100,6 +100,8 @@ class Schedule:
             self.maker.update({name: (node, k) for k, name in enumerate(node.results)})
             if node.op.name == "constant":
                 self.home[node.results[0]] = -1
+            elif self.gpu and self.is_mask(node):
+                self.see_through(node)
             elif written_out(node, self.forms) or drawable(node, self.forms):
                 for k, name in enumerate(node.results):
                     self.place_element(node, name, k)
@@ -134,6 +136,14 @@ class Schedule:
             if early:
                 known.update(node.results)
         return first + rest
+
+    def is_mask(self, node: Node) -> bool:
+        """Whether a node draws a random mask, or converts one. Four elements take one block of random words, which a GPU has
+        computed by the time it would have read them."""
+        if node.op.name == "cast":
+            (x,) = node.values()
+            return x in self.transparent and self.is_mask(self.maker[x][0])
+        return node.op.name == "random_mask" and drawable(node, self.forms)
 
     def cheap(self, node: Node) -> bool:
         """Whether readers compute it again: there is one reader, or it costs less than a load of its result."""
@@ -436,7 +446,7 @@ class Schedule:
         """An operand has to be in memory, if only as a view of something that is, or computed while it is read."""
         if x not in self.transparent or self.strided(x) is not None:
             return
-        computing = self.on_load and node.op.name in PRODUCTS and self.special(node, self) is not None
+        computing = self.gpu and node.op.name in PRODUCTS and self.special(node, self) is not None
         if not (computing and light(self.elements(x), self.forms[x].size, self.forms)):
             self.materialise(x, f"{node.op.name} reads it")
 

@@ -78,7 +78,7 @@ def kept(node: Node) -> bool:
 
 def scheduled(graph: Prepared, gpu: bool = False) -> Schedule:
     """The steps of a graph. Kernels for GPUs take all products of floats, and compute what they read while they read it."""
-    schedule = Schedule(graph, product_domain, on_load=True) if gpu else Schedule(graph, contraction)
+    schedule = Schedule(graph, product_domain, gpu=True) if gpu else Schedule(graph, contraction)
     schedule.run()
     return schedule
 

@@ -152,3 +152,51 @@ def test_a_long_depth_is_added_up_in_parts(seen: Any, monkeypatch: Any) -> None:
     in_parts(monkeypatch, 3)
     run(function)
     run(convolved(tj.float32))
+
+
+# ---- what is one kernel
+
+
+def test_a_layer_is_one_kernel_and_so_is_the_product_of_its_gradient() -> None:
+    x, rest = tensor(40, 24).requires_grad_(), tensor(40, 32)
+    layers = [(tensor(n, m).requires_grad_(), tensor(n).requires_grad_()) for n, m in ((64, 24), (32, 64))]
+
+    def forward() -> Any:
+        return F.dropout(F.gelu(F.linear(x.detach(), layers[0][0].detach(), layers[0][1].detach())), 0.1)
+
+    def both() -> Any:
+        h = F.dropout(F.gelu(F.linear(x, *layers[0])), 0.1)
+        y = F.dropout(F.linear(h, *layers[1]), 0.1) + rest
+        return [y, tj.autograd.grad(y, [x, layers[0][0]], tj.ones_like(y))]
+
+    (graph,) = shadow.recorded(forward)
+    (kernel,) = [k for k in interpreted.Interpreted(graph).kernels if k is not None]
+    assert len(kernel.kernels) == 1 and all(x in kernel.source for x in ("tl.dot", "libdevice.erf", "maths.random_mask"))
+    sources = [k.source for _, k in products(both)]
+    assert ["random_mask" in s for s in sources].count(True) == 3
+    (backward,) = [s for s in sources if "libdevice.exp" in s]  # the slope of gelu
+    assert "maths.random_mask" in backward and backward.count("tl.store") == 1
+
+
+def test_operands_are_computed_while_they_are_read(seen: Any) -> None:
+    a, b, mask, scale = tensor(33, 40), tensor(40, 50), tensor(33, 40) > 0, tensor(33, 1)
+
+    def function() -> Any:
+        cast = a.half() @ b.half()
+        return [cast, (a * 2 + 1) @ b, tj.where(mask, a, 0.0) @ b, a @ (b * 3).t().contiguous().t(), (a * scale) @ b]
+
+    run(function)
+    (program_,) = seen.programs
+    assert [x.kind for x in program_.launches].count("nest") <= 1  # the masked one reads two arrays
+    x, w = tensor(2, 3, 9, 9), tensor(4, 3, 3, 3)
+    run(lambda: F.conv2d(x + 1, w * 2, padding=1))
+
+
+def test_what_several_read_is_computed_once() -> None:
+    a, b, c = tensor(33, 40), tensor(40, 50), tensor(40, 60)
+
+    def function() -> Any:
+        x = (a * 2 + 1).half()
+        return [x @ b.half(), x @ c.half()]
+
+    assert not any(name in launch.computed for launch, _ in products(function) for name in launch.node.operands[:1])

@@ -97,9 +97,8 @@ def of_amd(made: Any) -> Resources:
         found = re.search(rf"\.{name}:\s+(\d+)", text)
         return int(found[1]) if found else 0
 
-    found = Resources(
-        figure("vgpr_count"), 4 * (figure("vgpr_spill_count") + figure("sgpr_spill_count")), int(made.metadata.shared)
-    )
+    spills = 4 * figure("vgpr_spill_count")  # scalars without a register go to lanes of vector registers, not to memory
+    found = Resources(figure("vgpr_count"), spills, int(made.metadata.shared))
     widths = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32}
     for verb, width in re.findall(r"(?:buffer|global|flat)_(load|store)_(\w+)", text):
         size = re.search(r"dword(?:x\d)?", width)
