@@ -49,6 +49,12 @@ if __name__ == "__main__":
 """
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are written to the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
@@ -173,6 +179,9 @@ def test_the_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["compiled"].endswith("MiB") and " - " not in rows["compiled"]
     assert "The two curves are the same: over 6 steps" in out and "times as fast" in out
     assert len(out.split("It goes on by itself:\n")[1]) > 50
+    text = Path("report.html").read_text(encoding="utf-8")
+    assert "report.html shows what became of the step" in out and "scaled_dot_product_attention" in text
+    assert "times as fast as an eager one" in text and 'id="timeline-0"' in text
 
 
 def fake_example(stop_at: int, compiled_differs: float = 0.0) -> Any:
@@ -198,6 +207,7 @@ def test_ctrl_c_tells_what_was_measured(monkeypatch: pytest.MonkeyPatch, capsys:
     out = capsys.readouterr().out
     assert "Stopped after 5 eager steps." in out and "times as fast" not in out
     assert [line.split()[:2] for line in out.splitlines() if line.startswith("eager")] == [["eager", "5"]]
+    assert "Stopped after 5 eager steps." in Path("report.html").read_text(encoding="utf-8")
     monkeypatch.setattr(cli_demo, "example_named", lambda name: fake_example(0))
     assert cli.main(["demo", "--steps", "9"]) == 130
     assert "stopped before the first step was done" in capsys.readouterr().out
@@ -277,6 +287,7 @@ def test_the_picture_shows_both_curves() -> None:
     (["bench", "tiny", "--peers", "nobody"], "no peer is called 'nobody'"),
     (["bench", "tiny", "--json", "no/folder.json"], "there is no folder no"),
     (["demo", "--steps", "0"], "--steps must be at least 1"),
+    (["demo", "-o", "no/folder.html"], "there is no folder no"),
     (["report2"], "there is no command 'report2'"),
 ])  # fmt: skip
 def test_bad_input_is_one_sentence(

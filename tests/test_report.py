@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -245,13 +247,13 @@ def test_no_advice_is_made_up() -> None:
 
 
 def test_layers_are_folded() -> None:
-    def k(what: str, ops: str = "a b") -> dict[str, Any]:
-        return {"what": what, "kind": "loops", "ops": ops.split()}
+    def k(what: str, ops: str = "") -> dict[str, Any]:
+        return {"what": what, "kind": "loops", "ops": (ops or what[:4]).split()}
 
     layer = [k("norm"), k("product, then 2 more"), k("gelu")]
     again = [k("norm"), k("product, then 5 more"), k("gelu")]
     updates = [k(f"update {i}", "mul add mul") for i in range(4)]
-    groups = fold.folded([k("embed", "x"), *layer, *again, *layer, k("loss", "y"), *updates])
+    groups = fold.folded([k("embed"), *layer, *again, *layer, k("loss"), *updates])
     assert [g.members for g in groups] == [[0], [1, 4, 7], [2, 5, 8], [3, 6, 9], [10], [11, 12, 13, 14]]
     assert [g.repeat for g in groups] == [-1, 0, 0, 0, -1, -1]
 
@@ -359,6 +361,37 @@ def test_the_function(tmp_path: Path) -> None:
     assert "doubled" in (tmp_path / "r.html").read_text(encoding="utf-8")
     with pytest.raises(OSError, match="there is no folder"):
         tj.report(tmp_path / "no" / "r.html", doubled)
+
+
+# ---- the browser that tests of the page need
+
+
+def fake_tools(folder: Path, **scripts: str) -> dict[str, str]:
+    """A PATH with these commands and few others."""
+    for name in ("timeout", "sleep", "sh"):
+        if (real := shutil.which(name)) is not None:
+            (folder / name).symlink_to(real)
+    for name, text in scripts.items():
+        file = folder / name.replace("_", "-")
+        file.write_text(f"#!/bin/sh\n{text}\n")
+        file.chmod(0o755)
+    return {"PATH": str(folder), "CHROMIUM_SECONDS": "1"}
+
+
+@pytest.mark.skipif(shutil.which("timeout") is None, reason="no command `timeout` here")
+@pytest.mark.parametrize("tools, words", [
+    ({"chromium": ":"}, ""),
+    ({}, "there is no apt-get here"),
+    ({"apt_get": ":", "id": "echo 1000"}, "that takes root"),
+    ({"apt_get": "exit 100", "id": "echo 0"}, "it cannot be downloaded"),
+    ({"apt_get": "sleep 50", "id": "echo 0"}, "it cannot be downloaded"),
+    ({"apt_get": "case \"$*\" in *download-only*) ;; *) exit 1;; esac", "id": "echo 0"}, "apt-get cannot install it"),
+])  # fmt: skip
+def test_installing_chromium_never_fails_nor_stalls(tools: dict[str, str], words: str, tmp_path: Path) -> None:
+    """An apt-get that hangs is stopped: the script is over long before it would be."""
+    script = [str(shutil.which("sh")), str(ROOT / "tests" / "chromium.sh")]
+    done = subprocess.run(script, env=fake_tools(tmp_path, **tools), capture_output=True, text=True, timeout=40)
+    assert done.returncode == 0 and words in done.stdout and ("skipped" in done.stdout) is bool(words)
 
 
 def test_samples_are_told(facts: dict[str, Any]) -> None:

@@ -1,17 +1,15 @@
 """The page of `utils.watch` in a real browser, light and dark. Skipped where there is none."""
 
 import re
-import shutil
-import subprocess
 
 import numpy as np
 import pytest
 import tapejit as tj
+from browser import DARK, LIGHT, browse, needs_browser
 from tapejit import nn
 from tapejit.nn import functional as F
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+pytestmark = needs_browser
 
 # Whatever reaches beyond its card or the window is named in the title.
 MEASURE = """<script>
@@ -49,21 +47,10 @@ def page(tmp_path_factory):
     return path
 
 
-def browse(folder, *options):
-    quiet = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --hide-scrollbars"
-    )
-    command = [BROWSER, *quiet.split(), "--disable-component-update", "--disable-sync", f"--user-data-dir={folder / 'profile'}"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.mark.parametrize(("scheme", "dark"), [(1, False), (0, True)], ids=["light", "dark"])
-def test_colours_follow_the_reader_s_setting(page, tmp_path, scheme, dark):
+@pytest.mark.parametrize(("look", "dark"), [(LIGHT, False), (DARK, True)], ids=["light", "dark"])
+def test_colours_follow_the_reader_s_setting(page, tmp_path, look, dark):
     image = pytest.importorskip("matplotlib.image")
     picture = tmp_path / "page.png"
-    look = f"--blink-settings=preferredColorScheme={scheme}"
     browse(tmp_path, look, "--window-size=1300,1600", f"--screenshot={picture}", page.as_uri())
     pixels = image.imread(picture)[..., :3]
     grey = pixels.mean(-1)
@@ -78,5 +65,6 @@ def test_colours_follow_the_reader_s_setting(page, tmp_path, scheme, dark):
 def test_everything_is_inside_its_card(page, tmp_path, width):
     measured = tmp_path / "measured.html"
     measured.write_text(page.read_text(encoding="utf-8").replace("</body>", MEASURE + "</body>"), encoding="utf-8")
-    found = re.search(r"<title>(.*?)</title>", browse(tmp_path, f"--window-size={width},1600", "--dump-dom", measured.as_uri()))
+    out, _ = browse(tmp_path, f"--window-size={width},1600", "--dump-dom", measured.as_uri())
+    found = re.search(r"<title>(.*?)</title>", out)
     assert re.fullmatch(r"pictures [4-9], outside: ", found[1]), found[1]

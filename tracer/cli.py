@@ -5,7 +5,7 @@
     tapejit aot script.py [--target sm_90] [--device H100] [-o FOLDER]
     tapejit bench script.py:step [--rounds 10] [--json FILE]
     tapejit bench [NAME ...] [--peers torch,compile,jax] [--json FILE] [--plot FILE.png]
-    tapejit demo [--steps 600]
+    tapejit demo [--steps 600] [-o report.html]
     tapejit ops
 
 What cannot be done is told in one sentence on standard error, and the exit code is not zero.
@@ -71,10 +71,11 @@ def command(name: str, rest: list[str]) -> int:
 def demo(rest: list[str]) -> int:
     parser = argparse.ArgumentParser("tapejit demo", description="Train a character GPT eagerly, then compiled.")
     parser.add_argument("--steps", type=int, help=f"of each ({cli_demo.STEPS}, or fewer where eager ones are slow)")
+    parser.add_argument("-o", "--output", type=Path, default=Path(cli_report.DEFAULT), help="the page about the compiled step")
     options = parser.parse_args(rest)
     if options.steps is not None and options.steps < 1:
         raise RefusalError("--steps must be at least 1")
-    return cli_demo.demo(options.steps)
+    return cli_demo.demo(options.steps, options.output)
 
 
 def bench_own(rest: list[str]) -> int:

@@ -1,7 +1,8 @@
 """`tapejit demo`: a character GPT learns Shakespeare's sonnets, first eagerly, then compiled, and both are compared.
 
 Both trainings begin from the same weights and see the same batches, so their losses have to be the same. Ctrl-C ends a
-training; what was measured up to there is told. How many steps there are is chosen so that it takes about two minutes.
+training; what was measured up to there is told. How many steps there are is chosen so that it takes about two minutes. At the
+end a page shows what became of the compiled step.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import statistics
 import sys
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 from ..eager import cuda
 from ..eager.random import manual_seed
 from ..eager.utils.progress import progress
 from .cli_bench import peak_bytes, segments
-from .cli_files import RefusalError
+from .cli_files import RefusalError, check_writable
 from .cli_run import duration
 from .compile import Compiled, compile
+from .report import write
+from .report.data import gather
+from .timeline import Timelines, noted
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAME = 1e-3  # relative: rounding grows from step to step, as each begins where the last ended
@@ -74,7 +79,8 @@ class Training:
         return statistics.median(self.times[self.replayed :] or self.times)
 
 
-def demo(wanted: int | None) -> int:
+def demo(wanted: int | None, path: Path) -> int:
+    check_writable(path)
     example = example_named("chargpt")
     device = "cuda" if cuda.is_available() else "cpu"
     busy = told_load()
@@ -83,15 +89,29 @@ def demo(wanted: int | None) -> int:
     print(f"{steps} steps eagerly, then the same compiled.", flush=True)
     if busy:
         print(busy, flush=True)
-    done, stopped = both(example, steps, device)
+    with noted() as timelines:
+        done, stopped = both(example, steps, device)
     if not done:
         print("stopped before the first step was done")
         return 130
-    print("\n".join(table(done, stopped)))
+    told = table(done, stopped)
+    print("\n".join(told))
     differs = len(done) == 2 and not told_curves(done)
     if not stopped:
         print(f"\nIt goes on by itself:\n{example.make_up(done[-1].run.model, device, 160).strip()}")
+    write(path, page_facts(done, timelines, told, "stopped by Ctrl-C" if stopped else None))
+    print(f"\n{path} shows what became of the step.")
     return 130 if stopped else int(differs)
+
+
+def page_facts(done: list[Training], timelines: Timelines, told: list[str], failure: str | None) -> dict[str, Any]:
+    """What the page shows: the table, and the compiled step if there is one."""
+    samples = {
+        t.compiled: SimpleNamespace(eager=done[0].times, replayed=t.times[t.replayed :] if t.replayed else [])
+        for t in done
+        if t.compiled is not None
+    }
+    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(told).strip("\n"))
 
 
 def both(example: Any, steps: int, device: str) -> tuple[list[Training], bool]:

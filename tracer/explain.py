@@ -145,7 +145,7 @@ def programs(trace: Trace, pures: list[Any], kernels: bool, llvm: bool, assembly
         if segment.joint is not None:
             told += "; " + segment.joint.told()
         found: dict[str, Any] = {"from": shown(trace.entries[start].line), "to": shown(trace.entries[stop].line), "told": told}
-        if kernels and segment.native is not None:
+        if kernels and hasattr(segment.native, "report"):  # programs for GPUs are not taken apart
             found["native"] = segment.native.report(llvm=llvm, assembly=assembly)
             for kernel in found["native"]["kernels"]:
                 kernel["lines"] = [shown(line) for line in kernel["lines"]]

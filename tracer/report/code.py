@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from typing import Any
 
 from .marks import Marks
 from .markup import Markup, joined, percent, tag
 
+GAP = tag("div", "⋯", class_="gap")
+FEW = 12  # lines of parameters that are not folded away
 TOKEN = re.compile(
     r"(?P<comment>#.*$)|(?P<string>[rbfu]{0,2}(?:\"[^\"\n]*\"|'[^'\n]*'))|(?P<number>\b\d[\d_.]*(?:e[+-]?\d+)?\b)"
     r"|(?P<decorator>(?<=^)\s*@[\w.]+)"
@@ -42,38 +45,43 @@ def source(function: dict[str, Any], programs: list[dict[str, Any]], marks: Mark
     named = {row["line"] for program in programs for row in program["python"] if row["line"]} | set(shares)
     parts = []
     for file in function["sources"]:
-        rows = [source_row(file["file"], row, shares, named, marks) for row in file["rows"]]
+        texts = textwrap.dedent("\n".join(row["text"] if row else "" for row in file["rows"])).split("\n")
+        rows = [
+            source_row(f"{file['file']}:{row['number']}", row["number"], text, shares, named, marks) if row else GAP
+            for row, text in zip(file["rows"], texts, strict=True)
+        ]
         parts.append(tag("div", file["file"], class_="file"))
         parts.append(tag("div", *rows, class_="rows"))
     return tag("div", *parts, class_="pane", tabindex=0, role="region", aria_label="your source")
 
 
-def source_row(
-    file: str, row: dict[str, Any] | None, shares: dict[str, float], named: set[str], marks: Marks
-) -> Markup:  # fmt: skip
-    if row is None:
-        return tag("div", "⋯", class_="gap")
-    line = f"{file}:{row['number']}"
+def source_row(line: str, n: int, text: str, shares: dict[str, float], named: set[str], marks: Marks) -> Markup:
     known: dict[str, Any] = {"data_is": marks.line(line), "tabindex": 0} if line in named else {}
     share = shares.get(line)
-    bar = (
-        None if share is None else tag("span", percent(share), class_="heat", style=f"--share:{share:.3f}", title="of the time")
-    )
+    style, words = (None, None) if share is None else (f"--share:{share:.3f}", percent(share))
+    bar = tag("span", words, class_="heat", style=style, title=words and f"{words} of the kernels' time")
     return tag(
-        "div", tag("span", row["number"], class_="number"), tag("code", highlighted(row["text"]) or " "), bar,
+        "div", tag("span", n, class_="number"), bar, tag("code", highlighted(text) or " "),
         class_="row" + " live" * (line in named), **known,
     )  # fmt: skip
 
 
 def trace(program: dict[str, Any], marks: Marks, number: str) -> Markup:
-    rows = []
-    for i, row in enumerate(program["python"]):
-        steps = [marks.kernel(number, step) for step in row["kernels"]]
-        known: dict[str, Any] = {}
-        if row["line"]:
-            known = {"data_is": f"p{marks.function}-{number}-{i}", **marks.of([row["line"]], steps)}
-        remark = tag("span", f"  # {row['comment']}", class_="c-comment") if row["comment"] else None
-        where = tag("span", row["line"].rpartition("/")[2], class_="where") if row["line"] else None
-        body = tag("code", highlighted(row["code"]), remark)
-        rows.append(tag("div", tag("span", i + 1, class_="number"), body, where, class_="row" + " live" * bool(known), **known))
+    """The trace as Python; its parameters, of which a network has many, are folded away."""
+    rows = [trace_row(i, row, marks, number) for i, row in enumerate(program["python"])]
+    first = next((i for i, row in enumerate(program["python"]) if row["code"] == "):"), -1) + 1
+    if first > FEW:
+        head = tag("summary", highlighted("def segment("), f" {first - 2} inputs ", highlighted("):"))
+        rows[:first] = [tag("details", head, *rows[:first], class_="inputs")]
     return tag("div", tag("div", *rows, class_="rows"), class_="pane", tabindex=0, role="region", aria_label="the trace")
+
+
+def trace_row(i: int, row: dict[str, Any], marks: Marks, number: str) -> Markup:
+    steps = [marks.kernel(number, step) for step in row["kernels"]]
+    known: dict[str, Any] = {}
+    if row["line"]:
+        known = {"data_is": f"p{marks.function}-{number}-{i}", **marks.of([row["line"]], steps)}
+    remark = tag("span", f"  # {row['comment']}", class_="c-comment") if row["comment"] else None
+    where = tag("span", row["line"].rpartition("/")[2], class_="where") if row["line"] else None
+    body = tag("code", highlighted(row["code"]), remark)
+    return tag("div", tag("span", i + 1, class_="number"), body, where, class_="row" + " live" * bool(known), **known)

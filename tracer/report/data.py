@@ -87,9 +87,11 @@ def each(samples: Any) -> Facts | None:
 def program_facts(trace: Trace, segment: Any, start: int, stop: int, known: Facts) -> Facts:
     keep = frozenset(trace.values[n].slot for n in segment.alive) | used_slots(trace, stop)
     native = known.get("native")
-    graph = segment.native.graph if segment.native is not None else plain_graph(trace, start, stop, keep)
+    graph = segment.native.graph if native is not None else plain_graph(trace, start, stop, keep)
     found: Facts = {"python": python(graph, native) if graph is not None else as_recorded(trace, start, stop)}
     found["eager_memory"] = eager_memory(trace, start, stop, keep)
+    if segment.native is not None and native is None:
+        found["code"] = str(segment.native)
     if native is not None:
         found["edges"] = edges(native)
         found["traffic"] = traffic(native)
@@ -173,7 +175,7 @@ def findings(facts: Facts) -> list[Facts]:
             found.append(finding("gave up", reason, 1))
     for path in facts["paths"]:
         for program in path["programs"]:
-            if "native" not in program or "so it is not used" in program["told"]:
+            if not {"native", "code"} & program.keys() or "so it is not used" in program["told"]:
                 found.append(finding("no native code", program["told"], path["replays"], program["from"]))
     return found
 

@@ -21,6 +21,8 @@ def memory(program: dict[str, Any], marks: Marks, number: str) -> Markup:
     parts = [*axis(top, LEFT, left), *buffers(program, marks, number, top, left)]
     x = LEFT + left + GAP
     parts += [*axis(top, x, right), *curve(eager["bytes"], top, x, right)]
+    limit = TOP + HEIGHT * (1 - eager["peak"] / top)
+    parts.append(tag("line", x1=LEFT, x2=WIDTH - 8, y1=limit, y2=limit, class_="limit"))
     steps = len(program["native"]["kernels"])
     parts += [
         tag("text", f"compiled: one block of {size(plan['bytes'])}", x=LEFT, y=14.0, class_="heading"),
@@ -86,8 +88,4 @@ def curve(alive: list[int], top: float, x: float, width: float) -> list[Markup]:
         y = TOP + HEIGHT * (1 - value / top)
         points.append(f"L{x + i * step:.1f},{y:.1f}L{x + (i + 1) * step:.1f},{y:.1f}")
     points.append(f"L{x + width:.1f},{TOP + HEIGHT:.1f}Z")
-    peak = TOP + HEIGHT * (1 - max(alive) / top)
-    return [
-        tag("path", d="".join(points), class_="area"),
-        tag("line", x1=x, x2=x + width, y1=peak, y2=peak, class_="limit"),
-    ]
+    return [tag("path", d="".join(points), class_="area")]

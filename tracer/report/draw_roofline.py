@@ -13,18 +13,18 @@ LARGEST = 22.0  # radius
 
 
 class Scale:
-    """Logarithmic, from powers of ten to powers of ten."""
+    """Logarithmic, from one value to another."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self.low, self.high = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        self.low, self.high = math.log10(low), math.log10(high)
         self.start, self.end = start, end
 
     def __call__(self, value: float) -> float:
-        share = (math.log10(value) - self.low) / max(self.high - self.low, 1)
+        share = (math.log10(value) - self.low) / (self.high - self.low)
         return self.start + (self.end - self.start) * share
 
     def powers(self) -> list[float]:
-        return [10.0**n for n in range(self.low, self.high + 1)]
+        return [10.0**n for n in range(math.ceil(self.low), math.floor(self.high) + 1)]
 
 
 def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None:
@@ -37,9 +37,10 @@ def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None
     intensities = [k["flops"] / k["bytes"] for k in kernels]
     speeds = [k["flops"] / k["seconds"] / 1e9 for k in kernels]
     peak = roof["flops"] / 1e9
-    across = Scale(min(intensities) * 0.8, max([*intensities, roof["flops"] / slow]) * 1.2, LEFT, WIDTH - RIGHT)
-    up = Scale(min(speeds) * 0.8, peak * 1.05, HEIGHT - BOTTOM, TOP)
-    parts = [*grid(across, up), *roofs(roof, across, up)]
+    across = Scale(min(intensities) / 3, max([*intensities, roof["flops"] / slow]) * 3, LEFT, WIDTH - RIGHT)
+    up = Scale(min(speeds) / 3, max(*speeds, peak) * 2, HEIGHT - BOTTOM, TOP)
+    lines, labels = roofs(roof, across, up)
+    parts = [*grid(across, up), *lines]
     most = max(k["seconds"] for k in kernels)
     for k in sorted(kernels, key=lambda k: -k["seconds"]):
         radius = max(LARGEST * math.sqrt(k["seconds"] / most), 2.5)
@@ -51,6 +52,7 @@ def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None
                 r=radius, class_=f"spot fill-{k['kind']}", data_is=marks.kernel(number, k["step"]),
                 data_go=f"kernel-{marks.kernel(number, k['step'])}")
         )  # fmt: skip
+    parts += labels
     label = f"{len(kernels)} kernels between {percent(min(k['roofline'] for k in kernels))} and "
     label += f"{percent(max(k['roofline'] for k in kernels))} of the roofline; one thread; at most {peak:.0f} GFLOP/s and "
     label += f"{size(slow)}/s from memory, {size(fast)}/s from the nearest cache"
@@ -73,25 +75,24 @@ def grid(across: Scale, up: Scale) -> list[Markup]:
     return parts
 
 
-def roofs(roof: dict[str, Any], across: Scale, up: Scale) -> list[Markup]:
-    """Memory and caches by what was copied, and the arithmetic that none can pass."""
+def roofs(roof: dict[str, Any], across: Scale, up: Scale) -> tuple[list[Markup], list[Markup]]:
+    """Memory and caches by what was copied, and the arithmetic that none can pass: lines, and what is written at them."""
     peak = roof["flops"] / 1e9
     lowest, highest = 10.0**across.low, 10.0**across.high
-    parts = []
+    lines, labels = [], []
     middle = roof["copies"][len(roof["copies"]) // 2]
     for n, rate in (roof["copies"][0], middle, roof["copies"][-1]):
         begin, end = max(lowest, 10.0**up.low / (rate / 1e9)), peak / (rate / 1e9)
         if end <= begin:
             continue
         x1, y1, x2, y2 = across(begin), up(begin * rate / 1e9), across(end), up(peak)
-        parts.append(tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="limit"))
+        lines.append(tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="limit"))
         angle = math.degrees(math.atan2(y2 - y1, x2 - x1))
-        at = 0.3
-        x, y = x1 + (x2 - x1) * at, y1 + (y2 - y1) * at - 6
+        x, y = x1 + (x2 - x1) * 0.12, y1 + (y2 - y1) * 0.12 - 6
         words = f"{size(rate)}/s for {size(n)}"
-        parts.append(tag("text", words, x=x, y=y, transform=f"rotate({angle:.1f} {x:.1f} {y:.1f})", class_="label"))
+        labels.append(tag("text", words, x=x, y=y, transform=f"rotate({angle:.1f} {x:.1f} {y:.1f})", class_="label"))
     top = across(min(peak / (roof["copies"][0][1] / 1e9), highest))
-    parts.append(tag("line", x1=top, x2=across(highest), y1=up(peak), y2=up(peak), class_="limit"))
+    lines.append(tag("line", x1=top, x2=across(highest), y1=up(peak), y2=up(peak), class_="limit"))
     words = f"{peak:.0f} GFLOP/s of multiply-adds"
-    parts.append(tag("text", words, x=across(highest) - 4, y=up(peak) - 6, text_anchor="end", class_="label"))
-    return parts
+    labels.append(tag("text", words, x=top + 4, y=up(peak) - 7, class_="label"))
+    return lines, labels

@@ -13,6 +13,7 @@ from .markup import Markup, duration, joined, tag
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 8.0
 STRIP, TOP, HEIGHT, BOTTOM = 26.0, 56.0, 190.0, 26.0
 MOST = 40  # bars
+GAP = 0.35  # between calls, of a bar
 WORDS = {
     "eager": "eager",
     "record": "recorded",
@@ -77,31 +78,50 @@ def grid(spans: list[dict[str, Any]]) -> list[Markup]:
     for power in range(low, high + 1):
         y = TOP + HEIGHT * (1 - (power - low) / (high - low))
         parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", duration(10.0**power * 1.0000001), x=LEFT - 8, y=y + 4, text_anchor="end", class_="label"))
+        parts.append(
+            tag(
+                "text",
+                duration(10.0**power * 1.0000001),
+                x=LEFT - 8,
+                y=y + (4 if power > low else 0),
+                text_anchor="end",
+                class_="label",
+            )
+        )
     return parts
 
 
 def bars(spans: list[dict[str, Any]], whole: float) -> list[Markup]:
+    """Those of one call stand together."""
     low, high = limits(spans)
-    step = whole / max(len(spans), 12)
+    calls = sorted({s["call"] for s in spans})
+    step = whole / max(len(spans) + GAP * len(calls), 12)
     parts: list[Markup] = []
-    known: set[int] = set()
-    for i, s in enumerate(spans):
-        share = (math.log10(max(s["seconds"], 1e-7)) - low) / (high - low)
-        height = max(share * HEIGHT, 2.0)
-        x = LEFT + i * step
-        bar = tag("rect", tag("title", described(s)), x=x + step * 0.12, y=TOP + HEIGHT - height, width=step * 0.76,
-                  height=height, rx=min(3.0, step * 0.2), class_=f"fill-{s['kind']}")  # fmt: skip
-        parts.append(bar)
-        if step > 44:
-            words = duration(s["seconds"])
-            middle = x + step / 2
-            parts.append(tag("text", words, x=middle, y=TOP + HEIGHT - height - 5, text_anchor="middle", class_="label"))
-        if s["call"] not in known and (step > 16 or s["call"] % 5 == 0 or s["call"] == 1):
-            parts.append(tag("text", s["call"], x=x + step / 2, y=TOP + HEIGHT + 16, text_anchor="middle", class_="label"))
-        known.add(s["call"])
-    parts.append(tag("text", "call", x=LEFT - 8, y=TOP + HEIGHT + 16, text_anchor="end", class_="label"))
+    x = LEFT
+    for call in calls:
+        inside = [s for s in spans if s["call"] == call]
+        middle = x + step * (len(inside) + GAP) / 2
+        if step > 14 or call % 5 == 0 or call == 1:
+            parts.append(tag("text", call, x=middle, y=TOP + HEIGHT + 17, text_anchor="middle", class_="label"))
+        x += step * GAP / 2
+        for s in inside:
+            parts += bar(s, x, step, (math.log10(max(s["seconds"], 1e-7)) - low) / (high - low))
+            x += step
+        x += step * GAP / 2
+    parts.append(tag("text", "call", x=LEFT - 8, y=TOP + HEIGHT + 17, text_anchor="end", class_="label"))
     return parts
+
+
+def bar(s: dict[str, Any], x: float, step: float, share: float) -> list[Markup]:
+    height = max(share * HEIGHT, 2.0)
+    y = TOP + HEIGHT - height
+    found = [
+        tag("rect", tag("title", described(s)), x=x + 0.5, y=y, width=step - 1, height=height, rx=min(3.0, step * 0.2),
+            class_=f"fill-{s['kind']}")
+    ]  # fmt: skip
+    if step > 36:
+        found.append(tag("text", duration(s["seconds"]), x=x + step / 2, y=y - 5, text_anchor="middle", class_="label"))
+    return found
 
 
 def described(s: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Kernels that come again and again, such as those of a network's layers, as one: so that the drawing of a large program can be
 read.
 
-First runs of kernels that are repeated as a whole (the layers, forwards and backwards), then neighbours that do the same ops on
-different tensors (an optimizer's updates).
+First neighbours that do the same ops on different tensors (an optimizer's updates), then runs that are repeated as a whole (the
+layers, forwards and backwards).
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ class Group:
 
 def folded(kernels: list[dict[str, Any]]) -> list[Group]:
     """All kernels, in groups, in the order of their first members."""
-    names = [name_of(k) for k in kernels]
-    groups: list[Group] = []
+    single = neighbours(kernels)
+    names = [name_of([kernels[i] for i in g.members]) for g in single]
+    found: list[Group] = []
     at = 0
     for number, (start, period, times) in enumerate(repetitions(names)):
-        groups += neighbours(kernels, at, start)
-        groups += [Group([start + i + n * period for n in range(times)], number) for i in range(period)]
+        found += single[at:start]
+        for i in range(start, start + period):
+            members = [m for n in range(times) for m in single[i + n * period].members]
+            found.append(Group(members, number))
         at = start + period * times
-    return groups + neighbours(kernels, at, len(kernels))
+    return found + single[at:]
 
 
-def name_of(kernel: dict[str, Any]) -> str:
-    """What a kernel is, without what was fused into it: that differs at the ends of a network."""
-    return str(kernel["what"]).partition(", then")[0]
+def name_of(kernels: list[dict[str, Any]]) -> str:
+    """What a group is, without what was fused into its kernels: that differs at the ends of a network."""
+    first = kernels[0]
+    return str(first["what"]).partition(", then")[0] if len(kernels) == 1 else f"several: {sorted(set(first['ops']))}"
 
 
 def repetitions(names: list[str]) -> list[tuple[int, int, int]]:
@@ -69,12 +73,13 @@ def varied(names: list[str], start: int, period: int) -> bool:
     return len(set(names[start : start + period])) > 1
 
 
-def neighbours(kernels: list[dict[str, Any]], start: int, stop: int) -> list[Group]:
+def neighbours(kernels: list[dict[str, Any]]) -> list[Group]:
+    """Several in a row that do the same are a group; each of the others is one."""
     found: list[Group] = []
-    i = start
-    while i < stop:
+    i = 0
+    while i < len(kernels):
         j = i + 1
-        while j < stop and alike(kernels[i], kernels[j]):
+        while j < len(kernels) and alike(kernels[i], kernels[j]):
             j += 1
         if j - i >= FEWEST:
             found.append(Group(list(range(i, j))))

@@ -106,11 +106,11 @@
   function fit(drawing) {
     const box = canvas(drawing), picture = box.firstElementChild;
     if (!box.clientWidth) return;
-    const wanted = Math.min((box.clientWidth - 4) / picture.viewBox.baseVal.width, 1);
-    picture.setAttribute("width", picture.viewBox.baseVal.width * Math.max(wanted, 0.45));
-    picture.setAttribute("height", picture.viewBox.baseVal.height * Math.max(wanted, 0.45));
+    const scale = Math.max(Math.min((box.clientWidth - 4) / picture.viewBox.baseVal.width, 1.15), 0.7);
+    picture.setAttribute("width", picture.viewBox.baseVal.width * scale);
+    picture.setAttribute("height", picture.viewBox.baseVal.height * scale);
     box.scrollTop = 0;
-    box.scrollLeft = 0;
+    box.scrollLeft = (picture.viewBox.baseVal.width * scale - box.clientWidth) / 2;
   }
   for (const drawing of all(".drawing")) {
     fit(drawing);

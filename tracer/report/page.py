@@ -24,6 +24,7 @@ SECTIONS = {
     "memory": "Memory",
     "guards": "Guards",
 }
+NOTHING = tag("p", "No compiled function was called.", class_="soft")
 
 
 def page(facts: dict[str, Any]) -> str:
@@ -33,7 +34,7 @@ def page(facts: dict[str, Any]) -> str:
         tag("svg", tag("defs", tip()), width=0, height=0, class_="hidden", aria_hidden="true"),
         tag("a", "To the content", href="#content", class_="skip"),
         banner(facts),
-        tag("div", navigation(facts), tag("main", *functions, about(facts), id="content"), class_="frame"),
+        tag("div", navigation(facts), tag("main", *(functions or [NOTHING]), about(facts), id="content"), class_="frame"),
         tag("script", Markup(asset("page.js"))),
     )
     head = tag(
@@ -51,17 +52,18 @@ def asset(name: str) -> str:
 
 
 def banner(facts: dict[str, Any]) -> Markup:
-    when = datetime.datetime.fromisoformat(facts["made"]).strftime("%-d %B %Y, %H:%M")
-    words = tag("div", tag("strong", facts["title"]), tag("span", f"tapejit report · {when}", class_="soft"), class_="name")
+    when = datetime.datetime.fromisoformat(facts["made"])
+    told = f"tapejit report · {when.day} {when:%B %Y, %H:%M}"
+    words = tag("div", tag("strong", facts["title"]), tag("span", told, class_="soft"), class_="name")
     switch = tag(
         "button", tag("span", "◐", aria_hidden="true"), tag("span", "Light or dark", class_="words"), type="button", id="theme"
     )
-    failure = (
-        tag("p", f"{facts['failure']}. The page shows what was seen up to there.", class_="failure")
-        if facts["failure"]
-        else None
-    )
-    return joined([tag("header", words, switch, class_="banner"), failure])
+    failure = None
+    if facts["failure"]:
+        ended = f"{facts['failure'][:1].upper()}{facts['failure'][1:]}. The page shows what was seen up to there."
+        failure = tag("p", ended, class_="failure")
+    note = tag("pre", facts["note"], class_="note", tabindex=0) if facts["note"] else None
+    return joined([tag("header", words, switch, class_="banner"), failure, note])
 
 
 def navigation(facts: dict[str, Any]) -> Markup:
@@ -98,7 +100,7 @@ def function(f: dict[str, Any], i: int) -> Markup:
     if programs:
         every = [program for _, _, program in programs]
         panes = [tag("div", tag("h4", "Your source"), code.source(f, every, marks), class_="column")]
-        traces = choice("trace", i, [(title(f, n, program), code.trace(program, marks, n)) for n, _, program in programs])
+        traces = choice("trace", i, [(title(f, n, program), shown_trace(program, marks, n)) for n, _, program in programs])
         panes.append(tag("div", tag("h4", "What runs"), traces, class_="column"))
         words = "Point at a line to see what became of it; select it to go there. Percentages are shares of the kernels' time."
         parts.append(section("trace", i, words, tag("div", *panes, class_="beside")))
@@ -111,6 +113,12 @@ def function(f: dict[str, Any], i: int) -> Markup:
             section("guards", i, "What a call has to find so that a recording stands for it.", choice("guards", i, each))
         )
     return tag("section", *parts, class_="function", id=f"function-{i}", aria_label=f["name"])
+
+
+def shown_trace(program: dict[str, Any], marks: Marks, n: str) -> Markup:
+    """The trace, and of a program that is not taken apart the code that it became."""
+    text = tables.text("the code that it became", program["code"], False) if "code" in program else None
+    return joined([code.trace(program, marks, n), text])
 
 
 def of_kernels(f: dict[str, Any], i: int, native: list[tuple[str, dict[str, Any]]], marks: Marks) -> list[Markup]:
