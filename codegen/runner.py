@@ -29,9 +29,13 @@ class Runs(Protocol):
     def steps(self) -> Sequence[str]: ...
 
 
-def runner(recipe: Runs, graph: Graph, programs: list[Any], plain: Program, xp: Any) -> Program:
-    """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module."""
-    space: dict[str, Any] = {"empty": xp.empty, "zeros": xp.zeros, "plain": plain}
+def runner(
+    recipe: Runs, graph: Graph, programs: list[Any], plain: Program, xp: Any, empties: Sequence[Any] | None = None
+) -> Program:
+    """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module. `empties` make
+    new arrays, one for each new memory."""
+    space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain}
+    space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(recipe.memories))})
     lines = ["def run(a, s):"]
     lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
     failed = [f"del a[{recipe.slots}:]", *[f"a[{i}][...] = old{i}" for i in recipe.danger], "return plain(a, s)"]
@@ -82,14 +86,14 @@ def made_like(form: Form, i: int, space: dict[str, Any]) -> str:
     """Python for a new array of a form."""
     space[f"shape{i}"], space[f"dtype{i}"] = form.shape, form.dtype
     if form.flags.c_contiguous:
-        return f"empty(shape{i}, dtype{i})"
+        return f"empty{i}(shape{i}, dtype{i})"
     order = sorted(range(form.ndim), key=lambda d: -form.strides[d])
     dense = tuple(form.shape[d] for d in order)
     back = tuple(order.index(d) for d in range(form.ndim))
     space[f"shape{i}"] = dense
     if np.empty(dense, form.dtype).transpose(back).strides != form.strides and form.size:
         raise GraphError(f"[compile] output {i} has gaps in its memory")
-    return f"empty(shape{i}, dtype{i}).transpose({back})"
+    return f"empty{i}(shape{i}, dtype{i}).transpose({back})"
 
 
 def shown(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:

@@ -96,7 +96,8 @@ class Warming:
 
     def decide(self, native: float, plain: float) -> None:
         quicker = native <= plain * MARGIN
-        told = f"native code: {1e6 * native:.0f} us a run, {1e6 * plain:.0f} us without"
+        what = getattr(self.segment.native, "what", "native code")
+        told = f"{what}: {1e6 * native:.0f} us a run, {1e6 * plain:.0f} us without"
         assert self.native is not None
         self.settle(self.native if quicker else self.plain, told if quicker else told + ", so it is not used")
 

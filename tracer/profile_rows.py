@@ -148,7 +148,7 @@ def parts(events: list[Event], kernels: bool) -> Iterator[Part]:
 
 def shares(segment: Any) -> list[tuple[str, float, list[str]]]:
     """Each kernel of a native program: what it is, its share of the time, its lines. Nothing if one could not be measured."""
-    kernels = segment.native.report()["kernels"]
+    kernels = segment.native.report()["kernels"] if hasattr(segment.native, "report") else []
     times = [k["seconds"] for k in kernels]
     if not kernels or None in times or not sum(times):
         return []

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 FEWEST = 4  # launches that are worth a graph
-MOST_GRAPHS = 4  # that are kept
+MOST_GRAPHS = 8  # that are kept
 MOST_NEW = 24  # sets that were never seen before, since the last one that was
 
 

@@ -24,7 +24,9 @@ from ..runner import Program, one_at_a_time, runner
 from .assemble import Assembly, GpuBuild
 from .binaries import Binary, kept, versions
 from .body import PRODUCT
+from .capture import FEWEST
 from .driver import DeviceError, remedy, target
+from .keeping import Keeping
 from .launch import OP, Launcher, Recipe, RefusedError, from_text
 from .units import own
 
@@ -43,12 +45,14 @@ class Gpu:
         self.xp = module_for(self.where)
         self.target = target(self.where)
         self.stopped = False
+        self.stream = -1
         self.from_disk = False
         with on_device(self.where):
             self.launcher = self.made(frozenset())
         self.variants: dict[frozenset[int], Launcher | None] = {}
         graph, recipe = placed.graph, self.launcher.recipe
-        self.inner = runner(recipe, graph, [self.go], plain, self.xp)
+        self.kept = [Keeping(self.xp, self.where) for _ in recipe.memories if len(recipe.rows) >= FEWEST]
+        self.inner = runner(recipe, graph, [self.go], plain, self.xp, self.kept or None)
         self.run: Program = one_at_a_time(self.once, plain)
 
     @cached_property
@@ -96,14 +100,24 @@ class Gpu:
             return
         try:
             if self.xp.cuda.runtime.getDevice() == self.where.index:
+                self.follow()
                 self.inner(arrays, scalars)
             else:
                 with on_device(self.where):
+                    self.follow()
                     self.inner(arrays, scalars)
         except (RefusedError, self.xp.cuda.memory.OutOfMemoryError) as reason:
             del arrays[self.slots :]
             self.stop(str(reason))
             self.plain(arrays, scalars)
+
+    def follow(self) -> None:
+        """On another stream than before memory of outputs is another: who used it there may not be done with it."""
+        stream = self.xp.cuda.get_current_stream().ptr
+        if stream != self.stream:
+            self.stream = stream
+            for x in self.kept:
+                x.forget()
 
     def go(self, arrays: list[Any], scalars: list[Any]) -> bool:
         """Run the kernels; False if the plain program has to run in their place."""
@@ -131,6 +145,13 @@ class Gpu:
         self.stopped = True
         told = f"[compile] a program runs without its kernels from now on: {reason}; {remedy(reason)}"
         warnings.warn(told, RuntimeWarning, stacklevel=2)
+
+    @property
+    def what(self) -> str:
+        """In a few words, for `explain`."""
+        called = sum(kind == OP for kind, _ in self.recipe.order)
+        found = f"Triton kernels for {self.target}, {len(self.recipe.rows)} launches"
+        return found + (f", {called} ops called as they are" if called else "")
 
     def wait(self) -> None:
         """Until the device has done all that it was given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,12 @@ class Flags:
 
 
 class Block:
-    """A memory that arrays show, however they came to."""
+    """A memory that arrays show, however they came to; it lives as long as one of them refers to it."""
 
-    __slots__ = ()
+    __slots__ = ("_np",)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._np = array
 
 
 class Pointer:
@@ -48,7 +52,7 @@ def wrap(value: Any, device: int | None = None, base: Any = None) -> ndarray:
     array._np = np.asarray(value)
     array._device = local.current if device is None else device
     array.base = base
-    array.data = Pointer(array._np, array._device, Block() if base is None else base.data.mem)
+    array.data = Pointer(array._np, array._device, Block(array._np) if base is None else base.data.mem)
     return array
 
 
@@ -100,10 +104,14 @@ class ndarray:  # noqa: N801 -- CuPy's name
         self._device, self.base = local.current, None
         if memptr is None:
             self._np = garbage(np.empty(shape, dtype, order))
-            self.data = Pointer(self._np, self._device, Block())
+            self.data = Pointer(self._np, self._device, Block(self._np))
             return
-        block, at = memptr.mem._np, memptr.mem._start + memptr.ptr - memptr.mem.ptr
-        self._np, self.data = np.ndarray(shape, dtype, block, at, strides, order), memptr
+        model = (
+            np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, strides) if strides else np.empty(shape, dtype, order)
+        )
+        low, high = np.lib.array_utils.byte_bounds(model)
+        raw = (ctypes.c_char * max(high - low, 1)).from_address(memptr.ptr)
+        self._np, self.data = np.ndarray(shape, dtype, raw, 0, model.strides), memptr
 
     # ---- what it is
 

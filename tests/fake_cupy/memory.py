@@ -25,6 +25,16 @@ class Memory:
         self.device_id = local.current
 
 
+class UnownedMemory:
+    """A block that somebody else keeps."""
+
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+        self.ptr = ptr
+        self.size = size
+        self.device_id = local.current if device_id < 0 else device_id
+        self._owner = owner
+
+
 class MemoryPointer:
     """A place in a block."""
 
