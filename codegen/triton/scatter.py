@@ -1,25 +1,22 @@
 """Adding at indices, as Triton kernels: gradients of embeddings and of picked elements.
 
 Zeros come first. Then elements are added by atomic adds, in no fixed order, so sums of floats may differ in their last bits
-from run to run; or, if that is not wanted, each program adds one element after the other into columns that are its own. What
-memory cannot add atomically (halves, small integers) is added up in a wider buffer first.
+from run to run; where that is not wanted they are sorted (`sorting.py`). What memory cannot add atomically (halves, small
+integers) is added up in a wider buffer first.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from ..index import Picked, depends
 from ..nest import Nest
 from . import ops
 from .body import Body, Scope, identifier
 from .loops import Printer
 from .ops import TYPES
+from .sorting import Sorting
 from .text import HEADER, Argument, Kernel, Printed, arguments_of, documentation, function, kernel_name
-from .tiles import TILE, Tile, power_above, tile_of
+from .tiles import TILE, Tile, tile_of
 
 WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32"}
-STRIP = 128  # columns of a program that adds in order
 
 
 class Scattering:
@@ -30,7 +27,7 @@ class Scattering:
         self.nest = nest
         self.size = sizes[self.row.buffer]
         self.name = kernel_name(nest)
-        self.in_order = deterministic
+        self.in_order = deterministic and ops.floating(self.row.dtype)  # integers are the same in any order
         self.wide = WIDER.get(self.row.dtype, self.row.dtype)
         self.arguments = arguments_of(nest)
         self.target = next(a for a in self.arguments if a.buffer == self.row.buffer)
@@ -40,13 +37,15 @@ class Scattering:
             self.sums = Argument(name, f"*{TYPES[self.wide]}", buffer=name)
 
     def printed(self) -> Printed:
+        if self.in_order:
+            return Sorting(self.nest, self.size, self.wide).printed()
         own = self.sums is not self.target
         source = HEADER + self.zeros()
         kernels = [self.flat(f"{self.name}_zeros", [self.sums])]
         given = [self.sums if a is self.target else a for a in self.arguments]
-        tile = self.tile()
+        tile = tile_of(self.nest)
         source += function(self.name, given, [*documentation(self.nest), *self.lines(given, tile)])
-        kernels.append(Kernel(self.name, tuple(given), tile.col_blocks if self.in_order else tile.grid, tile.warps))
+        kernels.append(Kernel(self.name, tuple(given), tile.grid, tile.warps))
         if own:
             source += self.rounding()
             kernels.append(self.flat(f"{self.name}_rounded", [self.sums, self.target]))
@@ -77,57 +76,15 @@ class Scattering:
 
     # ---- what is added
 
-    def tile(self) -> Tile:
-        """In order, a program has a strip of columns of all rows, if rows are added as a whole, or else everything."""
-        usual = tile_of(self.nest)
-        if not self.in_order:
-            return usual
-        c = self.nest.domain.c
-        picked = any(isinstance(a, Picked) and depends(a, c) for a, _ in self.row.index.terms)
-        whole = self.row.index.factor(c) == 1 and not picked and usual.cols > 1
-        block = min(power_above(usual.cols), STRIP) if whole else 1
-        return replace(usual, block_r=1, block_c=block, splits=whole and block < usual.cols, loops=False)
-
     def lines(self, given: list[Argument], tile: Tile) -> list[str]:
         printer = Printer(self.nest, tile, given)
-        printer.body.arguments[self.row.buffer] = self.sums.name
-        return self.ordered(printer) if self.in_order else self.atomic(printer)
-
-    def atomic(self, printer: Printer) -> list[str]:
         body, program = printer.body, printer.body.scopes["program"]
+        body.arguments[self.row.buffer] = self.sums.name
         printer.define_tile(program)
         pointer, mask, axes = self.place(body)
         value = body.spread(self.value(body), body.axes(self.row.expr), axes)
         program.add(f'tl.atomic_add({pointer}, {value}{", mask=" + mask if mask else ""}, sem="relaxed")')
         return program.lines
-
-    def ordered(self, printer: Printer) -> list[str]:
-        """One element after the other: whoever comes later sees what was added before."""
-        body, tile = printer.body, printer.tile
-        program = body.scopes["program"]
-        rows = body.scopes["rows"] = Scope(2)
-        printer.define(rows, "r", "row", "")
-        if tile.block_c > 1:
-            start = f"tl.program_id(0) * {tile.block_c} + " if tile.splits else ""
-            printer.define_columns(program, start)
-            self.add(body, rows)
-        else:
-            columns = body.scopes["columns"] = Scope(3)
-            printer.define(columns, "c", "column", "")
-            self.add(body, columns)
-            rows.add(f"for column in range(0, {tile.cols}):")
-            rows.lines += columns.lines
-        program.add(f"for row in range(0, {tile.rows}):")
-        program.lines += rows.lines
-        return program.lines
-
-    def add(self, body: Body, scope: Scope) -> None:
-        pointer, mask, axes = self.place(body)
-        value = body.spread(self.value(body), body.axes(self.row.expr), axes)
-        masked = f", mask={mask}" if mask else ""
-        scope.add(f"sofar = tl.load({pointer}{masked})")
-        scope.add(f"tl.store({pointer}, sofar + {value}{masked})")
-        scope.add("tl.debug_barrier()")
 
     def place(self, body: Body) -> tuple[str, str, frozenset[str]]:
         """Where elements are added. Those outside of the domain are masked whatever the index depends on."""
