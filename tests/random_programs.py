@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import linecache
 import re
 import traceback
 from collections.abc import Callable, Iterator
@@ -89,7 +90,9 @@ class Source:
     def make(self) -> Program:
         space: dict[str, Any] = {}
         exec(_prelude, space)
-        exec(compile(self.text(), "<program>", "exec"), space)
+        text = self.text()
+        linecache.cache["<program>"] = (len(text), None, text.splitlines(keepends=True), "<program>")  # what proofs read
+        exec(compile(text, "<program>", "exec"), space)
         state = space["S"]
 
         def watch() -> Any:

@@ -20,6 +20,7 @@ CALLS = 12
 SCALE = 2.0
 HALVES = [0.5, 0.5]
 LOG: list[Any] = []
+CONFIG = types.SimpleNamespace(scale=0.5, shift=(1.0, 2.0))
 
 
 def skipped(f: Any) -> int:
@@ -145,6 +146,7 @@ PROVED: dict[str, Callable[..., Any]] = {
     "a choice": lambda x: x if x.shape[0] > 100 else x + 1,
     "python": lambda x: x * max(len(x), 2) + sum([1, 2]),
     "lists": lambda x: tj.cat([x + i for i in range(3)]) + sum(h.sum() for h in (x, x * 2)),
+    "settings": lambda x: x * CONFIG.scale + CONFIG.shift[1],
     "partial": functools.partial(scaled, by=0.25),
     "random numbers": lambda x: F.dropout(x, 0.5) + tj.rand(5, 3),
 }
@@ -287,7 +289,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a branch that is not taken": (in_a_branch, "not its own"),
     "a context": (opening, "context"),
     "try": (trying, "try statement"),
-    "a list": (collecting, "append of a list|reads append"),
+    "a list": (collecting, "append of a list|list finds"),
     "a generator": (generating, "no plain function"),
     "an assignment inside": (walking, "namedexpr"),
     "a function inside": (outer, "functiondef"),
@@ -485,6 +487,15 @@ def test_globals_and_lists_are_noticed(monkeypatch: Any) -> None:
     assert f(x).tolist() == [4.5, 4.5]
     HALVES[0] = 1.0
     assert f(x).tolist() == [5.0, 5.0]
+
+
+def test_settings_are_noticed(monkeypatch: Any) -> None:
+    f = tj.compile(PROVED["settings"])
+    for _ in range(CALLS):
+        assert f(tj.ones(2)).tolist() == [2.5, 2.5]
+    assert skipped(f) > 0
+    monkeypatch.setattr(CONFIG, "scale", 1.0)
+    assert f(tj.ones(2)).tolist() == [3.0, 3.0]
 
 
 def test_shadowed_builtins_are_noticed(monkeypatch: Any) -> None:

@@ -224,8 +224,6 @@ class Prover:
             for table in (what._parameters, what._buffers, what._modules):
                 if name in table:
                     return Known(self.guards.element(table, name))
-        elif of_others(type(what).__module__):
-            raise UnprovedError(f"it reads {name} of a {type(what).__name__}")
         return self.of_object(what, name)
 
     def of_tensor(self, of: Any, name: str) -> Any:
@@ -254,7 +252,7 @@ class Prover:
     def of_object(self, what: Any, name: str) -> Any:
         """An attribute that is simply there."""
         cls = type(what)
-        usual = Module if isinstance(what, Module) else object
+        usual = next(c for c in (Module, types.SimpleNamespace, object) if isinstance(what, c))
         for hook in ("__getattribute__", "__getattr__"):
             if inspect.getattr_static(cls, hook, None) is not inspect.getattr_static(usual, hook, None):
                 raise UnprovedError(f"{cls.__name__} finds its attributes in a way of its own")

@@ -1,6 +1,7 @@
 """The source of a function that is certain to be what runs: its file is compiled again, and has to give the same code."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import linecache
@@ -14,6 +15,7 @@ class UnprovedError(Exception):
 
 
 Definition = ast.FunctionDef | ast.Lambda
+FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
 def definition(code: CodeType) -> Definition:
@@ -22,7 +24,7 @@ def definition(code: CodeType) -> Definition:
     lines = linecache.getlines(code.co_filename)
     if not lines:
         raise UnprovedError("its source is not at hand")
-    nodes, codes = compiled("".join(lines), code.co_filename)
+    nodes, codes = compiled("".join(lines), code.co_filename, code.co_flags & FUTURES)
     if not any(other == code for other in codes):
         raise UnprovedError("its source is not what runs")
     found = [n for n in nodes if first_line(n) == code.co_firstlineno and name_of(n) == code.co_name]
@@ -32,11 +34,11 @@ def definition(code: CodeType) -> Definition:
 
 
 @lru_cache(8)
-def compiled(text: str, name: str) -> tuple[list[Definition], list[CodeType]]:
+def compiled(text: str, name: str, flags: int) -> tuple[list[Definition], list[CodeType]]:
     """All functions of a file, as they are written and as code."""
     try:
         tree = ast.parse(text)
-        code = compile(tree, name, "exec", dont_inherit=True)
+        code = compile(tree, name, "exec", flags, dont_inherit=True)
     except (SyntaxError, ValueError) as reason:  # a notebook's cell may hold more than Python
         raise UnprovedError(f"its source cannot be read: {reason}") from None
     return [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.Lambda))], list(inner(code))
