@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..expr import Expr, walk
+from ..index import Var
 from .contraction import Contraction
 from .tiles import power_above
 
@@ -45,6 +46,10 @@ SINGLES = {
     "tf32": [Config(128, 128, 32, 8, 3), Config(128, 64, 32, 4, 3), Config(64, 64, 32, 4, 3), Config(32, 64, 32, 4, 3)],
 }
 DOUBLES = [Config(64, 64, 16, 4, 3), Config(32, 64, 16, 4, 3), Config(32, 32, 16, 4, 3)]
+SCATTERED = {  # of operands that are read element by element: pointers take registers, too
+    "halves": [Config(128, 128, 32, 8, 3), Config(128, 64, 32, 8, 3), Config(64, 64, 32, 4, 3), Config(32, 64, 32, 4, 3)],
+    "singles": [Config(64, 64, 16, 4, 3), Config(32, 64, 16, 4, 3)],
+}
 LARGER = {2: Config(128, 256, 64, 8, 3), 4: Config(128, 128, 16, 8, 3)}  # by bytes: only worth it where little follows
 
 
@@ -58,7 +63,12 @@ def family(target: str) -> str:
     return "sm_80" if arch < 90 else "sm_90" if arch < 100 else "sm_100"
 
 
-def table(dtype: str, target: str, precision: str) -> list[Config]:
+def table(work: Contraction, target: str, precision: str) -> list[Config]:
+    dtype = work.dtype
+    if scattered(work):
+        if dtype not in BYTES or (dtype == "float32" and precision == "tf32"):
+            return SCATTERED["halves"]
+        return SCATTERED["singles"] if dtype == "float32" else DOUBLES[1:]
     if dtype not in BYTES:
         return HALVES["sm_90" if family(target) == "sm_100" else family(target)]
     return DOUBLES if dtype == "float64" else SINGLES[precision]
@@ -66,11 +76,11 @@ def table(dtype: str, target: str, precision: str) -> list[Config]:
 
 def configs(work: Contraction, target: str, precision: str) -> list[Config]:
     """The configurations for a product, the best guess first: the largest tiles that occupy all of a device."""
-    rows, units = table(work.dtype, target, precision), UNITS[family(target)]
+    rows, units = table(work, target, precision), UNITS[family(target)]
     fitting = list(dict.fromkeys(fitted(c, work, target) for c in rows))
     enough = next((c for c in fitting if tiles(c, work) >= units), fitting[-1])
     best = in_parts(enough, work, units)
-    more = [fitted(c, work, target) for n, c in LARGER.items() if n == BYTES.get(work.dtype, 2)]
+    more = [fitted(c, work, target) for n, c in LARGER.items() if n == BYTES.get(work.dtype, 2) and not scattered(work)]
     others = [enough, *[in_parts(c, work, units) for c in fitting], *fitting, *more]
     return list(dict.fromkeys([best, *others]))
 
@@ -82,7 +92,13 @@ def fitted(config: Config, work: Contraction, target: str) -> Config:
     each = k * (m * widest(work.a) + n * widest(work.b))
     room = SHARED[target] if target in SHARED else min(SHARED[family(target)], SMALL_SHARED)
     stages = max(min(config.stages, room // each), 1)
-    return Config(m, n, k, min(config.warps, max(m * n // 1024, 2)), stages)
+    return Config(m, n, k, min(config.warps, max(m * n // 1024, 4 if scattered(work) else 2)), stages)
+
+
+def scattered(work: Contraction) -> bool:
+    """Whether an operand's elements are picked out one by one, as those of windows are."""
+    loads = [e.data for e in walk([work.a, work.b]) if e.kind == "load"]
+    return any(guard or any(not isinstance(a, Var) for a, _ in index.terms) for _, index, guard in loads)
 
 
 def widest(e: Expr) -> int:

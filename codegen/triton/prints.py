@@ -69,6 +69,6 @@ class Prints:
         return found
 
     def configs(self, works: list[Contraction]) -> list[Config]:
-        rows = [[fitted(c, w, self.target) for w in works] for c in table(works[0].dtype, self.target, self.precision)]
+        rows = [[fitted(c, w, self.target) for w in works] for c in table(works[0], self.target, self.precision)]
         counts = [sum(tiles(c, w) for c, w in zip(row, works, strict=True)) for row in rows]
         return next((row for row, n in zip(rows, counts, strict=True) if n >= UNITS[family(self.target)]), rows[-1])
