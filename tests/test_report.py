@@ -186,6 +186,45 @@ def test_what_eager_execution_holds() -> None:
     assert found["bytes"] == [4000, 8000, 8000, 12000] and found["peak"] == 12000
 
 
+def test_results_are_what_outlives_a_program() -> None:
+    """2 of 3 values: what is returned, and what the caller keeps is not in the block of memory."""
+    doubled = tj.compile(lambda x: ((x @ x).exp(), x.sum(1)), name="doubled", backend="llvm", warmup=1)
+    for _ in range(4):
+        kept = doubled(tj.ones(16, 16))
+    (program,) = programs(gather([doubled], "t"))
+    assert sorted(r["size"] for r in program["results"]) == [16 * 4, 16 * 16 * 4] and len(kept) == 2
+    assert program["eager_memory"]["peak"] == 2 * 16 * 16 * 4  # the product dies when its exponential is there
+
+
+def test_backward_passes_of_functions_compiled_without_theirs() -> None:
+    w = tj.randn(8, 8, requires_grad=True)
+    forward = tj.compile(lambda x: ((x @ w).tanh() @ w).tanh().sum(), name="forward", backend="llvm", warmup=1)
+    for _ in range(6):
+        forward(tj.randn(4, 8)).backward()
+    found = programs(gather([forward], "t"))
+    backward = [p for p in found if p["told"].startswith("backward: compiled")]
+    assert backward and all(p["native"]["kernels"] and p["eager_memory"] is None for p in backward)
+    assert "backward pass" in page(gather([forward], "t"))
+
+
+def test_programs_that_are_not_taken_apart() -> None:
+    """Those for GPUs: their text is shown."""
+    f = tj.compile(lambda x: x * 2 + 1, name="f", backend="plain", warmup=1)
+    for _ in range(3):
+        f(tj.ones(4))
+    (segment,) = f.traces[0].programs.values()
+
+    class Gpu:
+        def __str__(self) -> str:
+            return "@triton.jit\ndef <kernel>(): ..."
+
+    segment.native = Gpu()
+    facts = gather([f], "t")
+    (program,) = programs(facts)
+    assert "native" not in program and program["code"].startswith("@triton.jit") and not facts["functions"][0]["findings"]
+    assert "def &lt;kernel&gt;()" in page(facts)
+
+
 def test_sources_are_whole_functions(facts: dict[str, Any]) -> None:
     (file,) = facts["functions"][0]["sources"]
     assert file["file"] == "train.py"

@@ -46,5 +46,5 @@ def write(path: Path, facts: dict[str, Any]) -> None:
 
 
 def in_order(functions: Iterable[Compiled]) -> list[Compiled]:
-    """Those with most calls first."""
-    return sorted(functions, key=lambda f: (-f.calls, f.name))
+    """Those that took most time first."""
+    return sorted(functions, key=lambda f: (-sum(f.seconds.values()), f.name))

@@ -58,8 +58,10 @@ def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Co
     lines: dict[str, None] = {}  # of the user's, in full
     for trace, path in zip(traces, facts["paths"], strict=True):
         pures = [p.segment for p in compiled.pures if p.trace is trace]
-        for (segment, start, stop), program in zip(segments_of(trace, pures), path["programs"], strict=True):
+        segments = list(zip(segments_of(trace, pures), path["programs"], strict=True))
+        for (segment, start, stop), program in segments:
             program.update(program_facts(trace, segment, start, stop, program))
+            path["programs"] += backward_programs(segment)
         lines.update((e.line, None) for e in trace.entries if not isinstance(e, End))
     lines.update((line, None) for line, _ in compiled.divergences)
     code = getattr(compiled.function, "__code__", None)
@@ -95,6 +97,25 @@ def program_facts(trace: Trace, segment: Any, start: int, stop: int, known: Fact
     if native is not None:
         found["edges"] = edges(native)
         found["traffic"] = traffic(native)
+        found["results"] = results(native)
+    return found
+
+
+def backward_programs(segment: Any) -> list[Facts]:
+    """The compiled backward passes of what a segment gave, for functions that are compiled without theirs."""
+    passes = segment.joint.passes.values() if segment.joint is not None else ()
+    found = []
+    for one in passes:
+        if not hasattr(one.native, "report"):
+            continue
+        native = one.native.report(llvm=True)
+        lines = [node.line for node in one.native.graph.nodes if node.line]
+        for kernel in native["kernels"]:
+            kernel["lines"] = [shown(line) for line in kernel["lines"]]
+        ends = {"from": shown(lines[0]), "to": shown(lines[-1])} if lines else {"from": "", "to": ""}
+        facts = {"python": python(one.native.graph, native), "edges": edges(native), "traffic": traffic(native)}
+        facts["results"] = results(native)
+        found.append({**ends, "told": one.words(), "native": native, "eager_memory": None, **facts})
     return found
 
 
@@ -140,6 +161,16 @@ def edges(native: Facts) -> list[Facts]:
     return found
 
 
+def results(native: Facts) -> list[Facts]:
+    """What a program makes for its caller: the bytes, and the place of the kernel that writes it first."""
+    found: dict[str, Facts] = {}
+    for i, kernel in enumerate(native["kernels"]):
+        for buffer, size in kernel["written"].items():
+            if native["buffers"].get(buffer, {"kind": ""})["kind"].startswith("output"):
+                found.setdefault(buffer, {"name": buffer, "size": size, "first": i})
+    return list(found.values())
+
+
 def traffic(native: Facts) -> Facts:
     """Bytes that all kernels move; that they would have to move if all that stays inside were never in memory; and that the
     ops would move if each of them ran by itself."""
@@ -175,7 +206,8 @@ def findings(facts: Facts) -> list[Facts]:
             found.append(finding("gave up", reason, 1))
     for path in facts["paths"]:
         for program in path["programs"]:
-            if not {"native", "code"} & program.keys() or "so it is not used" in program["told"]:
+            used = {"native", "code"} & program.keys() and "so it is not used" not in program["told"]
+            if not used and program["told"] != "nothing to run":
                 found.append(finding("no native code", program["told"], path["replays"], program["from"]))
     return found
 

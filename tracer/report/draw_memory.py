@@ -14,27 +14,28 @@ NAMED = 46.0  # pixels that a rectangle needs for its name
 
 
 def memory(program: dict[str, Any], marks: Marks, number: str) -> Markup:
+    """The plan; beside it, where it is known, what eager execution needs."""
     plan, eager = program["native"]["memory"], program["eager_memory"]
-    top = max(plan["bytes"], eager["peak"], 1)
+    top = max(needed(program), 1 if eager is None else eager["peak"], 1)
     whole = WIDTH - LEFT - GAP - 8
-    left, right = whole * SHARE, whole * (1 - SHARE)
+    left = whole * SHARE
+    steps, below = len(program["native"]["kernels"]), TOP + HEIGHT + 20
     parts = [*axis(top, LEFT, left), *buffers(program, marks, number, top, left)]
-    x = LEFT + left + GAP
-    parts += [*axis(top, x, right), *curve(eager["bytes"], top, x, right)]
-    limit = TOP + HEIGHT * (1 - eager["peak"] / top)
-    parts.append(tag("line", x1=LEFT, x2=WIDTH - 8, y1=limit, y2=limit, class_="limit"))
-    steps = len(program["native"]["kernels"])
-    parts += [
-        tag("text", f"compiled: one block of {size(plan['bytes'])}", x=LEFT, y=14.0, class_="heading"),
-        tag("text", f"eager: at least {size(eager['peak'])} at its peak", x=x, y=14.0, class_="heading"),
-        tag("text", f"{plural(steps, 'kernel')}, one after the other →", x=LEFT, y=TOP + HEIGHT + 20, class_="label"),
-        tag("text", f"{plural(len(eager['bytes']), 'op')}, one after the other →", x=x, y=TOP + HEIGHT + 20, class_="label"),
-    ]
-    label = f"{plural(plan['buffers'], 'buffer')} share {size(plan['bytes'])}; eager execution needs {size(eager['peak'])}"
-    picture = tag(
-        "svg", *parts, viewBox=f"0 0 {WIDTH:.0f} {TOP + HEIGHT + BOTTOM:.0f}", role="img", aria_label=label, class_="chart"
-    )
-    return tag("div", picture, class_="wide")
+    results = needed(program) - plan["bytes"]
+    words = f"compiled: one block of {size(plan['bytes'])}" + f", and {size(results)} of results" * bool(results)
+    parts.append(tag("text", words, x=LEFT, y=14.0, class_="heading"))
+    parts.append(tag("text", f"{plural(steps, 'kernel')}, one after the other →", x=LEFT, y=below, class_="label"))
+    label = f"{plural(plan['buffers'], 'buffer')} in {size(plan['bytes'])}"
+    if eager is not None:
+        x, right = LEFT + left + GAP, whole - left
+        limit = TOP + HEIGHT * (1 - eager["peak"] / top)
+        parts += [*axis(top, x, right), *curve(eager["bytes"], top, x, right)]
+        parts.append(tag("line", x1=LEFT, x2=WIDTH - 8, y1=limit, y2=limit, class_="limit"))
+        parts.append(tag("text", f"eager: at least {size(eager['peak'])} at its peak", x=x, y=14.0, class_="heading"))
+        parts.append(tag("text", f"{plural(len(eager['bytes']), 'op')}, one after the other →", x=x, y=below, class_="label"))
+        label += f"; eager execution needs {size(eager['peak'])}"
+    box = f"0 0 {WIDTH:.0f} {TOP + HEIGHT + BOTTOM:.0f}"
+    return tag("div", tag("svg", *parts, viewBox=box, role="img", aria_label=label, class_="chart"), class_="wide")
 
 
 def axis(top: float, x: float, width: float) -> list[Markup]:
@@ -75,7 +76,21 @@ def buffers(program: dict[str, Any], marks: Marks, number: str, top: float, widt
         )  # fmt: skip
         if w > NAMED and h > 13:
             parts.append(tag("text", life["name"], x=x + 5, y=y + min(h / 2 + 4, 14), class_="on-buffer"))
+    above = native["memory"]["bytes"]
+    for result in program["results"]:  # memory of the caller's, there from the start, drawn above the block
+        h = result["size"] / top * HEIGHT
+        title = f"{result['name']}, a result: {size(result['size'])}, written by kernel {order[result['first']]}"
+        above += result["size"]
+        parts.append(
+            tag("rect", tag("title", title), x=LEFT, y=TOP + HEIGHT * (1 - above / top), width=width, height=h,
+                class_="result", data_of=marks.kernel(number, order[result["first"]]))
+        )  # fmt: skip
     return parts
+
+
+def needed(program: dict[str, Any]) -> int:
+    """The block and the results."""
+    return int(program["native"]["memory"]["bytes"] + sum(r["size"] for r in program["results"]))
 
 
 def curve(alive: list[int], top: float, x: float, width: float) -> list[Markup]:

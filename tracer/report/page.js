@@ -54,7 +54,7 @@
   const reveal = (e) => {
     for (let x = e; x; x = x.parentElement) {
       if (x.tagName === "DETAILS") x.open = true;
-      if (x.dataset && x.dataset.choice && x.hidden) choose(x.dataset.choice, all(`[data-choice="${x.dataset.choice}"]`).indexOf(x));
+      if (x.dataset && x.dataset.value && x.hidden) choose(x.parentElement.dataset.choices, x.dataset.value);
     }
     e.scrollIntoView({ block: "center" });
     light(marked(e) || e.querySelector("[data-is]"));
@@ -80,15 +80,16 @@
     if (event.key === "Escape") light(null);
   });
 
-  // ---- one of several
-  const choose = (name, n) => {
-    all(`[data-choice="${name}"]`).forEach((x, i) => { x.hidden = i !== n; });
-    all(`[data-choose="${name}"]`).forEach((x) => { x.value = String(n); });
+  // ---- one of several: all lists of a name change together
+  const choose = (name, value) => {
+    for (const place of all(`[data-choices="${name}"]`)) {
+      const each = [...place.children].filter((x) => x.dataset.value);
+      if (!each.some((x) => x.dataset.value === value)) continue;
+      each.forEach((x) => { x.hidden = x.dataset.value !== value; });
+      place.querySelector("select").value = value;
+    }
+    all(".drawing").forEach((x) => { if (!x.dataset.fitted) fit(x); });
   };
-  for (const list of all("[data-choose]")) {
-    list.addEventListener("change", () => { choose(list.dataset.choose, Number(list.value)); all(".drawing").forEach(fit); });
-    choose(list.dataset.choose, 0);
-  }
 
   // ---- graphs: zoom by buttons or Ctrl and wheel, move by dragging
   const canvas = (drawing) => all(".canvas", drawing).find((x) => !x.hidden);
@@ -106,14 +107,19 @@
   function fit(drawing) {
     const box = canvas(drawing), picture = box.firstElementChild;
     if (!box.clientWidth) return;
+    drawing.dataset.fitted = "yes";
     const scale = Math.max(Math.min((box.clientWidth - 4) / picture.viewBox.baseVal.width, 1.15), 0.7);
     picture.setAttribute("width", picture.viewBox.baseVal.width * scale);
     picture.setAttribute("height", picture.viewBox.baseVal.height * scale);
     box.scrollTop = 0;
     box.scrollLeft = (picture.viewBox.baseVal.width * scale - box.clientWidth) / 2;
   }
+  for (const list of all("[data-choose]")) {
+    list.addEventListener("change", () => choose(list.dataset.choose, list.value));
+    choose(list.dataset.choose, list.options[0].value);
+  }
   for (const drawing of all(".drawing")) {
-    fit(drawing);
+    if (!drawing.dataset.fitted) fit(drawing);
     all("[data-zoom]", drawing).forEach((button) => button.addEventListener("click", () => {
       if (button.dataset.zoom === "fit") fit(drawing);
       else scale(canvas(drawing), button.dataset.zoom === "in" ? 1.25 : 0.8);
