@@ -74,6 +74,66 @@ def test_at_is_limited_to_the_same_ufuncs(cupy: Any) -> None:
                 getattr(cupy, name).at(None, None, None)
 
 
+# ---- CUDA: streams, memory, and the driver
+
+DRIVER = ("moduleLoadData", "moduleUnload", "moduleGetFunction", "funcSetAttribute", "launchKernel")
+
+
+def documented(function: Any) -> list[str]:
+    """The names of a compiled function's parameters, as the first line of its documentation has them."""
+    text = (function.__doc__ or "").split("\n")[0]
+    inside = text[text.index("(") + 1 : text.rindex(")")]
+    return [part.split("=")[0].split()[-1] for part in inside.split(",") if part.strip() and part.strip() != "self"]
+
+
+@pytest.mark.parametrize("name", DRIVER)
+def test_functions_of_the_driver(cupy: Any, name: str) -> None:
+    mine = list(inspect.signature(getattr(fake_cupy.cuda.driver, name)).parameters)
+    assert mine == documented(getattr(cupy.cuda.driver, name))
+
+
+def test_functions_of_the_runtime(cupy: Any) -> None:
+    for name in vars(fake_cupy.cuda.runtime):
+        assert hasattr(cupy.cuda.runtime, name), name
+    assert list(inspect.signature(fake_cupy.cuda.runtime.memcpyAsync).parameters) == documented(cupy.cuda.runtime.memcpyAsync)
+    for name in ("memcpyHostToDevice", "memcpyDeviceToHost"):
+        assert getattr(fake_cupy.cuda.runtime, name) == getattr(cupy.cuda.runtime, name)
+
+
+def test_names_of_cuda(cupy: Any) -> None:
+    assert [name for name in vars(fake_cupy.cuda) if not hasattr(cupy.cuda, name)] == []
+    assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)
+    assert documented(cupy.cuda.alloc) == ["size"]
+    assert documented(cupy.cuda.get_current_stream) == ["device_id"]
+    assert documented(cupy.cuda.UnownedMemory)[:4] == ["ptr", "size", "owner", "device_id"]
+
+
+@pytest.mark.parametrize("name", ["Device", "Event", "Stream", "MemoryPointer"])
+def test_members_of_cuda_classes(cupy: Any, name: str) -> None:
+    mine, real = getattr(fake_cupy.cuda, name), getattr(cupy.cuda, name)
+    own = {"clock", "is_non_blocking"}  # what tests set, and what an instance has
+    assert [x for x in vars(mine) if not x.startswith("_") and x not in own and not hasattr(real, x)] == []
+    for member in vars(mine):
+        if not member.startswith("_") and inspect.isfunction(vars(mine)[member]) and "(" in (getattr(real, member).__doc__ or ""):
+            assert list(inspect.signature(getattr(mine, member)).parameters)[1:] == documented(getattr(real, member))
+
+
+def test_graphs_and_pools(cupy: Any) -> None:
+    from fake_cupy.memory import MemoryPool
+    from fake_cupy.streams import Graph
+
+    for mine, real in ((Graph, cupy.cuda.graph.Graph), (MemoryPool, cupy.cuda.MemoryPool)):
+        assert [x for x in vars(mine) if not x.startswith("_") and not hasattr(real, x)] == []
+
+
+def test_arrays_on_memory(cupy: Any) -> None:
+    pointer = fake_cupy.cuda.alloc(64)
+    x = fake_cupy.ndarray((2, 3), np.float32, pointer + 16, (4, 8))
+    x[...] = fake_cupy.arange(6, dtype=np.float32).reshape(2, 3)
+    assert pointer.ptr % 512 == 0 and x.data.ptr == pointer.ptr + 16
+    assert fake_cupy.ndarray((6,), np.float32, pointer + 16).tolist() == [0, 3, 1, 4, 2, 5]
+
+
 # ---- what it refuses
 
 

@@ -20,6 +20,11 @@ from pathlib import Path
 from .. import cache
 from .text import Kernel, Printed
 
+
+class CompileError(Exception):
+    """A kernel that does not compile: which, why, and what to do."""
+
+
 END = b"\n"  # between what is told of a binary and its code
 
 
@@ -90,14 +95,25 @@ def binaries(wanted: Sequence[Wanted], target: str) -> list[tuple[str, Binary]]:
             else:
                 known[k] = found
     if len(missing) == 1 or os.cpu_count() == 1:
-        made = [Compiling.compiler(x, target) for x in missing.values()]
+        made = [one(x, target) for x in missing.values()]
     else:
         with ThreadPoolExecutor(os.cpu_count(), "tapejit-triton") as pool:
-            made = list(pool.map(lambda x: Compiling.compiler(x, target), missing.values()))
+            made = list(pool.map(lambda x: one(x, target), missing.values()))
     for k, binary in zip(missing, made, strict=True):
         cache.put(k, binary.entry())
         known[k] = binary
     return [(k, known[k]) for k in keys]
+
+
+def one(wanted: Wanted, target: str) -> Binary:
+    try:
+        return Compiling.compiler(wanted, target)
+    except Exception as reason:
+        told = (str(reason).strip().splitlines() or [type(reason).__name__])[-1]
+        raise CompileError(
+            f"Triton cannot compile {wanted.kernel.name} for {target} ({told}); "
+            'compile with backend="plain" there, and please report it with the text that str(explain(kernels=True)) shows'
+        ) from reason
 
 
 def kept(key: str) -> Binary | None:

@@ -75,6 +75,8 @@ def from_text(data: bytes) -> Recipe:
     found = Recipe(**json.loads(data))
     found.rows = [Row(**r) for r in found.rows]  # type: ignore[arg-type]
     found.order = [(kind, n) for kind, n in found.order]
+    found.numbers = [(n, kind) for n, kind in found.numbers]
+    found.steps = tuple(found.steps)
     return found
 
 

@@ -21,6 +21,7 @@ from ..kernels import Launch
 from ..names import name_of
 from ..place import Placed, on
 from ..runner import Program, one_at_a_time, runner
+from . import tune
 from .assemble import Assembly, GpuBuild
 from .binaries import Binary, kept, versions
 from .body import PRODUCT
@@ -57,7 +58,10 @@ class Gpu:
 
     @cached_property
     def build(self) -> GpuBuild:
-        return GpuBuild(self.placed.graph, self.slots, self.target, precision(), are_deterministic_algorithms_enabled())
+        found = GpuBuild(self.placed.graph, self.slots, self.target, precision(), are_deterministic_algorithms_enabled())
+        if tune.wanted(self.xp):
+            found.prints = tune.Tuned(found.prints, tune.Tuner(self.xp, self.where, self.target))
+        return found
 
     def made(self, unaligned: frozenset[str]) -> Launcher:
         """What launches the kernels, on memory of its own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from typing import Any
 
@@ -42,6 +43,9 @@ class MemoryPointer:
         self.mem = mem
         self.ptr = mem.ptr + offset
         self.device_id = mem.device_id
+
+    def memset_async(self, value: int, size: int, stream: Any = None) -> None:
+        ctypes.memset(self.ptr, value, size)
 
     def __add__(self, offset: int) -> MemoryPointer:
         return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)

@@ -39,10 +39,10 @@ class Stream:
     def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False, priority: Any = None) -> None:
         self.ptr = 0 if null else next(_numbers)
         self.is_non_blocking = non_blocking
-        self._late: list[Callable[[], None]] = []  # copies to the CPU that nobody has waited for
+        same = _all.setdefault(self.ptr, self)  # all that are the default stream are one
+        self._late: list[Callable[[], None]] = [] if same is self else same._late  # copies that nobody has waited for
         self._graph: list[Callable[[], None]] | None = None
         self._before: list[Stream | None] = []
-        _all[self.ptr] = self
 
     def use(self) -> Stream:
         _current.stream = self
@@ -90,9 +90,8 @@ class Stream:
         work()
 
     def _done(self) -> None:
-        late, self._late = self._late, []
-        for copy in late:
-            copy()
+        while self._late:
+            self._late.pop(0)()
 
 
 Stream.null = Stream(null=True)  # type: ignore[attr-defined]

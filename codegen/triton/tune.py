@@ -1,0 +1,142 @@
+"""Configurations of kernels, measured: on a real device each product and each attention is tried in a few, and the quickest
+stays, for this process and in the disk cache. Without a device it is the first of the table.
+
+    TAPEJIT_TUNE=0   the first of the table on real devices too, which compiles fewer kernels
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...eager.devices import device
+from .. import cache
+from ..kernels import Launch
+from .attention import printed_attention
+from .attention_parts import attention_of
+from .attention_tuning import configurations
+from .binaries import Binary, Wanted, binaries, key
+from .blocks import configs
+from .driver import DeviceError, loaded
+from .matmul import contraction_of, printed_product
+from .prints import Prints
+from .text import Argument, Printed
+
+MOST = 4  # configurations that are tried
+ROUNDS, TIMES = 3, 5  # that each is run, of which the best counts, and how often in each
+
+
+def wanted(xp: Any) -> bool:
+    """Whether configurations are to be measured."""
+    told = os.environ.get("TAPEJIT_TUNE", "")
+    return told != "0" if xp.__name__ == "cupy" else told == "1"
+
+
+class Tuned(Prints):
+    """Prints launches in the configurations that a device is quickest with. Products that are one launch with others are in
+    those of the table."""
+
+    def __init__(self, prints: Prints, tuner: Tuner) -> None:
+        super().__init__(prints.forms, prints.layout, prints.target, prints.precision, prints.deterministic)
+        self.tuner = tuner
+
+    def of(self, launch: Launch, in_parts: bool = True) -> Printed | None:
+        if launch.kind != "attention" and not (launch.kind == "product" and in_parts):
+            return super().of(launch, in_parts)
+        return self.tuner.best(self.choices(launch), self.forms)
+
+    def choices(self, launch: Launch) -> list[Printed]:
+        """The same kernels in several configurations, the best guess first; none if there are no kernels."""
+        assert launch.node is not None
+        found: list[Printed | None] = []
+        if launch.kind == "product":
+            work = contraction_of(launch, self.forms)
+            rows = [] if work is None else configs(work, self.target, self.precision)
+            found = [printed_product(launch, self.forms, self.target, self.precision, c) for c in rows[:MOST]]
+        else:
+            problem = attention_of(launch, self.forms, self.layout, self.precision)
+            backward = launch.node.op.name == "attention_backward"
+            blocks = [] if problem is None else configurations(problem, backward, self.target)
+            found = [printed_attention(launch, self.forms, self.layout, self.target, self.precision, c) for c in blocks[:MOST]]
+        return [x for x in found if x is not None]
+
+
+class Tuner:
+    """Measures kernels on a device."""
+
+    def __init__(self, xp: Any, where: device, target: str) -> None:
+        self.xp = xp
+        self.where = where
+        self.target = target
+        self.known: dict[str, int] = {}
+
+    def best(self, choices: Sequence[Printed], forms: dict[str, Any]) -> Printed | None:
+        """The quickest of some kernels that do the same."""
+        if len(choices) < 2:
+            return choices[0] if choices else None
+        name = cache.key("tuned", self.target, *[key(Wanted(x, k), self.target) for x in choices for k in x.kernels])
+        if name not in self.known:
+            kept = cache.get(name)
+            self.known[name] = int(kept) if kept is not None and kept.isdigit() else self.measured(choices, forms)
+            cache.put(name, str(self.known[name]).encode())
+        return choices[self.known[name] % len(choices)]
+
+    def measured(self, choices: Sequence[Printed], forms: dict[str, Any]) -> int:
+        """Which of some kernels is the quickest; those that the device refuses are not."""
+        wanted = [Wanted(x, k) for x in choices for k in x.kernels]
+        made = iter(binaries(wanted, self.target))
+        sizes = {b: forms[b].nbytes for x in choices for k in x.kernels for b in buffers_of(k.arguments) if b in forms}
+        memory = {name: self.xp.cuda.alloc(max(size, 1)) for name, size in sizes.items()}
+        for place in memory.values():
+            place.memset_async(0, place.mem.size)
+        times = [self.time(x, [next(made) for _ in x.kernels], memory) for x in choices]
+        return times.index(min(times))
+
+    def time(self, printed: Printed, made: list[tuple[str, Binary]], memory: dict[str, Any]) -> float:
+        """Milliseconds of a run, on zeros."""
+        try:
+            launch = self.launching(printed, made, memory)
+            launch()
+            self.xp.cuda.get_current_stream().synchronize()
+            return min(self.sample(launch) for _ in range(ROUNDS))
+        except (DeviceError, RuntimeError, MemoryError):  # too much shared memory, say
+            return float("inf")
+
+    def sample(self, launch: Callable[[], None]) -> float:
+        cuda = self.xp.cuda
+        begin, end = cuda.Event(), cuda.Event()
+        begin.record()
+        for _ in range(TIMES):
+            launch()
+        end.record()
+        end.synchronize()
+        return float(cuda.get_elapsed_time(begin, end)) / TIMES
+
+    def launching(self, printed: Printed, made: list[tuple[str, Binary]], memory: dict[str, Any]) -> Callable[[], None]:
+        """What runs some kernels."""
+        cuda = self.xp.cuda
+        scratch = {name: cuda.alloc(8 * max(size, 1)) for name, (_, size) in printed.scratch.items()}
+        rows = []
+        for kernel, (name, binary) in zip(printed.kernels, made, strict=True):
+            own = cuda.alloc(max(kernel.grid * binary.scratch, 1))
+            places = [{**memory, **scratch}[a.buffer].ptr if a.buffer else 1 for a in kernel.arguments]
+            words = np.array([*places, own.ptr, 0], np.uint64)
+            pointers = np.arange(len(words), dtype=np.uint64) * np.uint64(8) + np.uint64(words.ctypes.data)
+            function = loaded(self.xp, self.where, name, binary)
+            rows.append((kernel.grid, binary, function, words, pointers, own))
+
+        def launch() -> None:
+            stream = cuda.get_current_stream().ptr
+            for grid, binary, function, _, pointers, _ in rows:
+                given = (function.function, grid, 1, 1, binary.threads, 1, 1, binary.shared)
+                cuda.driver.launchKernel(*given, stream, pointers.ctypes.data, 0)
+
+        launch.kept = scratch  # type: ignore[attr-defined]  # for as long as it is launched
+        return launch
+
+
+def buffers_of(arguments: Sequence[Argument]) -> list[str]:
+    return [a.buffer for a in arguments if a.buffer]
