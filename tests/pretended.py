@@ -10,6 +10,7 @@ from typing import Any
 import fake_cupy
 from fake_cupy import driver
 from tapejit.codegen.triton.binaries import Binary, Compiling, Wanted
+from tapejit.codegen.triton.driver import _loaded as loaded
 from tapejit.eager import devices
 from tapejit.tracer import generators
 
@@ -37,6 +38,7 @@ def gpu(stand_in: bool = True) -> Iterator[Any]:
     if stand_in:
         Compiling.compiler = staticmethod(binary)
     driver.launched.clear()
+    loaded.clear()
     try:
         yield devices.module_for(devices.device("cuda"))
     finally:
