@@ -44,6 +44,30 @@ def product(a, b):
 
 
 @triton.jit
+def added(a, b):
+    return a + b
+
+
+@triton.jit
+def recurrence(a, b, later_a, later_b):
+    """y -> a y + b, and then another one."""
+    return later_a * a, later_b + later_a * b
+
+
+@triton.jit
+def later_maximum(a, i, b, k):
+    """The larger one and where it stands: the later of two equal ones, and NaN above all."""
+    second = (b >= a) | (b != b)
+    return tl.where(second, b, a), tl.where(second, k, i)
+
+
+@triton.jit
+def later_minimum(a, i, b, k):
+    second = (b <= a) | (b != b)
+    return tl.where(second, b, a), tl.where(second, k, i)
+
+
+@triton.jit
 def divided(a, b):
     """Rounded to the nearest float: Triton's own / is off by up to two units in float32."""
     return tl.div_rn(a, b) if a.dtype == tl.float32 else a / b

@@ -12,6 +12,7 @@ from .blocks import UNITS, Config, family, fitted, table, tiles
 from .contraction import Contraction
 from .matmul import contraction_of, printed_product
 from .printer import printed
+from .scan import printed_scan
 from .text import Printed
 
 
@@ -50,7 +51,7 @@ class Prints:
             return printed_product(launch, self.forms, self.target, self.precision, config)
         if launch.kind == "attention":
             return printed_attention(launch, self.forms, self.layout, self.target, self.precision)
-        return None
+        return printed_scan(launch, self.forms, self.layout)
 
     def together(self, launches: Sequence[Launch]) -> list[Printed]:
         """Products that are to be one launch, each as one kernel: the largest tiles with which all of them together occupy a

@@ -126,6 +126,24 @@ def interpreting() -> Iterator[Any]:
                 return ops.to_tensor(ufunc.reduce(x.handle.data, axis=axis, keepdims=keep), x.dtype)
         return ops.apply(x)
 
+    def scan(x: Any, axis: Any, combine: Any, reverse: Any = False, **_: Any) -> Any:
+        """In rounds, each of which joins results of twice the length; the interpreter would go element by element."""
+        several, axis = isinstance(x, tuple), plain(axis)
+        given = x if several else (x,)
+        pack = interpreter.ScanOps(axis, combine, False).to_tensor
+        data = [np.flip(t.handle.data, axis) if plain(reverse) else t.handle.data for t in given]
+        place = np.arange(data[0].shape[axis]).reshape([-1 if i == axis else 1 for i in range(data[0].ndim)])
+        step = 1
+        while step < place.size:
+            before = [pack(np.roll(d, step, axis), t.dtype) for d, t in zip(data, given, strict=True)]
+            found = combine.fn(*before, *[pack(d, t.dtype) for d, t in zip(data, given, strict=True)])
+            joined = found if several else (found,)
+            data = [np.where(place >= step, j.handle.data, d) for j, d in zip(joined, data, strict=True)]
+            step *= 2
+        data = [np.ascontiguousarray(np.flip(d, axis) if plain(reverse) else d) for d in data]
+        packed = tuple(pack(d, t.dtype) for d, t in zip(data, given, strict=True))
+        return packed if several else packed[0]
+
     try:
         scope.set_attr(JITFunction, "__call__", called)
         scope.set_attr(builder, "cast_impl", mended_cast(interpreter, builder.cast_impl))
@@ -138,6 +156,7 @@ def interpreting() -> Iterator[Any]:
                 scope.set_attr(maths, name, value.value)
         for language in (tl, tl.core):
             scope.set_attr(language, "reduce", reduce)
+            scope.set_attr(language, "associative_scan", scan)
         scope.set_attr(tl, "sort", sort)
         with np.errstate(all="ignore"):
             yield interpreter
