@@ -98,10 +98,10 @@ def native(graph: Graph, slots: int, plain: Program) -> Native:
     if known is not None:
         recipe, objects = known
         return Native(graph, slots, recipe, put_together(recipe, graph, objects, None, plain), None)
-    build = NativeBuild(graph, slots)
-    texts = list(dict.fromkeys(build.texts))
-    objects = jit.objects(texts)
-    recipe = build.recipe(texts)
+    batch = jit.Batch()
+    build = NativeBuild(graph, slots, batch)
+    objects = batch.objects()
+    recipe = build.recipe(batch.keys())
     run = put_together(recipe, graph, objects, build.opaque, plain)
     if name is not None and all(recipe.steps):
         cache.put(name, recipe.text())
@@ -109,16 +109,22 @@ def native(graph: Graph, slots: int, plain: Program) -> Native:
 
 
 class NativeBuild(Build):
-    """Puts a program together."""
+    """Puts a program together. Texts go to `batch` as soon as they are written."""
 
-    def __init__(self, graph: Graph, slots: int) -> None:
+    def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None) -> None:
         work = prepared(graph, kept)
         super().__init__(graph, slots, work, scheduled(work))
         kernels = Kernels(self.forms, host(), self.layout)
-        self.made = [kernels.make(x) for x in self.steps]
+        self.made: list[Made | None] = []
+        for x in self.steps:
+            self.made.append(made := kernels.make(x))
+            if made is not None and batch is not None:
+                batch.add(made.text)
         self.arena = self.plan(singles(self.steps), self.own_memory())
         self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and launches that are called as they are
         self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
+        if batch is not None:
+            batch.add(self.texts[-1], opt=0)  # it only calls, and whatever takes time is in the kernels
 
     def own_memory(self) -> list[Life]:
         """What kernels need in the arena besides values."""
@@ -149,11 +155,11 @@ class NativeBuild(Build):
                 self.parts.append(("", launch))
         return str(steps.module)
 
-    def recipe(self, texts: list[str]) -> Recipe:
+    def recipe(self, objects: list[str]) -> Recipe:
         _, binding = self.table()
         cost = work_of(self.steps)
         return Recipe(
-            objects=[jit.key_of(text) for text in texts],
+            objects=objects,
             steps=[name for name, _ in self.parts],
             slots=self.slots,
             bound=list(binding.slots),

@@ -55,8 +55,8 @@ def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
 @pytest.fixture
 def hasty(monkeypatch: Any) -> None:
     """Code as LLVM writes it at first."""
-    objects = jit.objects
-    monkeypatch.setattr(jit, "objects", lambda texts, target=None, opt=0: objects(texts, target, 0))
+    add = jit.Batch.add
+    monkeypatch.setattr(jit.Batch, "add", lambda batch, text, opt=0, now=True: add(batch, text, 0, now))
 
 
 # ---- every op
@@ -653,7 +653,7 @@ def test_code_that_cannot_be_compiled_is_not_used(monkeypatch: Any) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise jit.CompileFailed("[compile] no such instruction")
 
-    monkeypatch.setattr(jit, "objects", broken)
+    monkeypatch.setattr(jit.Batch, "objects", broken)
     x = tj.from_numpy(values((4, 5)))
 
     @tj.compile

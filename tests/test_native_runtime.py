@@ -134,7 +134,7 @@ def test_objects_call_each_other_and_imports() -> None:
       ret double %b
     }
     """
-    objects = jit.compile_all([other, SQUARE])
+    objects = jit.objects([other, SQUARE])
     address = ctypes.cast(given, ctypes.c_void_p).value or 0
     library = jit.link(objects, {"given": address}, ["both"])
     assert call(library["both"], 3.0) == 10.0
@@ -144,11 +144,11 @@ def test_objects_call_each_other_and_imports() -> None:
 def test_modules_compiled_together_keep_their_order(count: int) -> None:
     tj.set_num_threads(count)
     texts = [f"define double @f{i}() {{\n  ret double {i}.0\n}}" + "\n; long" * (i % 3) for i in range(9)]
-    objects = jit.compile_all(texts)
+    objects = jit.objects(texts)
     for i, data in enumerate(objects):
         library = jit.link([data], {}, [f"f{i}"])
         assert call(library[f"f{i}"]) == i
-    assert jit.compile_all([]) == []
+    assert jit.objects([]) == []
 
 
 def test_what_llvm_refuses_is_a_sentence() -> None:
@@ -167,7 +167,32 @@ def test_what_llvm_refuses_is_a_sentence() -> None:
 def test_one_bad_text_among_many() -> None:
     tj.set_num_threads(2)
     with pytest.raises(jit.CompileFailed, match="cannot read"):
-        jit.compile_all([SQUARE, "nonsense", SQUARE])
+        jit.objects([SQUARE, "nonsense", SQUARE])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_texts_compile_while_others_are_written(count: int) -> None:
+    tj.set_num_threads(count)
+    batch = jit.Batch()
+    texts = [f"define double @g{i}() {{\n  ret double {i}.0\n}}" + "\n; long" * (i % 3) for i in range(6)]
+    for i, text in enumerate([*texts, *texts]):
+        batch.add(text, opt=0 if i % 2 else 3)
+        time.sleep(0.002 * (i == 3))
+    found, keys = batch.objects(), batch.keys()
+    assert len(found) == len(keys) == 6
+    for i, data in enumerate(found):
+        library = jit.link([data], {}, [f"g{i}"])
+        assert call(library[f"g{i}"]) == i
+    assert keys == [jit.key_of(text, opt=0 if i % 2 else 3) for i, text in enumerate(texts)]
+
+
+def test_an_error_of_a_helper_is_raised_where_objects_are_wanted() -> None:
+    tj.set_num_threads(3)
+    batch = jit.Batch()
+    batch.add("nonsense")
+    batch.add(SQUARE)
+    with pytest.raises(jit.CompileFailed, match="cannot read"):
+        batch.objects()
 
 
 def test_a_library_that_is_gone_leaves_the_others() -> None:

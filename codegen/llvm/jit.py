@@ -1,7 +1,8 @@
 """From LLVM's text to machine code in memory: compile to objects, link them, hand out addresses.
 
-Code generation only: what emitters write is not optimised again. Several texts compile at the same time, each in a thread with
-an LLVM context and a target machine of its own; llvmlite's global lock is passed by for those calls, as nothing is shared.
+Code generation only: what emitters write is not optimised again. Several texts compile at the same time, beside whoever writes
+more of them (`Batch`), each in a thread with an LLVM context and a target machine of its own; llvmlite's global lock is passed by
+for those calls, as nothing is shared.
 Objects are bytes that can be kept on disk. The small code model is used, so that constants are operands of instructions: all
 parts of an object are placed together, and what is further away is called through a table.
 """
@@ -25,6 +26,8 @@ from .. import cache as disk
 from . import perf
 from .target import Target, host
 from .work import at_work, making
+
+Job = tuple[str, int]  # a text, and how hard the code generator tries
 
 _of_thread = threading.local()
 _numbers = itertools.count()
@@ -57,33 +60,82 @@ def compile_text(text: str, target: Target | None = None, opt: int = 3) -> bytes
         return _emit(text, target or host(), opt, as_object=True)
 
 
-def compile_all(texts: Sequence[str], target: Target | None = None, opt: int = 3) -> list[bytes]:
-    """Several modules at the same time, in as many threads as compiled code may use."""
-    target = target or host()
-    threads = min(len(texts), get_num_threads())
-    with at_work:
-        if threads <= 1:
-            return [_emit(text, target, opt, as_object=True) for text in texts]
-        from concurrent.futures import ThreadPoolExecutor  # takes a while, and a warm start does without
+class Batch:
+    """Texts that become objects, several at a time, while more of them are still being written. What the disk cache has is not
+    compiled again."""
 
-        longest_first = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        with ThreadPoolExecutor(threads, "tapejit-compile") as pool:
-            found = dict(
-                zip(longest_first, pool.map(lambda i: _emit(texts[i], target, opt, as_object=True), longest_first), strict=True)
-            )
-    return [found[i] for i in range(len(texts))]
+    def __init__(self, target: Target | None = None) -> None:
+        self.target = target or host()
+        self._lock = threading.Lock()
+        self._found: dict[Job, bytes | BaseException | None] = {}
+        self._waiting: list[Job] = []
+        self._helpers: list[threading.Thread] = []
+        self._helping = 0
+
+    def add(self, text: str, opt: int = 3, now: bool = True) -> None:
+        """One more text, unless it was there before. If it need not begin now, it may wait for another one or the end."""
+        with self._lock:
+            if (text, opt) in self._found:
+                return
+            self._found[text, opt] = None
+            self._waiting.append((text, opt))
+            if not now or self._helping >= get_num_threads() - 1:
+                return
+            self._helping += 1
+        self._helpers.append(threading.Thread(target=self._help, name="tapejit-compile"))
+        self._helpers[-1].start()
+
+    def objects(self) -> list[bytes]:
+        """An object for each text, in the order in which they came. Who asks takes part, and waits for the rest."""
+        while (job := self._next()) is not None:
+            self._compile(job)
+        for helper in self._helpers:
+            helper.join()
+        for found in self._found.values():
+            if isinstance(found, BaseException):
+                raise found
+        return [found for found in self._found.values() if isinstance(found, bytes)]
+
+    def keys(self) -> list[str]:
+        """The names of these objects in the disk cache."""
+        return [key_of(text, self.target, opt) for text, opt in self._found]
+
+    def _next(self, helper: bool = False) -> Job | None:
+        """The longest text that waits. A helper that finds none goes."""
+        with self._lock:
+            if self._waiting:
+                job = max(self._waiting, key=lambda job: len(job[0]))
+                self._waiting.remove(job)
+                return job
+            self._helping -= helper
+            return None
+
+    def _help(self) -> None:
+        while (job := self._next(helper=True)) is not None:
+            try:
+                self._compile(job)
+            except BaseException as error:  # it is raised where the objects are wanted
+                self._found[job] = error
+
+    def _compile(self, job: Job) -> None:
+        text, opt = job
+        key = key_of(text, self.target, opt)
+        with at_work:
+            found = disk.get(key)
+            if found is None:
+                found = _emit(text, self.target, opt, as_object=True)
+                disk.put(key, found)
+        self._found[job] = found
 
 
 def objects(texts: Sequence[str], target: Target | None = None, opt: int = 3) -> list[bytes]:
-    """As `compile_all`, but what the disk cache has is not compiled again."""
-    target = target or host()
-    keys = [key_of(text, target, opt) for text in texts]
-    found = [disk.get(key) for key in keys]
-    missing = [i for i, data in enumerate(found) if data is None]
-    for i, data in zip(missing, compile_all([texts[i] for i in missing], target, opt), strict=True):
-        found[i] = data
-        disk.put(keys[i], data)
-    return [data for data in found if data is not None]
+    """An object for each text."""
+    batch = Batch(target)
+    several = list(dict.fromkeys(texts))
+    for i, text in enumerate(several):
+        batch.add(text, opt, now=i > 0)  # one is for this thread
+    found = dict(zip(several, batch.objects(), strict=True))
+    return [found[text] for text in texts]
 
 
 def key_of(text: str, target: Target | None = None, opt: int = 3) -> str:
