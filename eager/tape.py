@@ -556,7 +556,9 @@ def add_into(total: Tensor, g: Tensor) -> None:
         total.add_(g)
         return
     np.add(array, g._array, out=array)
-    if total._versions is not None:
+    if total._versions is None:
+        total._versions = [1]
+    else:
         total._versions[0] += 1
 
 

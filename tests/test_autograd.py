@@ -809,3 +809,10 @@ def test_grad_takes_only_inputs_where_pytorch_does() -> None:
     assert tj.autograd.grad(x.sum(), (x, y), None, None, False, True, True)[1] is None
     with pytest.warns(FutureWarning, match="only_inputs argument is deprecated"):
         tj.autograd.grad(x.sum(), x, only_inputs=False)
+
+
+def test_adding_to_a_gradient_is_a_write() -> None:
+    w = tj.ones(2, requires_grad=True)
+    for i in range(3):
+        (w * 3).sum().backward()
+        assert w.grad._version == i

@@ -367,3 +367,32 @@ def test_the_version_of_a_tensor_that_a_later_segment_writes_through_a_view() ->
     for _ in range(5):
         compiled(tj.randn(3, 3))
     assert versions == [1] * 5
+
+
+def test_a_hook_on_what_is_differentiated_by() -> None:
+    w, seen = tj.ones(3, requires_grad=True), []
+
+    def function(x):
+        (g,) = tj.autograd.grad((w * x).sum(), [w])
+        return g
+
+    f = tj.compile(function)
+    for i in range(8):
+        if i == 5:
+            w.register_hook(lambda g: seen.append(g.tolist()))
+        assert f(tj.full((3,), float(i))).tolist() == [float(i)] * 3
+    assert seen == [[float(i)] * 3 for i in (5, 6, 7)]
+
+
+def test_version_of_what_an_earlier_segment_has_made() -> None:
+    def function(x):
+        y = x.round()
+        if y.sum().item() > 1e9:
+            return y
+        y.zero_()
+        y.add_(1)
+        return y
+
+    f = tj.compile(function)
+    assert [f(tj.full((3,), float(i)))._version for i in range(6)] == [2] * 6
+    assert f.hits >= 3

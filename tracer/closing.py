@@ -41,7 +41,8 @@ def make_closing(frame: Any, segment: Any, start: int, stop: int) -> Closing | N
         return None
     writes: dict[int, int] = {}  # of the values from outside and of those that are alive: how often they are written
     for root, count, owner in segment.writes:
-        shown = [n for n in segment.alive if trace.roots[trace.values[n].slot] == root] if owner is None else [owner]
+        known = {*segment.alive, *frame.hidden} if owner is None else ()  # an earlier segment may have made it
+        shown = [n for n in known if trace.roots[trace.values[n].slot] == root] if owner is None else [owner]
         if len(shown) > 1:
             return None
         writes.update(dict.fromkeys(shown, count))

@@ -417,12 +417,13 @@ class Replayer(Fallback):
         if type(self.entries[stop]) is End and known.closings < CLOSINGS and not (self.made or self.boxes or self.earlier):
             known.closings += 1
             known.closing = make_closing(self, known, self.start, stop)
-        if self.hidden:
+        hidden = list(self.hidden)
+        if hidden:
             self.reveal()
         self.earlier.clear()
         self.run_program(known)
         if known.writes:
-            self.count_writes(known)
+            self.count_writes(known, hidden)
         self.hand_out(known, snapshot)
 
     def ended(self, known: Segment, closing: Closing) -> bool:
@@ -449,12 +450,12 @@ class Replayer(Fallback):
             undisturbed(run, self.arrays, self.scalars)
         self.broken = False
 
-    def count_writes(self, known: Segment) -> None:
-        """Version counters go on."""
+    def count_writes(self, known: Segment, hidden: list[int]) -> None:
+        """Version counters go on, also of what an earlier segment has made."""
         tensors = self.tensors
         if known.writes_inside:
-            for n in known.alive:
-                box = tensors[n]._versions
+            for n in (*known.alive, *hidden):
+                box = versions_of(tensors[n]) if n in hidden else tensors[n]._versions
                 if box is not None:
                     self.boxes.setdefault(self.trace.roots[self.trace.values[n].slot], box)
         for root, count, owner in known.writes:
@@ -695,10 +696,11 @@ class Replayer(Fallback):
                 return False
         if (wanted is None) is not (entry.wanted is None):
             return False
-        if wanted is not None and (
-            len(wanted) != len(entry.wanted) or any(w is not tensors[n] for w, n in zip(wanted, entry.wanted, strict=True))
-        ):
-            return False
+        if wanted is not None:
+            if len(wanted) != len(entry.wanted) or any(w._hooks for w in wanted):
+                return False
+            if any(w is not tensors[n] for w, n in zip(wanted, entry.wanted, strict=True)):
+                return False
         for node in self.made.values():
             if node.hooks or node.retained is not None or "gradients" in node.__dict__:
                 return False
