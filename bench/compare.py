@@ -49,11 +49,15 @@ def best_time(step: Step, seconds: float) -> float:
 
 
 def peak_bytes(library: str, step: Step) -> int:
-    """The most tensor bytes alive at once during one step, above those alive before it."""
+    """The most tensor bytes alive at once during one step, above those alive before it.
+
+    Memory is watched from the step before on: the old gradients are alive when a step begins, and go while it runs.
+    """
     step()
     if library == "torch":
         return torch_peak(step)
     tracemalloc.start()  # NumPy reports its arrays here; Python's own objects are counted against us
+    step()
     before = tracemalloc.get_traced_memory()[0]
     tracemalloc.reset_peak()
     step()
@@ -67,12 +71,17 @@ def torch_peak(step: Step) -> int:
 
     with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         step()
-    alive = peak = 0
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        alive += event.nbytes()
-        peak = max(peak, alive)
-    return peak
+        with torch.profiler.record_function("watched"):
+            step()
+    events = sorted(profile.profiler.kineto_results.events(), key=lambda e: e.start_ns())
+    alive = before = peak = 0
+    for event in events:
+        if event.name() == "watched":
+            before = peak = alive
+        elif event.name() == "[memory]":
+            alive += event.nbytes()
+            peak = max(peak, alive)
+    return peak - before
 
 
 def serve(library: str, workloads: Workloads) -> None:

@@ -107,8 +107,13 @@ class Product:
 
     @property
     def scratch_size(self) -> int:
-        buffer = aligned(self.row_block * self.column_block * BYTES[self.gemm.scalar]) if self.buffered else 0
+        buffer = aligned(self.buffer_rows * self.column_block * BYTES[self.gemm.scalar]) if self.buffered else 0
         return self.scratch_a + self.scratch_b + buffer
+
+    @property
+    def buffer_rows(self) -> int:
+        """A piece's, if the depth is done in blocks; or else those of a tile, so that the buffer stays in the first cache."""
+        return self.row_block if self.plan.depth < self.gemm.k else min(self.plan.rows, self.gemm.m)
 
     @cached_property
     def buffered(self) -> bool:
@@ -304,13 +309,13 @@ class Piece:
         """One block of the depth after the other, with the sums in the buffer."""
         f, k, depth = self.f, self.work.gemm.k, self.work.plan.depth
         zero = constant(0, self.work.kind)
-        size = self.work.row_block * self.work.column_block
+        size = self.work.buffer_rows * self.work.column_block
         with f.loop(0, size, self.work.plan.lanes) as loop:
             f.store(zero, f.pointer(self.buffer, loop.index, self.work.gemm.scalar))
         with f.loop(0, k, depth) as loop:
             left = f.sub(constant(k, I64), loop.index)
             self.tiles(loop.index, f.intrinsic("smin", left, constant(depth, I64)))
-        self.finish(self.rows, self.columns)
+        self.finish(self.rows)
 
     def tiles(self, start: Value | None, steps: Value | None) -> None:
         """All tiles, over the whole depth, or over some steps of it."""
@@ -321,7 +326,7 @@ class Piece:
             self.columns.each(f, plan.width, lambda n, width: self.tile(m, height, n, width, start, steps))
             if at_once and self.work.buffered:
                 stop = f.add(m, constant(height, I64))
-                self.finish(Span(m, stop, False, self.work.gemm.m), self.columns)
+                self.finish(Span(m, stop, False, self.work.gemm.m))
 
         self.rows.each(f, plan.rows, row)
 
@@ -340,7 +345,7 @@ class Piece:
         taps = [(u * along_a, u * along_b) for u in range(unroll)]
         sums = multiply(f, left, right, axes, taps, sums, work.fused)
         if work.buffered:
-            self.put(m, n, vectors, sums)
+            self.put(m if start is None else self.rows.start, m, n, vectors, sums)
             return
         for i in range(height):
             for j in range(vectors):
@@ -368,32 +373,32 @@ class Piece:
 
     # ---- the buffer of results
 
-    def slot(self, m: Value, n: Value) -> Value:
-        """Where a result is in the buffer."""
+    def slot(self, first: Value, m: Value, n: Value) -> Value:
+        """Where a result is in the buffer, which begins with a row."""
         f = self.f
-        row = scaled(f, f.sub(m, self.rows.start), self.work.column_block)
+        row = scaled(f, f.sub(m, first), self.work.column_block)
         return f.pointer(self.buffer, f.add(row, f.sub(n, self.columns.start)), self.work.gemm.scalar)
 
     def read(self, m: Value, height: int, n: Value, vectors: int) -> list[Value]:
         f, width, lanes = self.f, self.work.column_block, self.work.plan.lanes
-        slot = self.slot(m, n)
+        slot = self.slot(self.rows.start, m, n)
         places = [i * width + j * lanes for i in range(height) for j in range(vectors)]
         return [f.load(f.pointer(slot, place, self.work.gemm.scalar), self.work.kind) for place in places]
 
-    def put(self, m: Value, n: Value, vectors: int, sums: list[Value]) -> None:
+    def put(self, first: Value, m: Value, n: Value, vectors: int, sums: list[Value]) -> None:
         f, width, lanes = self.f, self.work.column_block, self.work.plan.lanes
-        slot = self.slot(m, n)
+        slot = self.slot(first, m, n)
         for i, value in enumerate(sums):
             place = i // vectors * width + i % vectors * lanes
             f.store(value, f.pointer(slot, place, self.work.gemm.scalar))
 
-    def finish(self, rows: Span, columns: Span) -> None:
-        """What is in the buffer goes to the epilogue."""
+    def finish(self, rows: Span) -> None:
+        """What is in the buffer, which are these rows, goes to the epilogue."""
         f, work = self.f, self.work
         with f.loop(rows.start, rows.stop) as row:
 
             def one(n: Value, count: int) -> None:
-                value = f.load(self.slot(row.index, n), work.kind)
+                value = f.load(self.slot(rows.start, row.index, n), work.kind)
                 work.epilogue(f, self.batch, row.index, n, value, first_lanes(count, work.plan.lanes))
 
-            columns.each(f, work.plan.lanes, one)
+            self.columns.each(f, work.plan.lanes, one)
