@@ -21,7 +21,8 @@ from test_native import run, values
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 import interpreted
-from tapejit.codegen.triton import matmul
+from tapejit.codegen.triton import aot, matmul
+from tapejit.codegen.triton.blocks import Config
 
 MAKE = program.make_program
 SIZES = [(1, 1, 1), (1, 40, 70), (33, 1, 17), (17, 65, 1), (16, 16, 16), (31, 33, 64), (64, 65, 129), (129, 63, 31)]
@@ -44,9 +45,9 @@ def tensor(*shape: int) -> Any:
 
 
 def products(function: Any) -> list[Any]:
-    """The launches of products of a function, and what is printed of them."""
+    """The launches of products of a function, what is printed of them, and the forms of values."""
     found = [interpreted.Interpreted(g) for g in shadow.recorded(function)]
-    return [(x, k) for p in found for x, k in zip(p.launches, p.kernels, strict=True) if x.kind == "product"]
+    return [(x, k, p.work.forms) for p in found for x, k in zip(p.launches, p.kernels, strict=True) if x.kind == "product"]
 
 
 # ---- values
@@ -172,7 +173,7 @@ def test_a_layer_is_one_kernel_and_so_is_the_product_of_its_gradient() -> None:
     (graph,) = shadow.recorded(forward)
     (kernel,) = [k for k in interpreted.Interpreted(graph).kernels if k is not None]
     assert len(kernel.kernels) == 1 and all(x in kernel.source for x in ("tl.dot", "libdevice.erf", "maths.random_mask"))
-    sources = [k.source for _, k in products(both)]
+    sources = [k.source for _, k, _ in products(both)]
     assert ["random_mask" in s for s in sources].count(True) == 3
     (backward,) = [s for s in sources if "libdevice.exp" in s]  # the slope of gelu
     assert "maths.random_mask" in backward and backward.count("tl.store") == 1
@@ -199,4 +200,38 @@ def test_what_several_read_is_computed_once() -> None:
         x = (a * 2 + 1).half()
         return [x @ b.half(), x @ c.half()]
 
-    assert not any(name in launch.computed for launch, _ in products(function) for name in launch.node.operands[:1])
+    assert not any(name in launch.computed for launch, _, _ in products(function) for name in launch.node.operands[:1])
+
+
+# ---- compiled for devices that are not here
+
+UNITS = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "sm_100": "tcgen05.mma", "gfx942": "v_mfma"}
+
+
+@pytest.mark.parametrize("target", UNITS)
+def test_products_of_halves_use_matrix_units(target: str) -> None:
+    """What follows and how operands lie in memory change nothing: they are read and written by 128 bits."""
+    dtype = tj.float16 if target in ("sm_90", "gfx942") else tj.bfloat16
+    x, w, rest = (tensor(512, 256).to(dtype), tensor(512, 256).to(dtype), tensor(512, 512).to(dtype))
+    ((launch, _, forms),) = products(lambda: F.relu(F.linear(x, w)) + rest)
+    found = matmul.printed_product(launch, forms, target, config=Config(64, 64, 64, 4, 2))
+    (kernel,) = found.kernels
+    made = aot.compiled(found, kernel, target)
+    used = aot.resources(made, target)
+    assert UNITS[target] in made.asm["amdgcn" if target == "gfx942" else "ptx"]
+    assert used.spills == 0 and set(used.loads) == {128} == set(used.stores), used
+
+
+def test_other_products_compile() -> None:
+    """In float32, in parts, and a convolution of halves."""
+    x, w = tensor(8, 2048), tensor(2048, 64)
+    image, kernel = tensor(8, 32, 16, 16).half(), tensor(64, 32, 3, 3).half()
+    for launch, found, _ in products(lambda: [x @ w + 1, F.conv2d(image, kernel, padding=1)]):
+        for k in found.kernels:
+            made = aot.compiled(found, k, "sm_90")
+            used = aot.resources(made, "sm_90")
+            assert used.spills == 0 and set(used.stores) == {128}, (k.name, used)
+            if launch.node.op.name == "matmul":
+                assert set(used.loads) == {128}, (k.name, used)
+            elif k is found.kernels[0]:
+                assert "mma" in made.asm["ptx"]

@@ -87,6 +87,9 @@ def of_nvidia(made: Any) -> Resources:
         access = re.search(r"\b(ld|st)\.global[\w.:]*?(?:\.v(\d))?\.[bfsu](\d+)", line)
         if access:
             count(found, access[1] == "ld", int(access[2] or 1) * int(access[3]))
+        copy = re.search(r"cp\.async\.c[ag]\.shared\.global[^;]*\], *\[[^\]]*\], *(0x[0-9a-f]+|\d+)", line)
+        if copy:  # to shared memory, so many bytes
+            count(found, True, 8 * int(copy[1], 0))
     return found
 
 

@@ -29,11 +29,6 @@ def printed_product(
     return Product(work, config or configs(work, target, precision)[0], precision).printed()
 
 
-def candidates(launch: Launch, forms: dict[str, Form], target: str, precision: str = "ieee") -> list[Config]:
-    """The configurations that are worth measuring, the one that is taken without a measurement first."""
-    return configs(contraction_of(launch, forms), target, precision)
-
-
 def contraction_of(launch: Launch, forms: dict[str, Form]) -> Contraction:
     assert launch.node is not None and launch.nest is not None
     return (matmul_of if launch.node.op.name == "matmul" else conv_of)(launch, launch.node, forms)
