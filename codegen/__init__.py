@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..tracer.functional import graph_of
 from ..tracer.generators import AHEAD_OF_TIME, GENERATORS
 from ..tracer.graph import GraphError
 from ..tracer.passes import dead_code, optimised
+from ..tracer.preparing import LOADERS
 from ..tracer.program import Program
 from ..tracer.trace import Trace
 from .place import Placed, placed
@@ -44,6 +46,13 @@ def triton_ahead_of_time() -> Any:
     return ahead
 
 
+def load_llvm() -> Callable[[], None]:
+    from .native import prepare
+
+    return prepare
+
+
 GENERATORS["llvm"] = llvm
 GENERATORS["triton"] = triton
 AHEAD_OF_TIME["triton"] = triton_ahead_of_time
+LOADERS["llvm"] = load_llvm

@@ -19,8 +19,9 @@ from .build import Build, Opaque, check_outputs, singles
 from .kernels import Launch, kept, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Steps, Table, rounded
-from .llvm.entry import Binding
+from .llvm.entry import Binding, shared_by_programs
 from .llvm.target import host
+from .names import source
 from .plan import Arena, Life
 from .prepare import Prepared, prepared
 from .recipe import Recipe, encoded, kept_on_disk, put_together
@@ -88,6 +89,12 @@ class Native:
             what = "" if node is None else f"{', '.join(node.results)} = {node.op.name}({given})\n"
             rows.append(f"# step {x.step.number}\n{what}{'' if x.nest is None else x.nest}")
         return "\n".join(rows)
+
+
+def prepare() -> None:
+    """Make what all programs of a process share."""
+    source("llvm")
+    shared_by_programs()
 
 
 def native(graph: Graph, slots: int, plain: Program) -> Native:

@@ -23,6 +23,7 @@ from ..eager.tape import State, local
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .generators import BACKENDS
+from .preparing import prepare
 from .proof import prove
 from .proof_source import UnprovedError
 from .pure import MISS, UNSTEADY, Before, Notes, NotPureError, Pure, UndecidedError, armed, settle_all
@@ -106,6 +107,8 @@ class Compiled:
         self._lock = threading.RLock()
         self._clock = 0
         _all.add(self)
+        if not self.off:
+            prepare(backend)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)

@@ -66,6 +66,11 @@ def bind(
     return _native(words, keep) if _fields_are_known() else _slow(words, binding, keep)
 
 
+def shared_by_programs() -> None:
+    """Make what `bind` needs once in a process: the workers' code, and the built-in function's."""
+    _fields_are_known()
+
+
 def measured(program: Program) -> dict[str, float]:
     """What a parallel program has found out about itself: seconds for a run on all threads and alone, 0 for not tried yet."""
     state = program.__self__[HEAD["state"] :]  # type: ignore[attr-defined]

@@ -1,10 +1,10 @@
 """From LLVM's text to machine code in memory: compile to objects, link them, hand out addresses.
 
 Code generation only: what emitters write is not optimised again. Several texts compile at the same time, beside whoever writes
-more of them (`Batch`), each in a thread with an LLVM context and a target machine of its own; llvmlite's global lock is passed by
-for those calls, as nothing is shared.
-Objects are bytes that can be kept on disk. The small code model is used, so that constants are operands of instructions: all
-parts of an object are placed together, and what is further away is called through a table.
+more of them (`Batch`), each in a thread with an LLVM context and a target machine of its own; llvmlite's global lock is passed
+by for those calls, as nothing is shared. Objects are bytes that can be kept on disk. The small code model is used, so that
+constants are operands of instructions: all parts of an object are placed together, and what is further away is called through a
+table.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""What a backend needs once in a process is made beside the first calls: forks, errors and wrong settings do no harm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tapejit as tj
+from tapejit.tracer import preparing
+
+FORKING = """
+import os
+import tapejit as tj
+
+f = tj.compile(lambda x: (x.exp() * 2).sum(), backend="llvm")
+children = []
+for i in range(6):  # while modules are imported, and after that
+    child = os.fork()
+    if child == 0:
+        found = [f(tj.ones(3)).item() for _ in range(4)]
+        os._exit(0 if max(abs(x - 16.309691) for x in found) < 1e-4 and f.traces[0].programs else 1)
+    children.append(child)
+    for _ in range(i * 20000):
+        pass
+assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
+print(f(tj.ones(3)).item() > 0)
+"""
+
+
+@pytest.fixture
+def loaders(monkeypatch: Any) -> Iterator[dict[str, Any]]:
+    monkeypatch.setattr(preparing, "_begun", set())
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(preparing, "LOADERS", found)
+    yield found
+
+
+def settle() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "tapejit-prepare":
+            thread.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_forks_while_it_is_made(tmp_path: Path) -> None:
+    settings = {**os.environ, "TAPEJIT_CACHE_DIR": str(tmp_path / "cache"), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run([sys.executable, "-c", FORKING], env=settings, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
+
+
+def test_it_is_made_once(loaders: dict[str, Any]) -> None:
+    made: list[str] = []
+    loaders["llvm"] = lambda: made.append("loaded") or (lambda: made.append("made"))  # type: ignore[func-returns-value]
+    for _ in range(3):
+        tj.compile(lambda x: x, backend="llvm")
+    tj.compile(lambda x: x, backend="plain")
+    settle()
+    assert made == ["loaded", "made"]
+
+
+def test_switched_off_nothing_is_made(loaders: dict[str, Any], monkeypatch: Any) -> None:
+    monkeypatch.setenv("TAPEJIT", "eager")
+    loaders["llvm"] = lambda: pytest.fail("it is loaded")
+    tj.compile(lambda x: x, backend="llvm")
+    settle()
+    assert not preparing._begun
+
+
+def test_what_goes_wrong_is_told_where_a_program_is_made(loaders: dict[str, Any], monkeypatch: Any) -> None:
+    def missing() -> Any:
+        raise ImportError("there is no such module")
+
+    loaders["llvm"] = missing
+    f = tj.compile(lambda x: x + 1, backend="llvm")
+    settle()
+    assert [f(tj.ones(2)).tolist() for _ in range(4)] == [[2.0, 2.0]] * 4 and not preparing._begun
+
+
+def test_a_wrong_setting_is_told_where_it_is_used(loaders: dict[str, Any], monkeypatch: Any) -> None:
+    monkeypatch.setenv("TAPEJIT_BACKEND", "nonsense")
+    f = tj.compile(lambda x: x + 1)
+    assert f(tj.ones(2)).tolist() == [2.0, 2.0]
+    with pytest.raises(ValueError, match="TAPEJIT_BACKEND is 'nonsense'"):
+        f(tj.ones(2))
