@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from test_attention_native import CASES, EDGE, Case, Guarded, arrays_of, expecte
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 from tapejit.codegen.expand import CPU
+from tapejit.codegen.triton import aot
 from tapejit.codegen.triton.attention import printed_attention
 from tapejit.codegen.triton.attention_parts import Config
 from tapejit.codegen.triton.run import run as launch
@@ -143,3 +145,32 @@ def test_halves(name: str, scalar: str) -> None:
 
 def cast(arrays: dict[str, np.ndarray], dtype: Any) -> dict[str, np.ndarray]:
     return {name: x if name == "mask" else x.astype(dtype) for name, x in arrays.items()}
+
+
+# ---- compiled for devices that are not here
+
+UNITS = r"mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_mfma"  # what multiplies matrices
+
+
+def compiled(width: int, scalar: str, target: str, causal: bool) -> Iterator[tuple[Any, aot.Resources]]:
+    case = Case((2, 4), 256, 256, width, width, causal=causal, order=(0, 2, 1, 3))
+    problem = Problem(case, cast(arrays_of(case), dtypes.by_name(scalar).numpy))
+    for backward in (False, True):
+        found = printed_attention(problem.launch(backward, True), problem.forms, problem.strides, target)
+        assert found is not None and len(found.kernels) == 1
+        made = aot.compiled(found, found.kernels[0], target)
+        yield made, aot.resources(made, target)
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
+def test_halves_are_multiplied_by_matrix_units(target: str) -> None:
+    for made, used in compiled(64, "bfloat16", target, causal=False):
+        assert used.spills == 0 and used.shared <= (65536 if target == "gfx942" else 163840), used
+        assert re.search(UNITS, made.asm["amdgcn" if target == "gfx942" else "ptx"])
+        assert 128 in used.loads and set(used.loads) <= {128, 32}, used  # 32: log-sum-exp
+        assert 128 in used.stores or target == "gfx942", used
+
+
+def test_single_precision_compiles() -> None:
+    for _, used in compiled(32, "float32", "sm_90", causal=False):
+        assert used.spills == 0 and 128 in used.loads and 128 in used.stores, used

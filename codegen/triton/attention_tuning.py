@@ -7,6 +7,7 @@ memory. Products of float32 that are not rounded go through registers, so their 
 from __future__ import annotations
 
 from .attention_parts import LEAST, Attention, Config
+from .blocks import family
 from .tiles import power_above
 
 Table = dict[int, list[Config]]  # by the width of heads that a row is for at most
@@ -15,13 +16,13 @@ HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
     "sm_80": (
         {
             64: [Config(128, 64, 8, 3), Config(128, 32, 8, 3), Config(64, 64, 4, 3)],
-            128: [Config(128, 64, 8, 2), Config(128, 32, 8, 3), Config(64, 64, 4, 2)],
-            256: [Config(64, 32, 8, 2), Config(64, 32, 4, 2)],
+            128: [Config(128, 64, 8, 3), Config(128, 32, 8, 3), Config(64, 64, 4, 2)],
+            256: [Config(64, 32, 8, 2), Config(64, 16, 4, 2)],
         },
         {
             64: [Config(128, 32, 8, 2), Config(64, 32, 4, 3), Config(64, 64, 4, 2)],
             128: [Config(64, 64, 8, 2), Config(64, 32, 4, 2)],
-            256: [Config(64, 32, 8, 2), Config(32, 32, 4, 2)],
+            256: [Config(32, 32, 8, 2), Config(64, 32, 8, 2)],
         },
     ),
     "sm_90": (
@@ -33,7 +34,7 @@ HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
         {
             64: [Config(128, 64, 8, 2), Config(128, 32, 8, 3), Config(64, 64, 4, 3)],
             128: [Config(128, 32, 8, 2), Config(64, 32, 4, 2)],
-            256: [Config(64, 32, 8, 2), Config(64, 16, 4, 2)],
+            256: [Config(32, 32, 8, 2), Config(64, 32, 8, 2)],
         },
     ),
     "gfx942": (
@@ -45,29 +46,44 @@ HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
         {
             64: [Config(64, 32, 4, 1), Config(128, 32, 8, 1)],
             128: [Config(64, 32, 4, 1), Config(64, 32, 8, 1)],
-            256: [Config(32, 16, 4, 1), Config(32, 32, 8, 1)],
+            256: [Config(32, 16, 4, 1), Config(64, 16, 4, 1)],
         },
     ),
 }
-SINGLES: tuple[Table, Table] = (
-    {
-        64: [Config(64, 32, 8, 2), Config(32, 32, 4, 2), Config(32, 16, 4, 2)],
-        128: [Config(32, 16, 4, 2), Config(32, 16, 8, 2)],
-        256: [Config(16, 16, 8, 2), Config(16, 16, 4, 2)],
-    },
-    {
-        64: [Config(32, 32, 8, 2), Config(32, 16, 4, 2)],
-        128: [Config(32, 16, 8, 2), Config(16, 16, 4, 2)],
-        256: [Config(16, 16, 8, 2)],
-    },
-)
+SINGLES: dict[str, tuple[Table, Table]] = {
+    "sm": (
+        {
+            64: [Config(64, 32, 8, 2), Config(32, 32, 4, 2), Config(32, 16, 4, 2)],
+            128: [Config(32, 16, 4, 2), Config(32, 16, 8, 2)],
+            256: [Config(16, 16, 8, 2), Config(16, 16, 4, 2)],
+        },
+        {
+            64: [Config(32, 32, 8, 2), Config(32, 16, 4, 2)],
+            128: [Config(32, 16, 8, 2), Config(16, 16, 4, 2)],
+            256: [Config(16, 16, 8, 2)],
+        },
+    ),
+    "gfx": (
+        {
+            64: [Config(64, 32, 8, 2), Config(32, 32, 8, 2)],
+            128: [Config(32, 16, 4, 2), Config(32, 16, 8, 2)],
+            256: [Config(16, 16, 4, 1), Config(16, 16, 8, 1)],
+        },
+        {
+            64: [Config(32, 32, 8, 2), Config(32, 16, 4, 2)],
+            128: [Config(32, 16, 4, 2), Config(32, 16, 8, 2)],
+            256: [Config(16, 16, 4, 1)],
+        },
+    ),
+}
 
 
 def configurations(problem: Attention, backward: bool, target: str) -> list[Config]:
     """Those worth trying, the best guess first."""
     half = problem.dtype in ("float16", "bfloat16")
-    pair = HALVES["sm_90" if target == "sm_100" else target] if half else SINGLES
-    table = pair[backward]
+    kind = family(target)
+    known = HALVES["sm_90" if kind == "sm_100" else kind] if half else SINGLES["gfx" if kind.startswith("gfx") else "sm"]
+    table = known[backward]
     width = max(problem.padded, problem.padded_value) * (2 if problem.dtype == "float64" else 1)
     rows = next((table[w] for w in table if w >= width), table[max(table)])
     longest = power_above(max(problem.queries, problem.keys, LEAST))
