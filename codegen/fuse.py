@@ -447,8 +447,11 @@ class Schedule:
         if x not in self.transparent or self.strided(x) is not None:
             return
         computing = self.gpu and node.op.name in PRODUCTS and self.special(node, self) is not None
-        if not (computing and light(self.elements(x), self.forms[x].size, self.forms)):
-            self.materialise(x, f"{node.op.name} reads it")
+        if computing and light(self.elements(x), self.forms[x].size, self.forms):
+            return
+        while self.maker[x][0].op.name == "permute" and self.maker[x][0].operands[0] in self.transparent:
+            x = str(self.maker[x][0].operands[0])  # in its own order, in which it is written along rows and read as a view
+        self.materialise(x, f"{node.op.name} reads it")
 
     def elements(self, x: str) -> Expr:
         """What a value is at any place: an expression of d0, d1 and so on."""
