@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-PEERS = ("torch", "compile", "jax")
+PEERS = ("torch", "compile", "jax", "tinygrad", "mlx")
 FASTEST = "the fastest peer"
 BYTES = "its bytes"
 

@@ -1,7 +1,7 @@
 """One library, in one of its ways, running one workload in a process of its own: the side of `steps.py` that is measured.
 
-Answers lines of JSON on standard input: {"do": "start" | "time" | "memory", ...}. JAX is only imported in JAX's process, whose
-interpreter may be another one and needs neither tapejit nor PyTorch.
+Answers lines of JSON on standard input: {"do": "start" | "time" | "memory", ...}. JAX, MLX and tinygrad are only imported in
+processes of their own, whose interpreters may be others and need neither tapejit nor PyTorch.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class Side:
     def is_compiled(self) -> bool:
         return True
 
+    def kept(self, loss: Any) -> Any:
+        """What is kept of a loss while steps go on."""
+        return loss
+
     def number(self, loss: Any) -> float:
         return float(loss.detach().item())
 
@@ -42,8 +46,8 @@ class Side:
         """Of a step that ends with gradients; 0 where an optimizer used them, as the losses depend on them then."""
         raise NotImplementedError
 
-    def peak(self) -> int:
-        """Bytes that a step needs beyond those alive before it."""
+    def peak(self) -> int | None:
+        """Bytes that a step needs beyond those alive before it; None where the library does not tell."""
         raise NotImplementedError
 
     def last_step(self) -> Any:
@@ -160,29 +164,61 @@ class TorchCompileStep(Torch):
         return update
 
 
-class Jax(Side):
-    def __init__(self, workload: str) -> None:
-        from workloads.jaxed import Stepper
+class Functional(Side):
+    """A library whose workloads are functions: see `workloads/functional.py`."""
 
-        self.stepper = Stepper(workload)
+    module: str
+
+    def __init__(self, workload: str) -> None:
+        self.stepper = importlib.import_module(f"workloads.{self.module}").Stepper(workload)
         self.step, self.batches = self.stepper.step, self.stepper.batches
 
     def finish(self, loss: Any) -> None:
-        loss.block_until_ready()
+        self.stepper.finish()
 
     def number(self, loss: Any) -> float:
         return float(loss)
 
     def gradient_size(self) -> float:
-        return float(sum((g**2).sum() for g in self.stepper.gradients.values())) ** 0.5
+        return float(self.stepper.gradient_size())
 
-    def peak(self) -> int:
-        return self.stepper.peak_bytes()
+    def peak(self) -> int | None:
+        return int(self.stepper.peak_bytes())
+
+
+class Jax(Functional):
+    module = "jaxed"
+
+    def finish(self, loss: Any) -> None:
+        loss.block_until_ready()
+
+
+class Mlx(Functional):
+    module = "mlxed"
+
+    def number(self, loss: Any) -> float:
+        return float(loss.item())
+
+
+class Tinygrad(Functional):
+    module = "tinied"
+
+    def kept(self, loss: Any) -> Any:
+        return loss.item()  # the next step writes into the same memory
+
+    def is_compiled(self) -> bool:
+        return bool(self.stepper.captured())
+
+    def peak(self) -> int | None:
+        return None
+
+
+FUNCTIONAL: dict[str, type[Functional]] = {"jax": Jax, "tinygrad": Tinygrad, "mlx": Mlx}
 
 
 def make(variant: str, workload: str, threads: int) -> Side:
-    if variant == "jax":
-        return Jax(workload)
+    if variant in FUNCTIONAL:
+        return FUNCTIONAL[variant](workload)
     if variant == "torch":
         return Torch(workload, threads)
     if variant == "compile-loss":
@@ -207,7 +243,7 @@ def start(side: Side, steps: int) -> dict[str, Any]:
         if first is None and side.is_compiled():
             side.finish(loss)
             first = time.perf_counter() - began
-        losses.append(loss)
+        losses.append(side.kept(loss))
     numbers = [side.number(loss) for loss in losses]
     return {"losses": numbers, "gradient": side.gradient_size(), "first": first, "compiled": side.is_compiled()}
 

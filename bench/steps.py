@@ -1,6 +1,6 @@
-"""Whole training steps: tapejit eager and compiled against PyTorch eager, torch.compile and JAX jit on the CPU.
+"""Whole training steps: tapejit eager and compiled against PyTorch eager, torch.compile, JAX, tinygrad and MLX on the CPU.
 
-    python bench/steps.py [NAME ...] [--peers torch,compile,jax] [--rounds 10] [--json FILE] [--plot FILE.png]
+    python bench/steps.py [NAME ...] [--peers torch,compile,jax,tinygrad,mlx] [--rounds 10] [--json FILE] [--plot FILE.png]
 
 Each library runs in processes of its own, from the same weights and batches, and rounds take turns. Losses are compared before
 any time is printed. `bench/README.md` says how to read the tables and how each figure is taken.
@@ -35,9 +35,23 @@ NAMES = {
     "torch": "PyTorch eager",
     "compile": "torch.compile",
     "jax": "JAX jit",
+    "tinygrad": "tinygrad TinyJit",
+    "mlx": "MLX compile",
 }
-PACKAGES = {"torch": "torch", "compile": "torch", "jax": "jax"}
-COLD = ("compiled", "pure", "compile", "jax")  # what compiles, and has a first step that is cold or warm
+COLOURS = {  # tapejit's stand out
+    "eager": "#f3b26b",
+    "compiled": "#d9480f",
+    "pure": "#7f1d1d",
+    "torch": "#8fb8de",
+    "compile": "#4a7fb5",
+    "jax": "#5f9e6e",
+    "tinygrad": "#9a9a9a",
+    "mlx": "#c3a6d6",
+}
+PACKAGES = {"torch": "torch", "compile": "torch", "jax": "jax", "tinygrad": "tinygrad", "mlx": "mlx"}
+COMPILERS = {"compile": ("CXX", "g++"), "tinygrad": ("CC", "clang"), "mlx": ("CXX", "g++")}  # programs that a peer runs
+ELSEWHERE = ("jax", "tinygrad", "mlx")  # may have interpreters of their own
+COLD = ("compiled", "pure", "compile", *ELSEWHERE)  # what compiles, and has a first step that is cold or warm
 TOLERANCE = 3e-4  # relative, of each loss: float32 sums in another order, and Adam's division by small numbers
 
 # glibc gives large blocks back to the system at once; a step then spends its time on page faults. This is how a user of the
@@ -50,8 +64,15 @@ class UselessError(Exception):
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Each library's compiled code is kept in a folder of this run, so that cold is cold. PyTorch's profiler is hushed."""
+    """Each library's compiled code is kept in a folder of this run, so that cold is cold. PyTorch's profiler is hushed.
+
+    MLX keeps its in the folder for temporary files.
+    """
+    (folder / "temporary").mkdir(exist_ok=True)
     return {
+        "TMPDIR": str(folder / "temporary"),
+        "CACHEDB": str(folder / "tinygrad.db"),
+        "DEV": "CPU",
         "TAPEJIT_CACHE_DIR": str(folder / "tapejit"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "torch"),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
@@ -70,7 +91,7 @@ class Entrant:
             [NAMES[variant], *([way] if way != variant else []), *([f"{threads} threads"] if threads else [])]
         )
         environment = variables(folder) | (MALLOC if variant in PEERS else {})
-        python = options.jax_python if variant == "jax" else sys.executable
+        python = interpreter(variant, options)
         self.launch = lambda: Worker(__file__, way, workload, str(threads), python=python, variables=environment)
         self.steps = options.steps
         self.worker: Worker | None = None
@@ -106,6 +127,10 @@ class Entrant:
         if self.worker is not None:
             self.worker.close()
             self.worker = None
+
+
+def interpreter(variant: str, options: Any) -> str:
+    return str(getattr(options, f"{variant}_python")) if variant in ELSEWHERE else sys.executable
 
 
 def copy_seconds(size: int) -> float:
@@ -224,6 +249,10 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e6:.1f} us" if value < 1e-3 else f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
 
 
+def mebibytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 2**20:.2f} MiB"
+
+
 def table(row: dict[str, Any]) -> list[str]:
     peers = [row["variants"][p]["best"] for p in PEERS if p in row["variants"]]
     base = min(peers, default=row["variants"]["eager"]["best"])
@@ -239,7 +268,7 @@ def table(row: dict[str, Any]) -> list[str]:
         ratio = f"{found['best'] / base:8.2f}"
         times = f"{seconds(found['median']):>10} {spread:>5} {seconds(found['best']):>10} {ratio}"
         label = NAMES[name] if found.get("compiled", True) else f"{NAMES[name]} *"
-        lines.append(f"  {label:24} {times}{start} {found['peak'] / 2**20:7.2f} MiB  {found['threads'] or '-'}")
+        lines.append(f"  {label:24} {times}{start} {mebibytes(found['peak']):>11}  {found['threads'] or '-'}")
     if "bytes" in row:
         rate = row["bytes"] / row["bytes_seconds"] / 1e9
         lines.append(f"  copying its {row['bytes'] / 2**20:.0f} MiB takes {seconds(row['bytes_seconds'])} ({rate:.1f} GB/s)")
@@ -261,9 +290,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     for k, variant in enumerate(present):
         places = [i + (k - (len(present) - 1) / 2) * width for i, row in enumerate(rows) if variant in row["variants"]]
         heights = [r["variants"][variant]["best"] / r["variants"]["eager"]["best"] for r in rows if variant in r["variants"]]
-        axes.bar(places, heights, width, label=NAMES[variant])
+        axes.bar(places, heights, width, label=NAMES[variant], color=COLOURS[variant])
     axes.set_yscale("log")
-    axes.set_ylabel("step time / tapejit eager's")
+    axes.set_ylabel("step time / tapejit eager's: shorter is faster")
     axes.set_xticks(range(len(rows)), [row["workload"] for row in rows])
     axes.axhline(1, color="gray", linewidth=0.8)
     figure.legend(fontsize="small", ncols=3, loc="outside upper center")
@@ -275,7 +304,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def reason_to_skip(peer: str, options: Any) -> str | None:
-    python = options.jax_python if peer == "jax" else sys.executable
+    python = interpreter(peer, options)
     question = f"import importlib.util as u, sys; sys.exit(u.find_spec({PACKAGES[peer]!r}) is None)"
     try:
         found = subprocess.run([python, "-c", question], check=False).returncode == 0
@@ -283,22 +312,25 @@ def reason_to_skip(peer: str, options: Any) -> str | None:
         return f"there is no interpreter {python}"
     if not found:
         return f"{PACKAGES[peer]} is not installed"
-    if peer == "compile" and shutil.which(os.environ.get("CXX", "g++")) is None:
-        return "it needs a C++ compiler"
+    variable, compiler = COMPILERS.get(peer, ("", ""))
+    if compiler and shutil.which(os.environ.get(variable, compiler)) is None:
+        return f"it runs {compiler}, which is not installed; {variable} may name another compiler"
     return None
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"some of: {', '.join(FLOORS)}")
-    parser.add_argument("--peers", default=",".join(PEERS), help="some of torch, compile, jax; or none")
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"some of {', '.join(PEERS)}; or none")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=0.3, help="of each turn")
     parser.add_argument("--steps", type=int, default=8, help="of each shape whose losses are compared")
     parser.add_argument("--no-warm", action="store_true", help="start each library once: no time of a warm start")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--jax-python", default=os.environ.get("JAX_PYTHON", sys.executable), help="an interpreter with JAX")
+    for peer in ELSEWHERE:
+        default = os.environ.get(f"{peer.upper()}_PYTHON", sys.executable)
+        parser.add_argument(f"--{peer}-python", default=default, help=f"an interpreter with {peer}")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     unknown = [n for n in options.names if n not in FLOORS]

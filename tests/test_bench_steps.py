@@ -96,6 +96,72 @@ def test_steps_train(load: Any, name: str) -> None:
     assert losses[-1] < losses[0]
 
 
+class Here:
+    """The functions of the workloads that are functions, by tapejit: so they run without the libraries they are for."""
+
+    channels_last, kernel = False, (0, 1, 2, 3)
+
+    def __init__(self) -> None:
+        self.relu, self.sigmoid, self.tanh, self.exp = tj.relu, tj.sigmoid, tj.tanh, tj.exp
+        self.sqrt, self.rsqrt, self.gelu = tj.sqrt, tj.rsqrt, tj.nn.functional.gelu
+        self.zeros, self.average, self.largest = tj.zeros, tj.mean, tj.amax
+
+    def array(self, values: np.ndarray) -> tj.Tensor:
+        return tj.from_numpy(values.copy())
+
+    def logsumexp(self, x: tj.Tensor) -> tj.Tensor:
+        return tj.logsumexp(x, -1)
+
+    def mean(self, x: tj.Tensor, axis: int, keep: bool = False) -> tj.Tensor:
+        return x.mean(axis, keepdim=keep)
+
+    def variance(self, x: tj.Tensor, axis: int, keep: bool = False) -> tj.Tensor:
+        return x.var(axis, correction=0, keepdim=keep)
+
+    def rows(self, table: tj.Tensor, indices: tj.Tensor) -> tj.Tensor:
+        return table[indices]
+
+    def chosen(self, x: tj.Tensor, indices: tj.Tensor) -> tj.Tensor:
+        return x.gather(-1, indices.unsqueeze(-1)).squeeze(-1)
+
+    def thirds(self, x: tj.Tensor) -> Any:
+        return x.chunk(3, -1)
+
+    def attend(self, q: tj.Tensor, k: tj.Tensor, v: tj.Tensor) -> tj.Tensor:
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        return tj.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+
+    def convolve(self, x: tj.Tensor, weight: tj.Tensor, bias: tj.Tensor) -> tj.Tensor:
+        return tj.nn.functional.conv2d(x, weight, bias, padding=1)
+
+
+@pytest.mark.parametrize("name", ["micrograd", "makemore", "mnist", "convnet", "gru", "tiny"])
+def test_workloads_are_the_same_as_functions(load: Any, name: str) -> None:
+    """Losses of modules and optimizers, and of functions with updates written out, as JAX, MLX and tinygrad run them."""
+    functional, torchlike = load("workloads.functional"), load("workloads.torchlike")
+    other, step = torchlike.training(tj, name), functional.Functional(name, Here())
+    assert step.update is not None
+    for i in range(3):
+        expected = other.step(*other.batches[i % len(other.batches)]).item()
+        weights = {k: w.requires_grad_() for k, w in step.weights.items()}
+        loss, new = step.model(weights, step.state, *step.batches[i % len(step.batches)])
+        gradients = dict(zip(weights, tj.autograd.grad(loss, list(weights.values())), strict=True))
+        with tj.no_grad():
+            step.weights, step.state = step.update(step.lib, weights, gradients, {**step.state, **new})
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_peers_that_are_not_there_are_told(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = load("steps")
+    options = steps.parse(["tiny", "--mlx-python", "/no/python"])
+    assert steps.reason_to_skip("mlx", options) == "there is no interpreter /no/python"
+    monkeypatch.setitem(steps.PACKAGES, "tinygrad", "no_such_package")
+    assert steps.reason_to_skip("tinygrad", options) == "no_such_package is not installed"
+    monkeypatch.setitem(steps.PACKAGES, "tinygrad", "numpy")
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "it runs clang, which is not installed" in steps.reason_to_skip("tinygrad", options)
+
+
 def test_gradients_of_steps_without_optimizer(load: Any) -> None:
     """The sizes that libraries are compared by, from NumPy in float64."""
     data, torchlike, sides = load("workloads.data"), load("workloads.torchlike"), load("sides")

@@ -4,7 +4,7 @@
     tapejit report script.py [ARGUMENT ...] [-o report.html]
     tapejit aot script.py [--target sm_90] [--device H100] [-o FOLDER]
     tapejit bench script.py:step [--rounds 10] [--json FILE]
-    tapejit bench [NAME ...] [--peers torch,compile,jax] [--json FILE] [--plot FILE.png]
+    tapejit bench [NAME ...] [--peers torch,jax,tinygrad,mlx] [--json FILE] [--plot FILE.png]
     tapejit demo [--steps 600] [-o report.html]
     tapejit ops
 
