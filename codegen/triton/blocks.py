@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..expr import Expr, walk
-from ..index import Var
+from ..index import Index, Var
 from .contraction import Contraction
 from .tiles import power_above
 
@@ -20,6 +20,7 @@ MOST_PARTS = 32
 UNITS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # that programs run on at once
 SHARED = {"sm_80": 160 << 10, "sm_90": 224 << 10, "sm_100": 224 << 10, "gfx942": 64 << 10}  # bytes that a program may have
 SMALL_SHARED = 99 << 10  # of devices that are no data centre's: sm_86, sm_89, sm_120
+VECTOR = 4  # elements of the shortest vectors that are worth the name
 BYTES = {"float64": 8, "float32": 4}
 
 
@@ -96,9 +97,24 @@ def fitted(config: Config, work: Contraction, target: str) -> Config:
 
 
 def scattered(work: Contraction) -> bool:
-    """Whether an operand's elements are picked out one by one, as those of windows are."""
-    loads = [e.data for e in walk([work.a, work.b]) if e.kind == "load"]
-    return any(guard or any(not isinstance(a, Var) for a, _ in index.terms) for _, index, guard in loads)
+    """Whether an operand's elements are read one by one, as those of windows are."""
+    for e, domain in ((work.a, work.outer), (work.b, work.inner)):
+        for x in walk([e]):
+            both = x.kind == "load" and x.depends(domain.r) and x.depends(domain.c)
+            if both and not any(in_vectors(x, v) for v in (domain.r, domain.c)):
+                return True
+    return False
+
+
+def in_vectors(e: Expr, v: Var) -> bool:
+    """Whether elements stand side by side along a variable, from multiples of a vector's length on, up to one."""
+    _, index, guard = e.data
+    whole = index.factor(v) == 1 and aligned(index.without(v))
+    return whole and all(i.factor(v) == 0 or (i.factor(v) == 1 and n % VECTOR == 0 and aligned(i.without(v))) for i, n in guard)
+
+
+def aligned(index: Index) -> bool:
+    return index.const % VECTOR == 0 and all(n % VECTOR == 0 for _, n in index.terms)
 
 
 def widest(e: Expr) -> int:
