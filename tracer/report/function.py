@@ -136,8 +136,8 @@ def tiles(f: dict[str, Any]) -> list[tuple[str, str, str]]:
         found.append(("memory traffic", size(moved), f"op by op it would be {size(apart)}"))
         largest = max(native, key=needed)
         eager = largest["eager_memory"]
-        words = "with its results" if eager is None else f"with its results; eagerly {size(eager['peak'])} or more"
-        found.append(("memory at its peak", size(needed(largest)), words))
+        words = "results included" if eager is None else f"eagerly at least {size(eager['peak'])}"
+        found.append(("peak memory", size(needed(largest)), words))
     return found
 
 
