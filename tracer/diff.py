@@ -18,7 +18,7 @@ from ..eager.pending import Pending
 from ..eager.tape import State, local
 from ..eager.tensor import Tensor
 from .explain import shown
-from .program import calls, make_program, used_slots
+from .program import calls, used_slots, written
 from .pure import settle_all
 from .record import Recorder
 from .saved import Before, Copy, Memory
@@ -263,7 +263,7 @@ def compare_segment(
     for slot, copy in observer.parts[start].inputs.items():
         if slot < len(arrays):
             arrays[slot] = copy.array()
-    program: Any = make_program(trace, start, stop, keep, stepwise=True)(arrays, observer.scalars)
+    program: Any = written(trace, start, stop, keep, stepwise=True)(arrays, observer.scalars)
     for call, expected in zip(ops, results, strict=True):
         found.ops += 1
         where = call.op.name, shown(call.line)

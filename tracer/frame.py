@@ -100,7 +100,8 @@ class Frame:
         written. What else has it, a view, a NumPy array or a detached tensor, counts as a reference."""
         if isinstance(self.arrays[slot], Pending):
             return False
-        if array_count(self.arrays, slot) > LONE_ARRAY + self.hidden_views(self.arrays[slot]):
+        others = array_count(self.arrays, slot) - LONE_ARRAY
+        if others > 0 and others > self.hidden_views(self.arrays[slot]):
             return False
         if type(self.arrays[slot]) is not np.ndarray:
             return lone_on_device(self.arrays, slot, self.views_made(self.arrays[slot]))

@@ -16,7 +16,7 @@ from typing import Any
 
 from .explain import logged
 from .graph import GraphError
-from .program import Program, calls, values_of
+from .program import Plain, Program, calls, values_of
 from .trace import WRITTEN, Break, Trace
 
 BACKENDS = ["auto", "llvm", "triton", "plain"]
@@ -53,6 +53,11 @@ def uses_gpu(trace: Trace, start: int, stop: int) -> bool:
 def nothing() -> None: ...
 
 
+def finished(program: Program) -> Program:
+    """A program that is there: a plain one is written now, not while its run is timed."""
+    return program.write() if isinstance(program, Plain) else program
+
+
 class Warming:
     """The program of a segment that is new: it puts a better one in its own place."""
 
@@ -74,7 +79,7 @@ class Warming:
                 self.settle(self.plain, self.segment.told)
                 self.plain(arrays, scalars)
                 return
-        program = self.native if len(self.times) < TRIALS else self.plain
+        program = self.native if len(self.times) < TRIALS else finished(self.plain)
         wait = getattr(self.segment.native, "wait", nothing)  # a device goes on when the program has returned
         wait()
         began = perf_counter()
@@ -102,7 +107,7 @@ class Warming:
         self.settle(self.native if quicker else self.plain, told if quicker else told + ", so it is not used")
 
     def settle(self, program: Program, told: str) -> None:
-        self.segment.run = program
+        self.segment.run = finished(program)
         self.segment.told = told
 
     def generate(self) -> None:

@@ -180,8 +180,9 @@ def check_ends(graph: Graph, defined: set[str]) -> None:
         if name in seen:
             raise GraphError(f"[compile] {what} and {seen[name]} are both {name}, and have to be two memories")
         seen[name] = what
+    inputs = set(graph.inputs)
     for w in graph.write_backs:
-        if w.input not in graph.inputs:
+        if w.input not in inputs:
             raise GraphError(f"[compile] {w.input.name} is written back, and is not an input")
 
 

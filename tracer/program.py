@@ -89,11 +89,29 @@ class Segment:
         self.late = Later(self.order, tops[0], snapshot) if len(tops) == 1 and can_wait(self.order, snapshot) else None
 
 
-def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise: bool = False) -> Program:
-    """Some entries as a function of arrays by slot and numbers by place; the slots in `keep` are handed back.
+class Plain:
+    """Some entries as a function of arrays by slot and numbers by place. It is written when it is first wanted: where there is
+    native code, that is late."""
 
-    `stepwise` makes it a generator that shows after each op what the op has made or written.
-    """
+    def __init__(self, trace: Trace, start: int, stop: int, keep: frozenset[int]) -> None:
+        self.given = (trace, start, stop, keep)
+        self.program: Program | None = None
+
+    def __call__(self, arrays: list[Any], scalars: list[Any]) -> None:
+        (self.program or self.write())(arrays, scalars)
+
+    def write(self) -> Program:
+        self.program = self.program or written(*self.given)
+        return self.program
+
+
+def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Program:
+    """The plain program of some entries; the slots in `keep` are handed back."""
+    return Plain(trace, start, stop, keep)
+
+
+def written(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise: bool = False) -> Program:
+    """Some entries as Python. `stepwise` makes it a generator that shows after each op what the op has made or written."""
     ops = calls(trace, start, stop)
     last: dict[int, int] = {}
     made: set[int] = set()
@@ -110,6 +128,10 @@ def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int], step
     space: dict[str, Any] = {"__name__": __name__}  # whose warnings are hushed
     lines = [f"    v{slot} = a[{slot}]" for slot in needed]
     remarks: dict[int, str] = {}
+    ends: dict[int, list[int]] = {}
+    for slot, at in last.items():
+        if slot not in keep:
+            ends.setdefault(at, []).append(slot)
     for i, call in enumerate(ops):
         if call.op is CLONE and needless(trace, call, i, last, made, keep):
             lines.append(f"    v{call.results[0].slot} = v{trace.values[call.inputs[0]].slot}")
@@ -118,9 +140,8 @@ def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int], step
         remarks[len(lines) - 1] = f"  # {call.op.name}, {call.line}"
         if stepwise:
             lines.append(f"    yield [{', '.join(f'v{s}' for s in outcome(trace, call))}]")
-        over = sorted(s for s, at in last.items() if at == i and s not in keep)
-        if over:
-            lines.append("    " + " = ".join(f"v{s}" for s in over) + " = None")
+        if i in ends:
+            lines.append("    " + " = ".join(f"v{s}" for s in sorted(ends[i])) + " = None")
     lines += [f"    a[{slot}] = v{slot}" for slot in sorted(keep & made)]
     source = "def program(a, s):\n" + "\n".join(lines or ["    pass"]) + "\n"
     if not stepwise:

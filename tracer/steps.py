@@ -25,13 +25,22 @@ def make_steps(trace: Trace) -> list[Step]:
     steps: list[Step] = []
     for k, entry in enumerate(trace.entries):
         if isinstance(entry, Call) and entry.out is None and entry.check is None:
-            entry.step = entry.step or _compiled(k, entry)  # paths that begin alike share entries
-            steps.append(entry.step)
+            steps.append(entry.step or _later(steps, k, entry))  # paths that begin alike share entries
         else:
             if isinstance(entry, Backward) and entry.plain:
                 entry.step = entry.step or _first_gradients(entry)
             steps.append(general)
     return steps
+
+
+def _later(steps: list[Step], k: int, entry: Call) -> Step:
+    """A step that is written when an op is first compared with its entry: those in regions hardly ever are."""
+
+    def first(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:
+        entry.step = steps[k] = entry.step or _compiled(k, entry)
+        return entry.step(frame, op, inputs, attrs, out)
+
+    return first
 
 
 def _first_gradients(entry: Backward) -> Step:
