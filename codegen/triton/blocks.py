@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..expr import Expr, walk
-from ..index import Index, Var
+from ..index import Index, Picked, Remainder, Var, depends
 from .contraction import Contraction
 from .tiles import power_above
 
@@ -107,14 +107,26 @@ def scattered(work: Contraction) -> bool:
 
 
 def in_vectors(e: Expr, v: Var) -> bool:
-    """Whether elements stand side by side along a variable, from multiples of a vector's length on, up to one."""
+    """Whether elements stand side by side along a variable, in whole vectors of which all or none are there."""
     _, index, guard = e.data
-    whole = index.factor(v) == 1 and aligned(index.without(v))
-    return whole and all(i.factor(v) == 0 or (i.factor(v) == 1 and n % VECTOR == 0 and aligned(i.without(v))) for i, n in guard)
+    return step(index, v) == 1 and all(step(i, v) == 0 or (step(i, v) == 1 and n % VECTOR == 0) for i, n in guard)
 
 
-def aligned(index: Index) -> bool:
-    return index.const % VECTOR == 0 and all(n % VECTOR == 0 for _, n in index.terms)
+def step(index: Index, v: Var) -> int | None:
+    """What an index grows by from one element of a vector along a variable to the next; None if vectors are cut up."""
+    found, loose = 0, index.const % VECTOR != 0
+    for a, n in index.terms:
+        if a is v:
+            found += n
+        elif not depends(a, v):
+            loose |= n % VECTOR != 0
+        elif isinstance(a, Picked) or a.n % VECTOR or step(a.index, v) != 1:
+            return None
+        elif isinstance(a, Remainder):
+            found += n
+        else:  # vectors are each within one quotient
+            loose |= n % VECTOR != 0
+    return None if found and loose else found
 
 
 def widest(e: Expr) -> int:
