@@ -210,8 +210,9 @@ class Schedule:
         leaves = self.leaves(node)
         first = self.earliest(node, name)
         best, score = None, -1
+        mask = self.gpu and self.is_mask(node)
         for step in self.steps[max(first, 0) :]:
-            shared = self.shared(step, leaves)
+            shared = self.shared(step, leaves) if not mask else self.forms[name].nbytes * self.draws(step, node, name)
             if step.open and (step.number == first or shared) and shared > score and self.joins(step, node, name, which, True):
                 best, score = step, shared
         if best is None or not self.joins(best, node, name, which):
@@ -222,6 +223,14 @@ class Schedule:
         else:
             self.note(name, node, f"step {best.number}: shares {score} bytes")
         self.settle(best, node, name)
+
+    def draws(self, step: Step, node: Node, name: str) -> bool:
+        """Whether a step draws a random mask already, for what it makes."""
+        place = step.domain.place(self.forms[name].shape) if step.open and step.domain is not None else None
+        if place is None:
+            return False
+        expr = Reading(self, step).define(node, 0, place)
+        return any(expr in walk([m.expr]) for m in step.members.values() if m.expr is not None)
 
     def shared(self, step: Step, leaves: frozenset[str]) -> int:
         return sum(self.forms[x].nbytes for x in leaves if x in step.members or x in step.reads)

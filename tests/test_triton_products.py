@@ -179,6 +179,13 @@ def test_a_layer_is_one_kernel_and_so_is_the_product_of_its_gradient() -> None:
     assert "maths.random_mask" in backward and backward.count("tl.store") == 1
 
 
+def test_a_mask_that_is_handed_out_is_written_where_it_is_drawn(seen: Any) -> None:
+    """The tape of what is compiled without its backward pass wants it."""
+    x, w = tensor(40, 24).requires_grad_(), tensor(33, 24)
+    run(lambda: F.dropout(F.linear(x, w), 0.4))
+    assert all([k.kind for k in p.launches] == ["product"] for p in seen.programs)
+
+
 def test_operands_are_computed_while_they_are_read(seen: Any) -> None:
     a, b, mask, scale = tensor(33, 40), tensor(40, 50), tensor(33, 40) > 0, tensor(33, 1)
 
