@@ -24,10 +24,10 @@ from ..eager.autograd.function import Function, FunctionNode
 from ..eager.op import Op, execute
 from ..eager.tape import local
 from .compile import Compiled
+from .computing import Computing
 from .generators import Warming
 from .profile_rows import Averages, Event, by_line, by_name, chrome_trace, rest_in_words
 from .pure import Pure
-from .replay import Replayer
 from .trace import users_line
 
 _running: list[profile] = []
@@ -201,7 +201,7 @@ def around_call(prof: profile, call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def around_program(prof: profile, run: Callable[..., Any]) -> Callable[..., Any]:
-    def run_program(self: Replayer, known: Any) -> None:
+    def run_program(self: Computing, known: Any) -> None:
         if not prof.here():
             return run(self, known)
         with prof.span("", "program") as event:
@@ -239,7 +239,7 @@ HOOKS: list[tuple[Any, str, Callable[[profile, Any], Any]]] = [
     (Function, "_apply", around_function),
     (FunctionNode, "gradients", around_gradients),
     (Compiled, "__call__", around_call),
-    (Replayer, "run_program", around_program),
+    (Computing, "run_program", around_program),
     (Pure, "_run", around_pure),
     (Warming, "generate", around_generate),
 ]

@@ -24,12 +24,13 @@ from ..eager.random import LIMIT, default_generator
 from ..eager.tape import State, _numbers, edge_of
 from ..eager.tensor import CHANGES, Tensor, versions_of, wrap
 from .blueprint import LateNode, build
+from .computing import undisturbed
 from .pure_loans import Captured, Kept
 from .pure_match import like
 from .pure_reach import NotPureError, UndecidedError
 from .pure_recipe import Recipe
 from .pure_watch import Before, Notes
-from .replay import Replayer, undisturbed
+from .replay import Replayer
 
 __all__ = ["MISS", "UNSTEADY", "Before", "NotPureError", "Notes", "Pure", "UndecidedError", "armed", "settle_all"]
 

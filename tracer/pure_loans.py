@@ -14,7 +14,7 @@ import numpy as np
 
 from ..eager.pending import Pending
 from ..eager.tensor import Tensor, versions_of, wrap
-from .replay import has_form
+from .matching import has_form
 from .trace import Value
 
 

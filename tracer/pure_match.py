@@ -15,8 +15,8 @@ import numpy as np
 from ..eager.devices import device_of
 from ..eager.pending import Pending, form_of, resolved
 from ..eager.tensor import Tensor
+from .matching import has_form
 from .pure_reach import PLAIN, NotPureError, Reach, equal
-from .replay import has_form
 from .trace import Value
 
 

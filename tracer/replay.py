@@ -7,72 +7,33 @@ the last segment is run eagerly, from arrays that nobody has written to, and the
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
-import signal
-import threading
 from collections.abc import Callable
-from time import perf_counter
-from types import MethodType
 from typing import Any
 
 import numpy as np
 
-from ..eager.devices import device_of
-from ..eager.exposure import exposed
 from ..eager.nn.module import Module
 from ..eager.op import Op, execute
 from ..eager.optim.optimizer import Optimizer
-from ..eager.pending import Pending, resolved
-from ..eager.tape import FREED, PENDING, State, _numbers, edge_of
-from ..eager.tensor import Tensor, tensor_changed, versions_of, wrap
-from .blueprint import LateNode, Snapshot, build
+from ..eager.pending import Pending
+from ..eager.tape import PENDING
+from ..eager.tensor import Tensor, tensor_changed, versions_of
 from .checks import CHECKS
-from .closing import LONE_TENSOR, Closing, make_closing
-from .explain import logged, shown
-from .fallback import Fallback
+from .computing import Computing
 from .frame import expanded, refuses, run_parts
-from .generators import Warming
-from .joint import joint_of
-from .passes import printed
-from .program import Segment, used_slots
+from .matching import has_form
 from .record import Recorder, backward_pass
-from .references import LONE, LONE_COUNTS, counts, references, referred
+from .references import references
 from .regions import MISSED
 from .source import LONE_HELD
 from .steps import general
-from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, End, First, Number, Trace, Value, alike, users_line
+from .trace import WRITTEN, Backward, Break, Call, Constant, End, First, Trace, alike, users_line
 
-CLOSINGS = 3  # how often the functions for the end of a call may be written anew
 _new = object.__new__
 
 
-class Replayer(Fallback):
+class Replayer(Computing):
     """A handler of `apply` that compares and promises."""
-
-    broken = False  # a program failed in the middle
-
-    def __init__(self, state: State, trace: Trace, function: Any) -> None:
-        self.state = state
-        self.trace = trace
-        self.function = function  # the compiled function: its other paths, and whom to tell about divergences
-        self.entries = trace.entries
-        self.cursor = self.start = 0
-        self.tensors = [None] * len(trace.values)
-        self.held = [None] * len(trace.values)
-        self.arrays = [None] * len(trace.roots)
-        self.scalars = [None] * trace.numbers
-        self.number = {}
-        self.slots = {}
-        self.moved = {}
-        self.earlier = {}
-        self.copies = {}
-        self.used = []
-        self.hidden = []
-        self.outer_nodes = {}
-        self.made = {}
-        self.boxes = {}
-        self.foreign = []
-        self.begin = next(_numbers)
 
     # ---- ops
 
@@ -99,133 +60,6 @@ class Replayer(Fallback):
         if out is not None:
             return out
         return tuple(made) if entry.several else made[0] if made else None
-
-    def promised(self, value: Value) -> Tensor:
-        t = self.tensors[value.index]
-        if t is None:
-            t = self.tensors[value.index] = wrap(value.form(self, value.slot))
-            self.held[value.index] = t._array
-            if value.requires_grad:
-                t._requires_grad = True
-                t._node = PENDING
-            if value.view is not None:
-                self.link(t, value)
-        return t  # type: ignore[no-any-return]
-
-    def link(self, t: Tensor, value: Value) -> None:
-        """Tell a view what it is a view of."""
-        assert value.view is not None
-        n, step, without_grad = value.view
-        while self.tensors[n] is None:
-            n = self.moved[n]
-        x = self.tensors[n]
-        base = x if x._base is None else x._base
-        t._base, t._chain, t._made_without_grad = base, (*x._chain, step), without_grad or x._made_without_grad
-        t._rebased = base._rebased
-        t._versions = versions_of(base)
-
-    def move(self, cursor: int) -> None:
-        """The next op is compared with this entry."""
-        self.cursor = cursor
-        if self.state.autocast is None and self.state.handler is not None:
-            self.state.handler = MethodType(self.trace.steps[cursor], self)
-
-    def matches(self, entry: Call, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> bool:
-        """Whether an op's inputs are what was recorded. Tensors that appear for the first time get their numbers."""
-        if self.state.grad is not entry.grad or (attrs is not entry.attrs and not alike(attrs, entry.attrs)):
-            return False
-        given = inputs if out is None else (*inputs, out)
-        if len(given) != len(entry.wants) or (out is None) is not (entry.out is None):
-            return False
-        for x, want, flag in zip(given, entry.wants, entry.flags, strict=True):
-            if not self.fits(want, x, flag):
-                return False
-        return entry.check is None or entry.check.settled(self, inputs, attrs)
-
-    def fits(self, want: Any, x: Any, flag: Any) -> bool:
-        kind = want.__class__
-        if kind is int:
-            if want in self.copies:
-                return x is self.tensors[want] and x._requires_grad is flag and self.unchanged(want)
-            return x is self.tensors[want] and x._array is self.held[want] and x._requires_grad is flag
-        if kind is Number:
-            if x.__class__ is want.type:
-                self.scalars[want.place] = x
-                return True
-            return False
-        return want.is_(x) if kind is Constant else self.bind(want, x)  # type: ignore[no-any-return]
-
-    def bind(self, want: Any, x: Any) -> bool:
-        """Give a tensor that appears for the first time its number, if it is of the recorded form."""
-        if not isinstance(x, Tensor):
-            return False
-        array = x._array
-        if type(array) is np.ndarray and want.__class__ is First and want.plain is not None:  # the usual case at once
-            n, slot, shape, dtype, strides, flag = want.plain
-            box = x._versions
-            if (
-                array.dtype is dtype
-                and array.shape == shape
-                and array.strides == strides
-                and x._requires_grad is flag
-                and x._node is None
-                and (box is None or len(box) == 1 or not exposed(box))
-                and (i := id(x)) not in self.number
-                and (j := id(array)) not in self.slots
-            ):
-                self.number[i] = n
-                self.slots[j] = slot
-                self.tensors[n] = x
-                self.held[n] = self.arrays[slot] = array
-                return True
-        value = want.value
-        if x._requires_grad is not value.requires_grad:
-            return False
-        if isinstance(array, Pending) and array.frame is not self:
-            array = x._array = resolved(array)
-        known = self.number.get(id(x))
-        if known is not None and known >= value.index:
-            known = None  # from an attempt to compare with another path
-        if known is not None and self.held[known] is array:
-            return False  # it should have been named by its number
-        if want.__class__ is Alias:
-            place = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
-            owner = self.trace.owners.get(value.slot)
-            if place != value.slot or (owner in self.copies and not self.unchanged(owner)):
-                return False
-        else:
-            if isinstance(array, Pending) or self.slots.get(id(array), value.slot) != value.slot:
-                return False
-            if (x._node is not None) is not value.tracked or not has_form(array, value.form):
-                return False
-            self.arrays[value.slot] = array
-            if exposed(x._versions):  # somebody may write it before the program runs
-                if value.slot not in self.trace.shared:
-                    return False
-                self.copies[value.index] = self.arrays[value.slot] = copied(array)
-            self.slots[id(array)] = value.slot
-            if x._node is not None:
-                self.outer_nodes[value.index] = edge_of(x)
-        if known is not None:
-            self.tensors[known] = None  # it shows another array now
-            self.moved[known] = value.index
-        self.number[id(x)] = value.index
-        self.tensors[value.index] = x
-        self.held[value.index] = None if value.index in self.copies else array
-        return True
-
-    def versions(self, slot: int) -> list[int]:
-        root = self.trace.roots[slot]
-        owner = self.trace.owners.get(root)
-        t = None if owner is None else self.tensors[owner]
-        return versions_of(t) if t is not None else super().versions(slot)
-
-    def owner(self, slot: int) -> int | None:
-        return self.trace.owners.get(slot)
-
-    def hidden_views(self, array: Any) -> int:
-        kept = [v for node in self.used for v in node.saved.values() if type(v) is tuple and v]
-        return sum(part[0] is array for v in kept for part in (v if type(v[0]) is tuple else (v,)) if type(part) is tuple)
 
     def write(self, entry: Any) -> None:
         """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
@@ -407,156 +241,6 @@ class Replayer(Fallback):
         if stop + 1 < len(self.entries):
             self.move(stop + 1)
 
-    def compute(self, stop: int, snapshot: Snapshot) -> None:
-        """Run the program of a segment and hand out what it made."""
-        alive = self.alive(stop)
-        nodes = self.wanted_nodes(snapshot, alive)
-        known = self.trace.segments.get((self.start, stop))
-        if known is None or known.alive != alive or known.nodes != nodes or (known.joint is not None and self.made):
-            known = self.segment_for(stop, snapshot, alive, nodes)
-        if type(self.entries[stop]) is End and known.closings < CLOSINGS and not (self.made or self.boxes or self.earlier):
-            known.closings += 1
-            known.closing = make_closing(self, known, self.start, stop)
-        hidden = list(self.hidden)
-        if hidden:
-            self.reveal()
-        self.earlier.clear()
-        self.run_program(known)
-        if known.writes:
-            self.count_writes(known, hidden)
-        self.hand_out(known, snapshot)
-
-    def ended(self, known: Segment, closing: Closing) -> bool:
-        """The usual end of a call, if this is one."""
-        if closing.hidden != self.hidden or self.made or self.boxes or self.earlier or not closing.same(self):
-            return False
-        self.run_program(known)
-        closing.after(self)
-        if known.joint is not None:
-            known.joint.place(self)
-        elif closing.late is not None:
-            self.tensors[known.nodes[0]]._node = LateNode(closing.late, self)
-        return True
-
-    def run_program(self, known: Segment) -> None:
-        run = known.run
-        if not known.writes:
-            run(self.arrays, self.scalars)
-            return
-        self.broken = True  # if it fails in the middle, there is no way back
-        if getattr(run, "whole", False):
-            run(self.arrays, self.scalars)
-        else:
-            undisturbed(run, self.arrays, self.scalars)
-        self.broken = False
-
-    def count_writes(self, known: Segment, hidden: list[int]) -> None:
-        """Version counters go on, also of what an earlier segment has made."""
-        tensors = self.tensors
-        if known.writes_inside:
-            for n in (*known.alive, *hidden):
-                box = versions_of(tensors[n]) if n in hidden else tensors[n]._versions
-                if box is not None:
-                    self.boxes.setdefault(self.trace.roots[self.trace.values[n].slot], box)
-        for root, count, owner in known.writes:
-            t = None if owner is None else tensors[owner]
-            if t is None:
-                self.versions(root)[0] += count
-            elif t._versions is None:
-                t._versions = [count]
-            else:
-                t._versions[0] += count
-
-    def segment_for(self, stop: int, snapshot: Snapshot, alive: list[int], nodes: list[int]) -> Segment:
-        """The program for what outlives a segment."""
-        trace = self.trace
-        key = (self.start, stop, tuple(alive), tuple(nodes), bool(self.made))
-        found = trace.programs.get(key)
-        if found is None:
-            began = perf_counter()
-            tops = [snapshot.nodes[n] for n in nodes]
-            joint = None if self.made else joint_of(self.function, trace, self.start, stop, alive, nodes, snapshot)
-            saved = snapshot.slots(tops) if joint is None else joint.saved
-            keep = frozenset(trace.values[n].slot for n in alive) | saved | used_slots(trace, stop)
-            found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, snapshot)
-            found.joint = joint
-            found.run = Warming(found, self.function, trace, self.start, stop, keep)
-            self.function.compiling(perf_counter() - began, "replay")
-            with self.eagerly():
-                lines = f"from {shown(self.entries[self.start].line)} to {shown(self.entries[stop].line)}"
-                logged("graph", f"{self.function.name} {lines}", lambda: printed(trace, self.start, stop, keep))
-        trace.segments[self.start, stop] = found
-        return found  # type: ignore[no-any-return]
-
-    def alive(self, stop: int) -> list[int]:
-        """Values that are pending and that somebody can still see, and what they are views of."""
-        results, views = self.trace.promises(self.start, stop)
-        return self.alive_with_views(results) if views else referred(results, self.tensors, self.held, *LONE)
-
-    def alive_with_views(self, results: list[int]) -> list[int]:
-        """The same where views refer to their bases, and keep them alive."""
-        tensors, held, values = self.tensors, self.held, self.trace.values
-        found: list[int] = []
-        wanted: set[int] = set()  # bases of views that are wanted
-        views: dict[int, int] = {}  # of each base: how many views refer to it
-        for n in reversed(results):  # views before what they are views of
-            if tensors[n] is None:
-                continue
-            view = values[n].view
-            if view is not None:
-                base = self.base(values[n])
-                views[base] = views.get(base, 0) + 1
-            tensor, array = counts(tensors, held, n)
-            if n in wanted or tensor > LONE_COUNTS[0] + views.get(n, 0) or array > LONE_COUNTS[1]:
-                found.append(n)
-                if view is not None:
-                    wanted.add(base)
-        found.reverse()
-        return found
-
-    def wanted_nodes(self, snapshot: Snapshot, alive: list[int]) -> list[int]:
-        """Values that need a place on the tape: those promised one whose tensor, not only its array, somebody can still see."""
-        tensors, nodes = self.tensors, snapshot.nodes
-        if self.earlier:  # in-place ops have promised a new history to what was there
-            seen = dict.fromkeys((*alive, *self.hidden, *self.earlier))
-            return [n for n in seen if tensors[n] is not None and tensors[n]._node is PENDING and n in nodes]
-        return [n for n in alive if n in nodes and tensors[n]._node is PENDING and references(tensors[n]) > LONE_TENSOR]
-
-    def base(self, value: Value) -> int:
-        """What a value is a view of."""
-        n = self.trace.base(value)
-        return self.moved.get(n, n)
-
-    def hand_out(self, known: Segment, snapshot: Snapshot) -> None:
-        """Tensors that are alive get their arrays and their place on the tape."""
-        tensors, values, arrays, held = self.tensors, self.trace.values, self.arrays, self.held
-        for n in known.alive:
-            slot, t = values[n].slot, tensors[n]
-            array = arrays[slot]
-            t._array.become(array)
-            t._array = held[n] = array
-            self.slots[id(array)] = slot
-            self.number[id(t)] = n
-            if known.tops or self.boxes or t._versions is not None:
-                self.share_versions(t, slot, bool(known.tops))
-        for plan in snapshot.freed & self.made.keys() if self.made else ():
-            self.made[plan].saved = FREED
-        self.used.clear()
-        if known.joint is not None:
-            known.joint.place(self)
-        elif known.tops:
-            build(known.order, snapshot, self)
-            for n in known.nodes:
-                tensors[n]._node = self.made[snapshot.nodes[n]]
-
-    def share_versions(self, t: Tensor, slot: int, saved: bool) -> None:
-        """All that shows a memory has one version counter."""
-        root = self.trace.roots[slot]
-        if t._versions is not None:
-            self.boxes.setdefault(root, t._versions)
-        elif saved or root in self.boxes:
-            t._versions = self.versions(slot)
-
     # ---- divergence
 
     def diverge(self, reason: str) -> None:
@@ -728,38 +412,3 @@ class Replayer(Fallback):
             elif g is not tensors[effect.before] or g._array is not self.held[effect.before]:
                 return False
         return True
-
-
-def has_form(array: Any, form: type[Pending]) -> bool:
-    if array.shape != form.shape or array.dtype is not form.dtype or array.strides != form.strides:
-        return False
-    return type(array) is np.ndarray if form.where.type == "cpu" else device_of(array) == form.where
-
-
-def copied(array: Any) -> Any:
-    """A copy with the same strides."""
-    low, high = np.lib.array_utils.byte_bounds(array)
-    memory = np.empty(high - low, np.uint8)
-    found = np.ndarray(array.shape, array.dtype, memory, array.ctypes.data - low, array.strides)
-    found[...] = array
-    return found
-
-
-def undisturbed(run: Callable[..., None], arrays: list[Any], scalars: list[Any]) -> None:
-    """Run a program to its end, and let Ctrl-C come after it: half of an update is worse than none."""
-    # _signal is what the module signal wraps in enums, which take longer than all the rest of this
-    if _signal.getsignal(_SIGINT) is not _signal.default_int_handler or threading.get_ident() != _MAIN:
-        run(arrays, scalars)
-        return
-    came: list[int] = []
-    _signal.signal(_SIGINT, lambda number, frame: came.append(number))
-    try:
-        run(arrays, scalars)
-    finally:
-        _signal.signal(_SIGINT, _signal.default_int_handler)
-    if came:
-        raise KeyboardInterrupt
-
-
-_SIGINT = int(signal.SIGINT)
-_MAIN = threading.main_thread().ident
