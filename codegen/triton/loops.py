@@ -6,6 +6,7 @@ from ..expr import Expr, walk
 from ..nest import Nest, Stage, Total
 from . import ops
 from .body import Body, Scope, identifier
+from .online import Sum, in_one_pass
 from .ops import TYPES, accumulator
 from .text import (
     HEADER,
@@ -25,6 +26,11 @@ from .tiles import Tile, power_above
 COMBINED = 64  # columns of a program that puts pieces together
 
 
+def power_of(tops: str) -> str:
+    """The name of the sums that go with the largest numbers of lanes."""
+    return f"{tops}_powers"
+
+
 class Printer:
     """Prints the kernels of one nest."""
 
@@ -41,6 +47,7 @@ class Printer:
         self.body = Body(nest, self.tile, names_of([*self.arguments, *self.partials.values()]))
         self.accumulators: dict[str, str] = {}
         self.totals = {e.data: e for e in walk(nest.expressions()) if e.kind == "total"}
+        self.stages, self.powers = in_one_pass(nest.stages) if tile.loops else (nest.stages, {})
 
     @property
     def in_parts(self) -> bool:
@@ -138,7 +145,7 @@ class Printer:
 
     def row(self) -> None:
         """All stages, of one row or of a block of them."""
-        for stage in self.nest.stages:
+        for stage in self.stages:
             for t in stage.downs:
                 self.add_down(t)
             self.store_rows(stage)
@@ -166,6 +173,13 @@ class Printer:
             self.loop(stage, sums, outer)
         for t, name in zip(stage.totals, sums, strict=True):
             self.know(t, name, outer)
+            for power in self.powers.get(t.name, []):
+                self.know_sum(power, name, outer)
+
+    def know_sum(self, power: Sum, tops: str, scope: Scope) -> None:
+        """The sum of exponentials of lanes, each of which took them less its own largest number."""
+        shift = self.body.value(power.shift)
+        self.know(power.total, f"({power_of(tops)} * libdevice.exp({tops} - {shift}))", scope)
 
     def loop(self, stage: Stage, sums: list[str], outer: Scope) -> None:
         """The columns, tile after tile."""
@@ -173,7 +187,11 @@ class Printer:
         scope = body.scopes["columns"] = Scope(outer.depth + 1)
         self.define_columns(scope, "start + ")
         for t, name in zip(stage.totals, sums, strict=True):
-            scope.add(f"{name} = {ops.joined(t.op, accumulator(t.dtype), name, self.added(t, 'rc', 'c'))}")
+            part = self.added(t, "rc", "c")
+            if t.name in self.powers:
+                scope.add(f"{name}, {power_of(name)} = maths.raised({name}, {power_of(name)}, {part})")
+            else:
+                scope.add(f"{name} = {ops.joined(t.op, accumulator(t.dtype), name, part)}")
         self.element(stage, looped=True)
         del body.scopes["columns"]
         body.masks.pop("c", None)
@@ -223,6 +241,8 @@ class Printer:
         blocked = body.blocked("r" in axes, "c" in axes)
         shape = body.shape(blocked) if blocked else "()"
         scope.add(f"{name} = tl.full({shape}, {ops.literal(ops.identity(t.op, wide))}, {ops.type_of(wide)})")
+        if t.name in self.powers:
+            scope.add(f"{power_of(name)} = tl.full({shape}, 0.0, {ops.type_of(wide)})")
         return name
 
     # ---- totals beside the rows

@@ -44,6 +44,15 @@ def product(a, b):
 
 
 @triton.jit
+def raised(top, total, x):
+    """The largest number so far and the sum of the exponentials of all less it, with one number more."""
+    larger = x > top
+    low, high = tl.where(larger, top, x), tl.where(larger, x, top)
+    power = libdevice.exp(low - tl.where(tl.abs(high) == float("inf"), 0.0, high))
+    return maximum(top, x), tl.where(larger, total * power + 1, total + power)
+
+
+@triton.jit
 def added(a, b):
     return a + b
 

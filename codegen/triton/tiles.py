@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..expr import walk
+from ..expr import Expr, walk
 from ..nest import Nest
 
 TILE = 1024  # elements of a tile
 VECTOR = 16  # elements that one access takes at most
-LONGEST = 4096  # columns that a program holds in registers at once
+LONGEST = 4096  # columns that a program holds in registers at once, whatever there is of each
+HELD, LONGEST_HELD = 7 << 15, 1 << 14  # bytes of longer rows that it holds, and columns that these have at most
 MOST_PIECES = 256
 BLOCKS = 4  # blocks that a piece has at least, if there is work enough for a whole device
 
@@ -60,7 +61,8 @@ class Tile:
 
     @property
     def warps(self) -> int:
-        return min(max(self.block_r * self.block_c // 256, 1), 8)
+        elements = self.block_r * self.block_c
+        return 16 if elements > LONGEST else min(max(elements // 256, 1), 8)
 
 
 def only_totals(nest: Nest) -> bool:
@@ -104,12 +106,29 @@ def blocks(nest: Nest, by_row: bool) -> tuple[int, int]:
     if nest.vector == "r":
         block_r = min(rows, 32 if crossed(nest) else 64 if cols > 1 else TILE)
         return block_r, min(cols, max(TILE // block_r, 1))
-    if by_row and cols <= LONGEST:
+    if by_row and (cols <= LONGEST or (cols <= LONGEST_HELD and held(nest) * cols <= HELD)):
         return min(rows, max(TILE // cols, 1)), cols
     if by_row:
         return 1, 2 * TILE
     block_c = min(cols, 32 if crossed(nest) else TILE)
     return min(rows, max(TILE // block_c, 1)), block_c
+
+
+def held(nest: Nest) -> int:
+    """Bytes of registers that each column of a row takes, about: totals of columns, what one stage leaves for those after it,
+    and two more values that are being computed."""
+    c, first, last = nest.domain.c, dict[Expr, int](), dict[Expr, int]()
+    for i, stage in enumerate(nest.stages):
+        roots = [*[s.expr for s in stage.stores], *[t.expr for t in (*stage.totals, *stage.columns)]]
+        fresh = [e for e in walk(roots) if e.depends(c) and first.setdefault(e, i) == i]
+        last.update(dict.fromkeys([*roots, *[x for e in fresh for x in e.inner]], i))
+    left = [sum(width(e.dtype) for e in first if first[e] <= i < last.get(e, i)) for i in range(len(nest.stages))]
+    return max(left) + sum(width(t.dtype) for t in nest.totals() if t.kind == "column") + 2 * width("float32")
+
+
+def width(dtype: str) -> int:
+    """Of a value in registers."""
+    return 8 if dtype in ("float64", "int64", "uint64") else 4
 
 
 def crossed(nest: Nest) -> bool:
