@@ -14,7 +14,7 @@ import pytest
 import tapejit as tj
 from tapejit.tracer import advice, cli, cli_report, cli_run
 from tapejit.tracer.compile import Compiled
-from tapejit.tracer.report import fold
+from tapejit.tracer.report import data, fold
 from tapejit.tracer.report.data import gather
 from tapejit.tracer.report.markup import tag
 from tapejit.tracer.report.memory import eager_memory
@@ -239,6 +239,21 @@ def test_sources_that_are_not_there() -> None:
     assert sources_of(["<stdin>:3", "no_such_file.py:1", ""], None) == []
 
 
+def test_texts_are_left_out_where_they_are_too_much(facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of programs that run least go first."""
+    copy = json.loads(json.dumps(facts))
+    paths = copy["functions"][0]["paths"]
+    each = [p["native"] for path in paths for p in path["programs"] if "native" in p]
+    sizes = [sum(len(k.get("llvm", "")) for k in native["kernels"]) for native in each]
+    assert len(paths) == 2 and paths[0]["replays"] != paths[1]["replays"] and all(sizes)
+    monkeypatch.setattr(data, "MOST_TEXT", max(sizes) + 10)
+    data.shorten(paths)
+    often, seldom = sorted(paths, key=lambda path: -path["replays"])
+    assert any("llvm" in k for k in often["programs"][0]["native"]["kernels"])
+    assert not any("llvm" in k or "triton" in k for p in seldom["programs"] if "native" in p for k in p["native"]["kernels"])
+    assert "Its text is left out" in page(copy)
+
+
 # ---- advice
 
 
@@ -334,6 +349,36 @@ def test_hostile_text_stays_text(facts: dict[str, Any]) -> None:
     plain, text = page(facts), page({**spoiled(facts), "failure": hostile})
     assert text.count("&lt;img src=x") > 100 + plain.count("&lt;img src=x")
     assert "<img" not in text and text.count("</script>") == 1
+
+
+def colours(look: int) -> dict[str, tuple[float, ...]]:
+    """The colours of the page by name, light (0) or dark (1)."""
+    css = (ROOT / "tracer" / "report" / "page.css").read_text()
+    found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", css)
+    return {name: tuple(int(pair[look][i : i + 2], 16) / 255 for i in (1, 3, 5)) for name, *pair in found}
+
+
+def contrast(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    """As the Web Content Accessibility Guidelines define it."""
+
+    def luminance(colour: tuple[float, ...]) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("look", [0, 1], ids=["light", "dark"])
+def test_words_can_be_told_from_what_is_behind_them(look: int) -> None:
+    known = colours(look)
+    for ink in ("ink", "soft", "accent"):
+        for paper in ("back", "paper", "sunken", "lit"):
+            assert contrast(known[ink], known[paper]) >= 4.5, (ink, paper)
+    for chip in ("soft", "fair", "poor", "good"):  # the words in them are of the paper's colour
+        assert contrast(known["paper"], known[chip]) >= 4.5, chip
+    for kind in (*KINDS, "loops", "product", "attention", "opaque"):  # bars
+        assert contrast(known[kind], known["paper"]) >= 2.5, kind
 
 
 # ---- the command

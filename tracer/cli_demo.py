@@ -32,6 +32,7 @@ SAME = 1e-3  # relative: rounding grows from step to step, as each begins where 
 EXTRA = 2  # steps for the measurement of memory
 STEPS, FEWEST, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
 ROWS, COLUMNS = 8, 64  # of the curves
+DOTS = 25  # of one, on the page
 
 
 class Training:
@@ -98,7 +99,9 @@ def demo(wanted: int | None, path: Path) -> int:
     print("\n".join(told))
     differs = len(done) == 2 and not told_curves(done)
     if not stopped:
-        print(f"\nIt goes on by itself:\n{example.make_up(done[-1].run.model, device, 160).strip()}")
+        made_up = ["", "It goes on by itself:", *example.make_up(done[-1].run.model, device, 160).strip().splitlines()]
+        print("\n".join(made_up))
+        told += made_up
     write(path, page_facts(done, timelines, told, "stopped by Ctrl-C" if stopped else None))
     print(f"\n{path} shows what became of the step.")
     return 130 if stopped else int(differs)
@@ -111,7 +114,17 @@ def page_facts(done: list[Training], timelines: Timelines, told: list[str], fail
         for t in done
         if t.compiled is not None
     }
-    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(told).strip("\n"))
+    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(told).strip("\n"), curves(done))
+
+
+def curves(done: list[Training]) -> dict[str, Any]:
+    """The losses: a line for the first training, and dots on it for the second, which would hide it."""
+    rows = []
+    for i, training in enumerate(done):
+        numbers: list[float | None] = list(training.numbers())
+        apart = max(len(numbers) // DOTS, 1)
+        rows.append((training.name, [v if i == 0 or k % apart == 0 else None for k, v in enumerate(numbers)]))
+    return {"title": "Loss", "subtitle": "both begin from the same weights and see the same batches", "rows": rows}
 
 
 def both(example: Any, steps: int, device: str) -> tuple[list[Training], bool]:

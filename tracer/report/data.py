@@ -24,6 +24,7 @@ from .memory import eager_memory
 from .sources import sources_of
 
 Facts = dict[str, Any]
+MOST_TEXT = 6_000_000  # characters of LLVM's text for one function
 
 
 def gather(
@@ -33,9 +34,11 @@ def gather(
     samples: Mapping[Compiled, Any] | None = None,
     failure: str | None = None,
     note: str | None = None,
+    curves: Facts | None = None,
 ) -> Facts:
     """All that is known of some functions. `timelines` are their first calls, if these were noted; `samples` what calls took
-    eagerly and replayed; `failure` is how the script ended, if it failed; `note` is a sentence for the head of the page."""
+    eagerly and replayed; `failure` is how the script ended, if it failed; `note` is text for the head of the page, and `curves`
+    are the numbers of a picture beside it: its title, and rows of one number for each step."""
     from ... import __version__
 
     found = [function_facts(f, timelines or {}, samples or {}) for f in functions]
@@ -44,6 +47,7 @@ def gather(
     return {
         "title": title,
         "note": note,
+        "curves": curves,
         "failure": failure,
         "made": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": {"tapejit": __version__, "python": platform.python_version()},
@@ -63,6 +67,7 @@ def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Co
             program.update(program_facts(trace, segment, start, stop, program))
             path["programs"] += backward_programs(segment)
         lines.update((e.line, None) for e in trace.entries if not isinstance(e, End))
+    shorten(facts["paths"])
     lines.update((line, None) for line, _ in compiled.divergences)
     code = getattr(compiled.function, "__code__", None)
     where = None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
@@ -74,6 +79,19 @@ def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Co
         "findings": findings(facts),
     }
     return facts
+
+
+def shorten(paths: list[Facts]) -> None:
+    """Leave out the texts of kernels of programs that run least, where all of them would be too much for a page."""
+    room = MOST_TEXT
+    every = [(path["replays"], program["native"]) for path in paths for program in path["programs"] if "native" in program]
+    for _, native in sorted(every, key=lambda x: -x[0]):
+        found = [k for k in native["kernels"] if "llvm" in k]
+        room -= sum(len(k["llvm"]) for k in found)
+        native["shortened"] = room < 0
+        for k in found if room < 0 else ():
+            k.pop("llvm")
+            k.pop("triton", None)
 
 
 def each(samples: Any) -> Facts | None:

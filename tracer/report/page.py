@@ -6,6 +6,7 @@ import datetime
 from importlib.resources import files
 from typing import Any
 
+from ...eager.utils.pictures import Curves
 from .draw_graph import tip
 from .function import SECTIONS, available, function
 from .markup import Markup, joined, size, tag
@@ -47,8 +48,18 @@ def banner(facts: dict[str, Any]) -> Markup:
     if facts["failure"]:
         ended = f"{facts['failure'][:1].upper()}{facts['failure'][1:]}. The page shows what was seen up to there."
         failure = tag("p", ended, class_="failure")
-    note = tag("pre", facts["note"], class_="note", tabindex=0) if facts["note"] else None
-    return joined([tag("header", words, switch, class_="banner"), failure, note])
+    return joined([tag("header", words, switch, class_="banner"), failure, remarks(facts)])
+
+
+def remarks(facts: dict[str, Any]) -> Markup | None:
+    """What whoever made the report has to say: text, and curves."""
+    parts = [tag("pre", facts["note"], tabindex=0)] if facts["note"] else []
+    if facts["curves"]:
+        found = facts["curves"]
+        steps = list(range(1, 1 + max(len(row) for _, row in found["rows"])))
+        rows = [(name, [*row, *[None] * (len(steps) - len(row))]) for name, row in found["rows"]]
+        parts.append(tag("div", Markup(Curves(found["title"], found["subtitle"], steps, rows).svg()), class_="curves"))
+    return tag("div", *parts, class_="note") if parts else None
 
 
 def navigation(facts: dict[str, Any]) -> Markup:
