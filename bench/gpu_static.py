@@ -1,0 +1,288 @@
+"""What can be counted of GPU programs without a GPU: launches, bytes and compile time of whole training steps.
+
+    python bench/gpu_static.py                     the GPT (6 layers, 384 wide, AdamW): counts, and compile time
+    python bench/gpu_static.py --compile           all workloads for all targets: does everything compile, without spills?
+
+Against what is counted:
+    eager      one launch for each recorded op, which reads its inputs and writes its outputs; views are free
+    one by one each kernel for itself: what is fused, but not put together into fewer launches
+    least      each fusable group reads its inputs once and writes what others want once. A group is a contraction, attention,
+               or reductions of the same rows, with all element-wise ops and sums of columns that go with it; what follows from
+               one value that is as large is never written
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tapejit as tj
+from tapejit.codegen.kernels import ATTENTION, launches, scheduled
+from tapejit.codegen.prepare import REDUCTIONS, Prepared
+from tapejit.codegen.triton.ahead import moved_by, units_of
+from tapejit.codegen.triton.aot import compiled, resources
+from tapejit.codegen.triton.binaries import Wanted, binaries
+from tapejit.codegen.triton.prints import Prints, prepared_for_gpu
+from tapejit.codegen.triton.units import Unit, Units
+from tapejit.tracer.cli_aot import recording
+from tapejit.tracer.graph import Graph, Node
+from workloads.data import DATA, GPT_MEDIUM, gpt
+from workloads.torchlike import WORKLOADS
+from workloads.torchlike import gpt as gpt_steps
+
+TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
+EXAMPLES = {"MLP": "mnist", "batch-norm MLP": "makemore", "GRU": "gru", "convnet": "convnet", "GPT": "gpt-medium"}
+MOST_PER_LAYER, MOST_FOR_OPTIMIZER, MOST_BYTES, COLD, WARM = 14, 2, 1.3, 60.0, 1.0  # what is aimed at
+
+
+def recorded(make: Callable[[], Any]) -> list[Graph]:
+    """The graphs of a training step, as it is compiled."""
+    training = make()
+    step = tj.compile(training.step)
+    with recording(100) as found:
+        for _ in range(4):
+            step(*training.batches[0])
+    return [graph for _, graph in found.graphs]
+
+
+def workload(name: str) -> Callable[[], Any]:
+    return lambda: WORKLOADS[name](tj, DATA[name]())
+
+
+def gpt_of(layers: int) -> Callable[[], Any]:
+    sizes = replace(GPT_MEDIUM, layers=layers)
+    return lambda: gpt_steps(sizes, tj, gpt(sizes))
+
+
+# ---- counts
+
+
+@dataclass
+class Counts:
+    launches: int
+    bytes: int
+
+
+def of_eager(graph: Graph) -> Counts:
+    """Launches and bytes of ops as they were recorded."""
+    count = size = 0
+    for node in graph.nodes:
+        if node.op.kind != "movement" and node.op.name != "constant":
+            count += 1
+            size += sum(graph.forms[x].nbytes for x in {*node.values(), *node.results})
+    return Counts(count, size)
+
+
+def of_units(units: list[Unit], forms: dict[str, Any]) -> Counts:
+    return Counts(len(units), sum(moved_by(x, forms) for x in units))
+
+
+def one_by_one(graph: Graph, target: str) -> list[Unit]:
+    work = prepared_for_gpu(graph)
+    schedule = scheduled(work, gpu=True)
+    writer = Units(Prints(work.forms, schedule.layout, target))
+    return [x for launch in launches(schedule) for x in writer.of(launch)]
+
+
+def for_optimizer(units: list[Unit], graph: Graph) -> int:
+    """Launches that do nothing but update parameters and what optimizers keep of them. Other updates go along with what makes
+    their gradients."""
+    written = {w.input.name for w in graph.write_backs}
+    return sum(x.kind == "nest" and all(written & y.writes for y in x.launches) for x in units)
+
+
+# ---- the least possible
+
+
+@dataclass
+class Group:
+    rows: bool  # not a contraction, so that reductions of rows can be part of it
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+
+class Groups:
+    """Fusable groups of a graph: see the module's text."""
+
+    def __init__(self, work: Prepared) -> None:
+        self.forms = work.forms
+        self.groups: list[Group] = []
+        self.home: dict[str, int] = {}  # of values: the group that makes them
+        self.sources: dict[str, frozenset[str]] = {x.name: frozenset([x.name]) for x in work.inputs}  # what is read for a value
+        self.readers: dict[str, list[Node]] = {}
+        self.rows: dict[tuple[int, tuple[int, ...]], int] = {}  # of contractions' results and shapes: who adds up their rows
+        kept = {v for _, v in work.outputs} | {v for _, v in work.write_backs}
+        for node in work.nodes:
+            for x in node.values():
+                self.readers.setdefault(x, []).append(node)
+        for node in work.nodes:
+            if not set(node.results) & work.again:
+                self.place(node, bool(kept & set(node.results)))
+        for name in kept:
+            self.written(name)
+
+    def of(self, name: str) -> frozenset[str]:
+        """What has to be read for a value. What is computed again counts as if it had been kept."""
+        return self.sources[name.removesuffix("_again")]
+
+    def place(self, node: Node, kept: bool) -> None:
+        sources = frozenset[str]().union(*[self.of(x) for x in node.values()])
+        latest = max((self.home.get(x, -1) for x in sources), default=-1)
+        if not kept and (latest < 0 or self.follows(node, sources)) and not self.anchor(node):
+            self.sources.update(dict.fromkeys(node.results, sources))  # whoever reads it computes it
+            return
+        if latest < 0 or self.begins(node, latest):
+            key = (latest, self.forms[node.results[0]].shape) if node.op.name in REDUCTIONS else (len(self.groups), ())
+            if key not in self.rows:
+                self.groups.append(Group(rows=not self.anchor(node) or node.op.name in REDUCTIONS))
+                self.rows[key] = len(self.groups) - 1
+            latest = self.rows[key]
+        for x in sources:
+            if self.home.get(x) != latest:
+                self.groups[latest].reads.add(x)
+                self.written(x)
+        self.home.update(dict.fromkeys(node.results, latest))
+        self.sources.update({x: frozenset([x]) for x in node.results})
+
+    def anchor(self, node: Node) -> bool:
+        return node.op.kind == "contraction" or node.op.name in (*ATTENTION, *REDUCTIONS)
+
+    def follows(self, node: Node, sources: frozenset[str]) -> bool:
+        """Whether a value follows from one that is as large, or is only added up: whoever reads it reads that instead."""
+        size = max(self.forms[x].size for x in node.results)
+        readers = [r for x in node.results for r in self.readers.get(x, [])]
+        if len(readers) == 1 and readers[0].op.name in REDUCTIONS:
+            return True
+        return node.op.kind == "movement" or sum(2 * self.forms[x].size > size for x in sources) <= 1
+
+    def begins(self, node: Node, latest: int) -> bool:
+        if self.anchor(node) and node.op.name not in REDUCTIONS:
+            return True
+        of_rows = node.op.name in REDUCTIONS and len(self.forms[node.operands[0]].shape) - 1 in node.attrs["dims"]
+        return of_rows and not self.groups[latest].rows
+
+    def written(self, name: str) -> None:
+        if name in self.home:
+            self.groups[self.home[name]].writes.add(name)
+
+    def counts(self) -> Counts:
+        size = sum(self.forms[x].nbytes for g in self.groups for x in (*g.reads, *g.writes))
+        return Counts(len(self.groups), size)
+
+
+# ---- compiling
+
+
+def compile_times(units: list[Unit], target: str) -> dict[str, float]:
+    """Seconds of all kernels with nothing in the caches, and with everything in them."""
+    wanted = [Wanted(x.printed, x.kernel) for x in units if x.printed is not None and x.kernel is not None]
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"TAPEJIT_CACHE_DIR": f"{folder}/tapejit", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        for name in ("cold", "warm"):
+            began, cpu = time.perf_counter(), cpu_seconds()
+            binaries(wanted, target)
+            found |= {name: time.perf_counter() - began, f"{name} cpu": cpu_seconds() - cpu}
+    return found
+
+
+def cpu_seconds() -> float:
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def compile_everything(names: list[str], targets: list[str]) -> list[dict[str, Any]]:
+    """Of each workload and target: how many different kernels there are, what fails, what spills."""
+    found = []
+    for name in names:
+        graphs = recorded(workload(EXAMPLES[name]))
+        for target in targets:
+            units = [x for graph in graphs for x in units_of(graph, target)[0]]
+            kernels = {(x.printed.source, x.kernel.name): x for x in units if x.printed is not None and x.kernel is not None}
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                rows = list(pool.map(partial(outcome, target=target), kernels.values()))
+            row = {"workload": name, "target": target, "launches": len(units), "kernels": len(kernels)}
+            row |= {"failed": [r for r in rows if isinstance(r, str)]}
+            row |= {"spills": {n: spills for n, spills in (r for r in rows if not isinstance(r, str)) if spills}}
+            found.append(row)
+            print(told(row), flush=True)
+    return found
+
+
+def outcome(x: Unit, target: str) -> tuple[str, int] | str:
+    assert x.printed is not None and x.kernel is not None
+    try:
+        return x.kernel.name, resources(compiled(x.printed, x.kernel, target), target).spills
+    except Exception as reason:
+        return f"{x.kernel.name}: {(str(reason).strip() or type(reason).__name__).splitlines()[-1]}"
+
+
+def told(row: dict[str, Any]) -> str:
+    spills = ", ".join(f"{name} {size} bytes" for name, size in row["spills"].items()) or "none"
+    failed = "; ".join(row["failed"]) or "none"
+    counts = f"{row['launches']:4} launches {row['kernels']:4} kernels"
+    return f"{row['workload']:15} {row['target']:7} {counts}  spills: {spills}  failed: {failed}"
+
+
+# ---- the table
+
+
+def verdict(name: str, value: float, most: float, unit: str = "") -> str:
+    return f"{name:44} {value:10.2f}{unit:3} at most {most:g}{unit}: {'yes' if value <= most else 'NO'}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="sm_90", choices=TARGETS)
+    parser.add_argument("--compile", action="store_true", help="compile all kernels of all workloads: it takes long")
+    parser.add_argument("--no-times", action="store_true", help="do not measure how long compiling takes")
+    parser.add_argument("--only", nargs="*", default=list(EXAMPLES), help="workloads to compile")
+    parser.add_argument("--targets", nargs="*", default=list(TARGETS), help="targets to compile for")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found = compile_everything(options.only, options.targets) if options.compile else counted(options)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+def counted(options: argparse.Namespace) -> dict[str, Any]:
+    (graph,), (fewer,) = recorded(gpt_of(GPT_MEDIUM.layers)), recorded(gpt_of(GPT_MEDIUM.layers - 1))
+    units, forms = units_of(graph, options.target)
+    rows = {
+        "eager": of_eager(graph),
+        "one by one": of_units(one_by_one(graph, options.target), forms),
+        "compiled": of_units(units, forms),
+        "least": Groups(prepared_for_gpu(graph)).counts(),
+    }
+    print(f"{'GPT, 6 layers, 384 wide, AdamW':32} {'launches':>9} {'MB':>9}")
+    for name, counts in rows.items():
+        print(f"{name:32} {counts.launches:9} {counts.bytes / 1e6:9.1f}")
+    layer = len(units) - len(units_of(fewer, options.target)[0])
+    ratio = rows["compiled"].bytes / rows["least"].bytes
+    print()
+    print(verdict("launches of each layer, forward and backward", layer, MOST_PER_LAYER))
+    print(verdict("launches of the optimizer alone", for_optimizer(units, graph), MOST_FOR_OPTIMIZER))
+    print(verdict("bytes against the least", ratio, MOST_BYTES))
+    found = {name: vars(counts) for name, counts in rows.items()} | {"layer": layer, "ratio": ratio}
+    if not options.no_times:
+        times = compile_times(units, options.target)
+        print(verdict("compiling, cold: CPU time of each of 2 cores", times["cold cpu"] / 2, COLD, " s"))
+        print(verdict("compiling, warm: CPU time", times["warm cpu"], WARM, " s"))
+        print(f"as the machine is busy now, these took {times['cold']:.1f} s and {times['warm']:.2f} s")
+        found |= {"times": times}
+    return found
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main()
