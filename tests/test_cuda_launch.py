@@ -6,18 +6,25 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import fake_cupy
+import harness
 import numpy as np
 import pretended
 import pytest
+import random_programs
+import shadow
 import tapejit as tj
 from fake_cupy import driver, streams
 from fake_cupy.errors import CUDADriverError
+from tapejit.tracer import program
+from test_native import one_of_each, run
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform", exc_type=ImportError)
 
+import launched
 from tapejit.codegen import cache
 from tapejit.codegen.triton import aot, binaries, capture, tune
 from tapejit.codegen.triton.binaries import Binary, Compiling, Wanted
@@ -496,3 +503,30 @@ def test_an_old_device_is_a_plain_program(gpu: Any, monkeypatch: pytest.MonkeyPa
     for _ in range(3):
         f(x)
     assert "compute capability 61, and there are kernels from 80 on" in str(f.explain())
+
+
+# ---- whatever is recorded
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[shadow.Seen]:
+    """Everything that is replayed on the CPU is launched on the stand-in too."""
+    found = shadow.Seen()
+    monkeypatch.setenv("TAPEJIT_BACKEND", "plain")
+    monkeypatch.setattr(program, "make_program", launched.shadowed(found, shadow.both, program.make_program))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, about infinities
+        yield found
+    assert found.runs and not any(p.gpu.stopped for p in found.programs)
+
+
+def test_random_programs(seen: shadow.Seen) -> None:
+    seen.tolerance, seen.zero = 20, 0.3  # they normalise what is all the same, and the like
+    for seed in range(4000, 4006):
+        random_programs.compare(random_programs.write(Random(seed)))
+
+
+def test_every_twentieth_op(seen: shadow.Seen) -> None:
+    cases = one_of_each(harness.ALL)[::20]
+    inputs = [harness.tensors(case, case.arrays(), tj.float32) for case in cases]
+    run(lambda: [case.call(x) for case, x in zip(cases, inputs, strict=True)])

@@ -43,9 +43,12 @@ class Check:
 
 
 def surely_below(index: Any, n: int) -> bool:
-    """A quick look that is enough in most cases: as numbers without a sign, negative ones are the largest."""
-    if type(index) is not np.ndarray or index.dtype is not INT64 or not index.size:
+    """A quick look that is enough in most cases: as numbers without a sign, negative ones are the largest. On a GPU it is
+    waited for once."""
+    if index.dtype is not INT64 or not index.size:
         return False
+    if type(index) is not np.ndarray:
+        return int(index.view(np.uint64).max()) < n
     return bool(np.maximum.reduce(index.view(np.uint64), None) < n)
 
 
