@@ -9,18 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shadow
+import tapejit as tj
+import tapejit.nn.functional as F
 from tapejit.codegen.kernels import Launch
 from tapejit.codegen.steps import Step
 from tapejit.codegen.triton.text import Printed
 from tapejit.eager import dtypes
 from tapejit.eager.ops.attention import ATTENTION, ATTENTION_BACKWARD
+from tapejit.tracer import program
 from tapejit.tracer.functional import contiguous
 from tapejit.tracer.graph import Form, Node
 from tapejit.tracer.trace import Constant
 from test_attention_native import CASES, EDGE, Case, Guarded, arrays_of, expected
+from test_native import run
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
+import interpreted
 from tapejit.codegen.expand import CPU
 from tapejit.codegen.triton import aot
 from tapejit.codegen.triton.attention import printed_attention
@@ -174,3 +180,34 @@ def test_halves_are_multiplied_by_matrix_units(target: str) -> None:
 def test_single_precision_compiles() -> None:
     for _, used in compiled(32, "float32", "sm_90", causal=False):
         assert used.spills == 0 and 128 in used.loads and 128 in used.stores, used
+
+
+# ---- in programs
+
+
+@pytest.fixture
+def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
+    """Everything that is replayed is also run by kernels; none of attention is called as it is."""
+    found = shadow.Seen()
+    make = interpreted.shadowed(found, shadow.both, program.make_program)
+    monkeypatch.setattr(program, "make_program", make)
+    yield found
+    assert found.runs
+    launches = [(x, k) for p in found.programs for x, k in zip(p.launches, p.kernels, strict=True)]
+    kernels = [k for x, k in launches if x.kind == "attention"]
+    assert kernels and all(k is not None and len(k.kernels) == 1 for k in kernels)
+
+
+@pytest.mark.parametrize("dtype", [tj.float32, tj.bfloat16])
+def test_heads_of_one_product(seen: Any, dtype: Any) -> None:
+    """Queries, keys and values are views of one buffer; the gradient of a sum is one number for all."""
+    x = tj.from_numpy(np.random.default_rng(0).standard_normal((2, 20, 8 * 16)).astype(np.float32)).to(dtype).requires_grad_()
+
+    def function() -> Any:
+        q, k, v = x[..., :64].reshape(2, 20, 4, 16), x[..., 64:96].reshape(2, 20, 2, 16), x[..., 96:].reshape(2, 20, 2, 16)
+        heads = [t.transpose(1, 2) for t in (q, k, v)]
+        found = F.scaled_dot_product_attention(*heads, is_causal=True, enable_gqa=True)
+        return [found, tj.autograd.grad(found.sum(), [x])]
+
+    seen.tolerance = 5
+    run(function)
