@@ -21,6 +21,7 @@ from .remember import Again
 
 REDUCTIONS = {"sum", "prod", "amax", "amin", "all", "any"}
 LONG, PARTS = 1 << 15, 64  # rows from which a reduction of a few is done in parts, and how many parts
+ROW = 256  # elements of a row that are worth a total of their own
 
 
 @dataclass
@@ -132,6 +133,11 @@ def halves(node: Node, forms: dict[str, Form]) -> list[Node]:
         return [first, *in_view(node, first.results[0], rest, forms)]
     rows = form.size // math.prod(form.shape[d] for d in dims)
     length = form.size // max(rows, 1)
+    along = rows_of(form.shape)
+    if len(dims) == form.ndim and length >= LONG and along:
+        first = reduction(node, node.operands[0], along, True, forms)
+        last = in_view(node, first.results[0], tuple(d for d in dims if d not in along), forms)
+        return [first, *[part for n in last for part in halves(n, forms)]]
     if len(dims) == form.ndim and length >= LONG and length % PARTS == 0:
         parts = contiguous((PARTS, length // PARTS), form.dtype, CPU)
         flat = added(forms, node.results[0] + "_flat", parts)
@@ -139,6 +145,16 @@ def halves(node: Node, forms: dict[str, Form]) -> list[Node]:
         first = reduction(node, flat, (1,), False, forms)
         return [view, first, *in_view(node, first.results[0], (0,), forms)]
     return [node]
+
+
+def rows_of(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The last dims, such that they are long rows of which there are many: what else is done with a tensor is done by rows."""
+    length = 1
+    for d in reversed(range(1, len(shape))):
+        length *= shape[d]
+        if length >= ROW:
+            return tuple(range(d, len(shape))) if math.prod(shape[:d]) >= PARTS else ()
+    return ()
 
 
 def trailing_of(dims: tuple[int, ...], ndim: int) -> tuple[int, ...]:

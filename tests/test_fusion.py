@@ -98,6 +98,20 @@ def test_layer_norm_and_its_gradients_are_two_kernels_at_most(x: Any) -> None:
     assert len(columns) == 2, "gradients of weight and bias are added up beside the rows"
 
 
+def test_a_norm_with_the_loss_over_all_rows_and_all_gradients_is_one_kernel() -> None:
+    """A sum over everything is one of rows first, so it stands beside the rest of what is done with a row."""
+    x, weight = tj.randn(128, 300).requires_grad_(), tj.randn(300).requires_grad_()
+
+    def step(x: Any, weight: Any) -> Any:
+        loss = (x + F.gelu(F.layer_norm(x, (300,), weight))).mean()
+        x.grad = weight.grad = None
+        loss.backward()
+        return loss
+
+    large = [launch for launch in steps(step, x, weight) if launch.nest is not None and launch.nest.domain.rows > 1]
+    assert len(large) == 1
+
+
 def test_batch_norm_is_one_kernel(x: Any) -> None:
     assert text(steps(lambda x: F.batch_norm(x, None, None, training=True), x)) == (
         """\
