@@ -90,16 +90,17 @@ def picked(index: Index) -> list[Expr]:
 def walk(roots: Iterable[Expr]) -> list[Expr]:
     """Everything that some expressions are made of, parts before wholes, each once."""
     found: dict[Expr, None] = {}
-    stack: list[tuple[Expr, bool]] = [(e, False) for e in reversed(list(roots))]
+    stack = list(roots)
+    stack.reverse()
     while stack:
-        e, ready = stack.pop()
-        if e in found:
-            continue
-        if ready:
+        e = stack[-1]
+        if e not in found:
+            parts = [x for x in e.inner if x not in found]
+            if parts:
+                stack += parts
+                continue
             found[e] = None
-            continue
-        stack.append((e, True))
-        stack += [(x, False) for x in e.inner if x not in found]
+        stack.pop()
     return list(found)
 
 

@@ -53,6 +53,7 @@ class Schedule:
         self.readers: dict[str, int] = {}  # of inputs: the last step that reads them
         self.strides: dict[str, tuple[int, ...]] = {}
         self.decisions: list[str] = []
+        self.fused: dict[Node, bool] = {}  # which nodes loops can compute
         self.backs = {value: w.input.name for w, value in graph.write_backs}  # of values: the input whose memory they become
         for x in graph.inputs:
             self.strides[x.name] = in_elements(self.forms[x.name])
@@ -86,6 +87,11 @@ class Schedule:
         return {x for x, readers in found.items() if x not in computed or readers > 1}
 
     def fusable(self, node: Node) -> bool:
+        if node not in self.fused:
+            self.fused[node] = self.is_fusable(node)
+        return self.fused[node]
+
+    def is_fusable(self, node: Node) -> bool:
         if written_out(node, self.forms) or drawable(node, self.forms):
             return True
         if node.op.name in REDUCTIONS:

@@ -104,7 +104,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
     if node is None:
         assert nest is not None
         found = Launch(step, "nest", None, nest, nest.buffers(), numbers_of(nest))
-        found.reads = {e.data[0] for e in nest.loads()}
+        found.reads = nest.reads()
         found.check = step.check
     else:
         kind = "product" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
@@ -117,7 +117,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         if nest is not None:
             found.buffers = list(dict.fromkeys([*buffers, *nest.buffers()]))
             found.numbers = sorted({*numbers_of(nest), *[e.data for e in walk(computed) if e.kind == "number"]})
-            found.reads |= {e.data[0] for e in nest.loads()}
+            found.reads |= nest.reads()
         else:
             found.buffers += [x for x in node.results if x not in buffers]
             found.writes = set(node.results)
@@ -140,23 +140,23 @@ def heirs(launch: Launch) -> list[tuple[str, str]]:
     if nest is None or nest.scatters:
         return []
     operands = {view[0] for view in launch.operands.values()}.union(*[e.reads for e in launch.computed.values()])
-    found = []
-    for i, stage in enumerate(nest.stages):
-        for s in stage.stores:
-            for old in {e.data[0] for e in nest.loads()} - operands - {s.buffer}:
-                if not launch.writes & {old} and read_before(nest, old, s.index, i):
-                    found.append((old, s.buffer))
-    return found
-
-
-def read_before(nest: Nest, buffer: str, index: Index, stage: int) -> bool:
-    """Whether a buffer is read at an index alone, and not after a stage."""
+    loads: dict[str, list[tuple[int, Expr]]] = {}  # of each buffer, with the stage it is read in
     for i, part in enumerate(nest.stages):
         roots = [x.expr for x in (*part.before, *part.stores)] + [t.expr for t in (*part.totals, *part.columns, *part.downs)]
         for e in walk(roots):
-            if e.kind == "load" and e.data[0] == buffer and (i > stage or e.data[1] != index or e.data[2]):
-                return False
-    return True
+            if e.kind == "load":
+                loads.setdefault(e.data[0], []).append((i, e))
+    old = nest.reads() - operands - launch.writes
+    found = []
+    for i, stage in enumerate(nest.stages):
+        for s in stage.stores:
+            found += [(b, s.buffer) for b in sorted(old) if b != s.buffer and read_before(loads.get(b, []), s.index, i)]
+    return found
+
+
+def read_before(loads: list[tuple[int, Expr]], index: Index, stage: int) -> bool:
+    """Whether all loads of a buffer are at an index, and none after a stage."""
+    return all(i <= stage and e.data[1] == index and not e.data[2] for i, e in loads)
 
 
 # ---- which kernels are the same

@@ -552,9 +552,10 @@ def scattered(reader: Reader, node: Node, place: Place) -> tuple[Expr, Place]:
 def lowerable(node: Node, forms: dict[str, Form]) -> bool:
     """Whether the elements of a node's results are expressions."""
     name = node.op.name
-    values = [*node.values(), *node.results]
-    if any(forms[x].dtype.kind not in "fiub" and forms[x].dtype.itemsize != 2 for x in values):
-        return False
+    for x in (*node.values(), *node.results):
+        dtype = forms[x].dtype
+        if dtype.kind not in "fiub" and dtype.itemsize != 2:
+            return False
     if node.op.kind == "pointwise":
         return pointwise_lowerable(node, forms)
     if name == "view_scatter":

@@ -96,6 +96,10 @@ class Nest:
     def loads(self) -> list[Expr]:
         return [e for e in walk(self.expressions()) if e.kind == "load"]
 
+    def reads(self) -> set[str]:
+        """The buffers that it loads from."""
+        return frozenset().union(*[e.reads for e in self.expressions()])
+
     def buffers(self) -> list[str]:
         """All buffers, in the order in which they appear."""
         names = [e.data[0] for e in self.loads()] + [s.buffer for s in self.stores()] + [s.buffer for s in self.scatters]
@@ -181,7 +185,7 @@ class Depths:
         self.known: dict[Expr, int] = {}
 
     def of(self, expr: Expr) -> int:
-        for e in walk([expr]):
+        for e in walk([expr]) if expr not in self.known else ():
             if e in self.known:
                 continue
             if e.kind == "total":

@@ -39,6 +39,13 @@ class Arena:
             return False
         return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
 
+    def sharing(self, a: str) -> list[str]:
+        """The others that share memory with a buffer."""
+        if a not in self.offsets:
+            return []
+        start, stop, sizes = self.offsets[a], self.offsets[a] + self.sizes[a], self.sizes
+        return [b for b, at in self.offsets.items() if at < stop and start < at + sizes[b] and b != a]
+
     def __str__(self) -> str:
         rows = [f"{self.offsets[n]:>10} {self.sizes[n]:>10}  {n}" for n in sorted(self.offsets, key=self.offsets.__getitem__)]
         return "\n".join([f"{self.size} bytes", *rows])

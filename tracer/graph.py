@@ -53,9 +53,12 @@ class Node:
     several: bool  # it makes a tuple, if only of one
     line: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_values", [x for x in self.operands if isinstance(x, str)])  # asked for many times
+
     def values(self) -> list[str]:
         """The names of the values that it reads."""
-        return [x for x in self.operands if isinstance(x, str)]
+        return self._values[:]  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass(frozen=True)

@@ -176,8 +176,7 @@ class Rounds:
     def latest(self, buffer: str, known: dict[str, int]) -> int:
         """The round before which nothing may happen to a buffer, or to one that shares memory with it."""
         if buffer not in self.sharing:
-            others = [b for b in self.arena.offsets if b != buffer and self.arena.overlap(buffer, b)]
-            self.sharing[buffer] = [buffer, *others]
+            self.sharing[buffer] = [buffer, *self.arena.sharing(buffer)]
         return max(known.get(b, 0) for b in self.sharing[buffer])
 
 
