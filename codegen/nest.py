@@ -98,7 +98,7 @@ class Nest:
 
     def reads(self) -> set[str]:
         """The buffers that it loads from."""
-        return frozenset().union(*[e.reads for e in self.expressions()])
+        return set[str]().union(*[e.reads for e in self.expressions()])
 
     def buffers(self) -> list[str]:
         """All buffers, in the order in which they appear."""
