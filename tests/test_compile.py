@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
@@ -382,6 +383,27 @@ def test_a_hook_on_what_is_differentiated_by() -> None:
             w.register_hook(lambda g: seen.append(g.tolist()))
         assert f(tj.full((3,), float(i))).tolist() == [float(i)] * 3
     assert seen == [[float(i)] * 3 for i in (5, 6, 7)]
+
+
+@pytest.mark.parametrize("flags", [[True, True, True, False, True, False], [False, False, False, True, False, True]], ids=str)
+def test_whether_a_leaf_wants_a_gradient_by_then(flags) -> None:
+    def trained(compile):
+        w, b, found = tj.ones(3, requires_grad=True), tj.ones(3, requires_grad=True), []
+
+        def step(x, flag):
+            loss = (w * x + b).square().sum()
+            w.requires_grad_(flag)
+            w.grad = b.grad = None
+            loss.backward()
+
+        f = compile(step)
+        for i, flag in enumerate(flags):
+            f(tj.full((3,), float(i)), flag)
+            found.append([None if t.grad is None else t.grad.tolist() for t in (w, b)])
+            w.requires_grad_(True)
+        return found
+
+    assert trained(tj.compile) == trained(lambda f: f)
 
 
 def test_version_of_what_an_earlier_segment_has_made() -> None:

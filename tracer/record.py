@@ -408,6 +408,7 @@ class Recorder(Frame):
         region = Backward(starts, tuple(want for want, _ in looked), retain_graph, targets, accumulate, users_line())
         region.given = tuple(n for _, n in looked)
         region.implicit = seeds is None
+        region.flags = tuple((self.number[id(leaf)], leaf._requires_grad) for leaf in leaves)
         before = {id(leaf): leaf._grad for leaf in leaves}
         self.unseen = {id(g): self.number[i] for i, g in before.items() if g is not None and id(g) not in self.number}
         snapshot = self.snapshot()

@@ -390,6 +390,8 @@ class Replayer(Computing):
                 return False
         if self.copies and not all(self.unchanged(n) for n in self.copies):
             return False
+        if any(tensors[n]._requires_grad is not flag for n, flag in entry.flags):
+            return False
         return self.same_gradients(entry)
 
     def same_gradients(self, entry: Backward) -> bool:

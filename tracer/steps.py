@@ -50,7 +50,8 @@ def _first_gradients(entry: Backward) -> Step:
     for i, (leaf, _) in enumerate(entry.plain):
         x = f"x{i}"
         source.add(f"{x} = T[{leaf}]")
-        source.add(f"if {x}._grad is not None or {x}._node is not None or {x}._hooks or {x}._after_accumulate: return False")
+        source.add(f"if {x}._grad is not None or {x}._node is not None or {x}._requires_grad is not True: return False")
+        source.add(f"if {x}._hooks or {x}._after_accumulate: return False")
     for i, (_, value) in enumerate(entry.plain):
         source.promise(value)
         source.add(f"x{i}._grad = t")

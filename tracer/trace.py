@@ -195,8 +195,8 @@ class Backward:
     """A whole backward pass: what it does follows from what was checked before it."""
 
     __slots__ = (
-        "accumulate", "calls", "effects", "end", "firsts", "found", "freed", "given", "implicit", "line", "mutated", "plain",
-        "retain", "roots", "seeds", "step", "wanted",
+        "accumulate", "calls", "effects", "end", "firsts", "flags", "found", "freed", "given", "implicit", "line", "mutated",
+        "plain", "retain", "roots", "seeds", "step", "wanted",
     )  # fmt: skip
 
     op = None
@@ -212,6 +212,7 @@ class Backward:
         self.line = line
         self.calls: list[Call] = []  # the ops inside
         self.effects: list[Effect] = []  # what became of the leaves' gradients
+        self.flags: tuple[tuple[int, bool], ...] = ()  # of the leaves: whether they want a gradient, which may change unseen
         self.firsts: list[tuple[int, Value]] = []  # gradients from before: (leaf, value)
         self.found: tuple[int | None, ...] = ()  # for autograd.grad: what it returned
         self.mutated: tuple[int, ...] = ()
@@ -227,7 +228,7 @@ class Backward:
         made = [(e.leaf, values[e.after]) for e in self.effects]
         alone = self.implicit and len(self.roots) == 1 and self.accumulate and not (self.firsts or self.found or self.mutated)
         first = all(e.before is None for e in self.effects) and len({v.index for _, v in made}) == len(made)
-        if alone and first and all(v.view is None and not v.requires_grad for _, v in made):
+        if alone and first and all(v.view is None and not v.requires_grad for _, v in made) and len(self.flags) == len(made):
             self.plain = tuple(made)
 
     def key(self) -> Any:
@@ -235,7 +236,8 @@ class Backward:
         firsts = tuple((leaf, v.form) for leaf, v in self.firsts)
         inner = tuple(c.key() for c in self.calls)
         seeds = tuple(w if isinstance(w, int) else w.key() for w in self.seeds)
-        return ("backward", self.roots, self.implicit, seeds, self.retain, self.wanted, self.accumulate, effects, firsts, inner)
+        how = (self.roots, self.implicit, seeds, self.retain, self.wanted, self.accumulate, self.flags)
+        return ("backward", how, effects, firsts, inner)
 
     def __repr__(self) -> str:
         return f"backward({', '.join(f'v{r}' for r in self.roots)}): {len(self.calls)} ops"
