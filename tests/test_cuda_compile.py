@@ -22,6 +22,7 @@ BACKENDS = ["stand-in", "cupy"] if devices._driver_device_count() else ["stand-i
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("TAPEJIT_BACKEND", "auto")
     monkeypatch.setenv("TAPEJIT_STRICT_BACKEND", "1")
+    monkeypatch.setenv("TAPEJIT_TUNE", "0")
     with pretended.gpu(request.param == "stand-in") as xp:
         yield xp
 
@@ -215,7 +216,7 @@ def test_modules_and_optimizers_are_regions() -> None:
         return [*[step(numbers(2, 4, seed=i)) for i in range(8)], *model.parameters()]
 
     told = str(same(script).explain())
-    assert "regions taken as a whole" in told and "SGD.step" in told and "Triton kernels for sm_90" in told
+    assert "regions taken as a whole" in told and "SGD.step" in told and "Triton kernels for" in told
 
 
 def test_without_python() -> None:

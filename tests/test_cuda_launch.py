@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -425,6 +427,13 @@ def test_a_kernel_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None
     refused(numbers(4, 4), "Triton cannot compile .* for sm_90 .PassManager::run failed.; compile with backend")
 
 
+def test_triton_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    monkeypatch.setattr(Compiling, "compiler", staticmethod(binaries.compiled))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    refused(numbers(4, 4), "Triton is not installed.*pip install 'tapejit.gpu.'")
+
+
 @pytest.mark.parametrize("launches", [0, 1])
 def test_a_launch_that_fails_the_first_time(launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever was written before is put back."""
@@ -530,3 +539,10 @@ def test_every_twentieth_op(seen: shadow.Seen) -> None:
     cases = one_of_each(harness.ALL)[::20]
     inputs = [harness.tensors(case, case.arrays(), tj.float32) for case in cases]
     run(lambda: [case.call(x) for case, x in zip(cases, inputs, strict=True)])
+
+
+def test_everything_can_be_imported_without_triton_and_cupy() -> None:
+    text = (
+        "import sys; sys.modules['triton'] = sys.modules['cupy'] = None; import tapejit.codegen.triton.program as p; print(p)"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True, capture_output=True)

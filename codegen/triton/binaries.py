@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import warnings
@@ -65,6 +66,8 @@ def compiled(wanted: Wanted, target: str) -> Binary:
     """A kernel by Triton's compiler."""
     from .aot import compiled, target_of
 
+    if importlib.util.find_spec("triton") is None:
+        raise CompileError("Triton is not installed, which compiles kernels for GPUs; pip install 'tapejit[gpu]'")
     made = compiled(wanted.printed, wanted.kernel, target, wanted.unaligned)
     told = made.metadata
     return Binary(
@@ -115,12 +118,12 @@ def effort(wanted: Wanted) -> int:
 def one(wanted: Wanted, target: str) -> Binary:
     try:
         return Compiling.compiler(wanted, target)
+    except CompileError:
+        raise
     except Exception as reason:
         told = (str(reason).strip().splitlines() or [type(reason).__name__])[-1]
-        raise CompileError(
-            f"Triton cannot compile {wanted.kernel.name} for {target} ({told}); "
-            'compile with backend="plain" there, and please report it with the text that str(explain(kernels=True)) shows'
-        ) from reason
+        what = f"Triton cannot compile {wanted.kernel.name} for {target} ({told})"
+        raise CompileError(f'{what}; compile with backend="plain" there, and please report the kernel') from reason
 
 
 def kept(key: str) -> Binary | None:
