@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..tracer.cli_files import CHECKS
 from ..tracer.functional import graph_of
 from ..tracer.generators import AHEAD_OF_TIME, GENERATORS
 from ..tracer.graph import GraphError
@@ -12,6 +13,7 @@ from ..tracer.passes import dead_code, optimised
 from ..tracer.preparing import LOADERS
 from ..tracer.program import Program
 from ..tracer.trace import Trace
+from . import cache
 from .place import Placed, placed
 
 
@@ -56,3 +58,4 @@ GENERATORS["llvm"] = llvm
 GENERATORS["triton"] = triton
 AHEAD_OF_TIME["triton"] = triton_ahead_of_time
 LOADERS["llvm"] = load_llvm
+CHECKS.append(cache.problem)

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import os
 import stat
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -62,6 +63,16 @@ def current() -> Cache | None:
     return found if found and found.usable else None
 
 
+def problem() -> str | None:
+    """A sentence about the folder that the environment asks for, if that is of no use."""
+    folder = None if os.environ.get("TAPEJIT_CACHE", "1") == "0" else _folder()
+    if folder is None:
+        return None
+    why = _unusable(Path(folder)) or _unwritable(folder)
+    advice = "TAPEJIT_CACHE_DIR names another folder, TAPEJIT_CACHE=0 does without"
+    return f"nothing that is compiled can be kept on disk: {why}; {advice}" if why else None
+
+
 def _folder() -> str | None:
     chosen = os.environ.get("TAPEJIT_CACHE_DIR")
     if chosen:
@@ -80,6 +91,29 @@ def _cache_in(folder: str, size: str) -> Cache:
     return Cache(Path(folder), int(limit))
 
 
+def _unwritable(folder: str) -> str | None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder} cannot be written to ({error.strerror})"
+
+
+def _unusable(folder: Path) -> str | None:
+    """Makes the folder. If it cannot be used, says why."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        return f"{folder} cannot be made ({error.strerror})"
+    if hasattr(os, "getuid"):
+        if found.st_uid != os.getuid():
+            return f"{folder} belongs to somebody else, and code is run from it"
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return f"others can write to {folder}, and code is run from it; chmod 700 makes it usable"
+    return None
+
+
 class Cache:
     """Entries in one folder. `limit` is in bytes."""
 
@@ -90,24 +124,10 @@ class Cache:
         self.writable = True
         self.bytes = 0  # in the folder, as far as this process knows
         self.writes = 0
-        why = self._prepare()
+        why = _unusable(folder)
         if why:
             self.usable = False
             _warn(f"[cache] nothing is kept on disk: {why}")
-
-    def _prepare(self) -> str | None:
-        """Makes the folder. If it cannot be used, says why."""
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = self.folder.stat()
-        except OSError as error:
-            return f"{self.folder} cannot be made ({error.strerror})"
-        if hasattr(os, "getuid"):
-            if found.st_uid != os.getuid():
-                return f"{self.folder} belongs to somebody else, and code is run from it"
-            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                return f"others can write to {self.folder}, and code is run from it; chmod 700 makes it usable"
-        return None
 
     # ---- entries
 

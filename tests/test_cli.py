@@ -152,6 +152,42 @@ def test_bench_of_an_own_function(script: str, tmp_path: Path, capsys: pytest.Ca
     assert all(0 < s["best"] <= s["median"] and s["peak"] > 0 for s in sides.values())
 
 
+OWN = """
+import tapejit as tj
+
+class Trainer:
+    def __init__(self):
+        self.w = tj.ones(3, requires_grad=True)
+
+    @tj.compile
+    def step(self, x, *, rate):
+        loss = (self.w * x).sum()
+        loss.backward()
+        with tj.no_grad():
+            self.w.sub_(rate * self.w.grad)
+        self.w.grad = None
+        return loss
+
+trainer = Trainer()
+{}
+    for i in range(10 ** 9):
+        trainer.step(tj.full((3,), float(i)), rate=0.5)
+"""
+
+
+@pytest.mark.parametrize("header", ["if True:", "if __name__ == '__main__':"])
+def test_arguments_are_those_of_the_script(tmp_path: Path, header: str) -> None:
+    """A method with a keyword argument, which the script calls for ever: at once, or only as a script."""
+    (tmp_path / "own.py").write_text(OWN.format(header))
+    side = cli_bench.Side(str(tmp_path / "own.py"), "trainer.step")
+    assert side.compiled.calls == 0  # so that the first compiled step is still to come
+    w, expected = np.ones(3), []
+    for i in [*range(cli_bench.NOTED), *range(cli_bench.NOTED), *range(4)]:
+        expected.append(float((w * i).sum()))
+        w = w - 0.5 * i
+    assert side.start(12)["results"] == [[[x]] for x in expected[cli_bench.NOTED :]]
+
+
 def test_results_that_differ_have_no_times() -> None:
     assert cli_bench.agree([[[1.0, 2.0]]], [[[1.0, 2.0002]]]) == pytest.approx(1e-4)
     assert cli_bench.agree([[]], [[]]) is None
@@ -282,7 +318,7 @@ def test_the_picture_shows_both_curves() -> None:
     (["bench", "train.py:step", "--json", "."], "it is a folder"),
     (["bench", "train.py:step", "--rounds", "0"], "at least one round"),
     (["bench", "fails.py:step"], "step fails when it is run eager: ZeroDivisionError: division by zero"),
-    (["bench", "alone.py:step"], "step needs arguments: a function inputs() in alone.py has to give them"),
+    (["bench", "alone.py:step"], "step needs arguments, but alone.py never calls it, and has no function inputs() that"),
     (["bench", "nonsense"], "no workload is called 'nonsense'"),
     (["bench", "tiny", "--peers", "nobody"], "no peer is called 'nobody'"),
     (["bench", "tiny", "--json", "no/folder.json"], "there is no folder no"),
@@ -305,6 +341,35 @@ def test_no_permission(script: str, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     monkeypatch.setattr("os.access", lambda *_: False)  # root may write everywhere
     assert cli.main(["bench", f"{script}:step", "--json", "found.json"]) == 2
     assert "found.json cannot be written: no permission" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["run", "train.py", "3"], ["bench", "train.py:step"], ["bench", "tiny"], ["demo"]])
+def test_a_broken_cache_folder(
+    script: str, command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(**_: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    def refused() -> str:
+        assert cli.main(command) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("tapejit: nothing that is compiled can be kept on disk: ") and len(err.splitlines()) == 1
+        return err
+
+    monkeypatch.setenv("TAPEJIT_CACHE_DIR", script)
+    assert f"{script} cannot be made" in refused()
+    folder = Path("cache")
+    folder.mkdir()
+    monkeypatch.setenv("TAPEJIT_CACHE_DIR", str(folder))
+    folder.chmod(0o777)
+    assert "others can write to cache" in refused()
+    folder.chmod(0o700)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getuid", lambda: 4711)
+        assert "cache belongs to somebody else" in refused()
+    with monkeypatch.context() as patched:
+        patched.setattr("tempfile.TemporaryFile", denied)  # root may write everywhere
+        assert "cache cannot be written to (Permission denied)" in refused()
 
 
 def test_as_a_module() -> None:

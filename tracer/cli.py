@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_aot, cli_bench, cli_demo, cli_ops, cli_report, cli_run
-from .cli_files import RefusalError, check_writable
+from .cli_files import RefusalError, check_surroundings, check_writable
 
 PACKAGE = Path(__file__).resolve().parents[1]
 OWN = re.compile(r"\.py(:|$)")  # a script, and not the name of a workload
@@ -50,6 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(name: str, rest: list[str]) -> int:
+    if name == "ops":
+        print(cli_ops.page(), end="")
+        return 0
+    check_surroundings()
     if name == "run":
         if not rest:
             raise RefusalError("run needs a script: `tapejit run train.py`")
@@ -60,9 +64,6 @@ def command(name: str, rest: list[str]) -> int:
         return cli_aot.aot(rest)
     if name == "demo":
         return demo(rest)
-    if name == "ops":
-        print(cli_ops.page(), end="")
-        return 0
     if name == "bench":
         return bench_own(rest) if any(OWN.search(x) for x in rest if not x.startswith("-")) else bench_steps(rest)
     raise RefusalError(f"there is no command {name!r}; there are: {', '.join(COMMANDS)}")

@@ -1,8 +1,8 @@
 """A user's own compiled function, eager against compiled: `tapejit bench script.py:step`.
 
-The script is loaded as a module (what stands under `if __name__ == "__main__":` does not run). If it has a function
-`inputs()`, that gives the arguments of each call, as a tuple, outside of what is timed; otherwise the function is called
-without arguments.
+The script is loaded as a module. If it has a function `inputs()`, that gives the arguments of each call, as a tuple, outside of
+what is timed. Otherwise they are those of the first calls that the script makes itself, in turn; it is run as `__main__` up to
+there, if it makes none when it is loaded.
 
     @tj.compile
     def step(x, y): ...
@@ -16,7 +16,9 @@ before any time is printed.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import itertools
 import json
 import math
 import multiprocessing
@@ -41,58 +43,112 @@ from .compile import Compiled
 TOLERANCE = 3e-4  # relative to the largest of a result's numbers: sums in another order
 SIDES = ("eager", "compiled")
 SETTLED = 8  # calls after the first replay: native code has been compared with a plain program by then
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+NOTED = 8  # calls of the script itself whose arguments are used
 
 
 class Side:
     """The function in this process."""
 
     def __init__(self, script: str, name: str) -> None:
-        manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        with module_of(script, "measured", []) as (module, code):
-            exec(code, module.__dict__)
-        self.module = module
+        module, noted = loaded(script, name, "measured")
+        inputs = getattr(module, "inputs", None)
+        if inputs is None and not noted:
+            call = found(module, script, name)
+            if needs_arguments(compiled_in(call).function, call is not compiled_in(call)):
+                module, noted = loaded(script, name, "__main__")
+                if not noted:
+                    reason = f"{script} never calls it, and has no function inputs() that gives them, as a tuple"
+                    raise RefusalError(f"{name} needs arguments, but {reason}")
+        self.module = module  # its globals live as long as it does
         self.call = found(module, script, name)
         self.compiled = compiled_in(self.call)
-        self.inputs = getattr(module, "inputs", None)
-        if self.inputs is None and needs_arguments(self.compiled.function, self.call is not self.compiled):
-            raise RefusalError(f"{name} needs arguments: a function inputs() in {script} has to give them, as a tuple")
+        self.given = itertools.cycle(noted or [((), {})]) if inputs is None else asked(inputs)
 
-    def arguments(self) -> tuple[Any, ...]:
-        given = () if self.inputs is None else self.inputs()
-        return given if isinstance(given, tuple) else (given,)
+    def next_call(self) -> Any:
+        """The function with the arguments of the next call."""
+        args, kwargs = next(self.given)
+        return functools.partial(self.call, *args, **kwargs)
 
     def start(self, steps: int) -> dict[str, Any]:
         """The first calls: their results, and when the first replay was over."""
         began, first, results = perf_counter(), None, []
         for _ in range(steps):
-            results.append(list(numbers(self.call(*self.arguments()))))
+            results.append(list(numbers(self.next_call()())))
             if first is None and self.compiled.hits:
                 first = perf_counter() - began
         for _ in range(SETTLED):
-            self.call(*self.arguments())
+            self.next_call()()
         return {"results": results, "first": first, "native": any(s.native for s in segments(self.compiled))}
 
     def time(self, seconds: float) -> list[float]:
         times: list[float] = []
         end = perf_counter() + seconds
         while not times or perf_counter() < end:
-            given = self.arguments()
+            call = self.next_call()
             began = perf_counter()
-            self.call(*given)
+            call()
             times.append(perf_counter() - began)
         return times
 
     def peak(self) -> int:
-        return peak_bytes(lambda: self.call(*self.arguments()), self.compiled)
+        return peak_bytes(lambda: self.next_call()(), self.compiled)
+
+
+def asked(inputs: Any) -> Iterator[Arguments]:
+    """What a script's own function gives."""
+    while True:
+        given = inputs()
+        yield given if isinstance(given, tuple) else (given,), {}
+
+
+class EnoughError(BaseException):
+    """Ends a script whose calls have been noted."""
+
+
+def loaded(script: str, name: str, as_name: str) -> tuple[Any, list[Arguments]]:
+    """A script as a module, from fixed seeds; and the arguments of the first calls of a function, if it makes some itself.
+
+    After those the script is not run any further.
+    """
+    manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)
+    noted: list[Arguments] = []
+    call = Compiled.__call__
+
+    def noting(self: Compiled, /, *args: Any, **kwargs: Any) -> Any:
+        target = reached(module, name)
+        if compiled_in(target) is self:
+            bound = target is not self  # the first argument is the object that it is a method of
+            noted.append((args[bound:], kwargs))
+            if len(noted) > NOTED:
+                raise EnoughError
+            return self.function(*args, **kwargs)  # nothing is compiled yet: the first step is measured later
+        return call(self, *args, **kwargs)
+
+    with module_of(script, as_name, []) as (module, code):
+        Compiled.__call__ = noting  # type: ignore[method-assign, assignment]
+        try:
+            exec(code, module.__dict__)
+        except EnoughError:
+            pass
+        finally:
+            Compiled.__call__ = call  # type: ignore[method-assign]
+    return module, noted[:NOTED]
+
+
+def reached(module: Any, name: str) -> Any:
+    """What has this name in a module; None if nothing has."""
+    value = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
 
 
 def found(module: Any, script: str, name: str) -> Any:
     """What has this name in a script, if it is compiled."""
-    value = module
-    for part in name.split("."):
-        value = getattr(value, part, None)
+    value = reached(module, name)
     if value is None:
         raise RefusalError(f"there is no {name} in {script}")
     if compiled_in(value) is None:

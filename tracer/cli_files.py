@@ -6,12 +6,20 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+CHECKS: list[Callable[[], str | None]] = []  # what has to be in order before anything runs; each gives a sentence if it is not
 
 
 class RefusalError(Exception):
     """What was asked for cannot be done, and why."""
+
+
+def check_surroundings() -> None:
+    for check in CHECKS:
+        if reason := check():
+            raise RefusalError(reason)
 
 
 def source_of(script: str) -> str:
