@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+import tomllib
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,24 @@ def test_backward_passes_of_functions_compiled_without_theirs() -> None:
     assert "backward pass" in page(gather([forward], "t"))
 
 
+def test_functions_that_are_never_replayed() -> None:
+    f = tj.compile(lambda x, n: x[:n] * 2, name="f", warmup=2)
+    for n in range(2, 6):
+        f(tj.ones(9), n)
+    facts = gather([f], "t")
+    kinds = {x["kind"]: x for x in facts["functions"][0]["findings"]}
+    assert {"never replayed", "divergence"} & kinds.keys() and all("arange" in x["advice"] for x in kinds.values())
+    assert "recorded" in page(facts) and "0%" in page(facts)
+
+
+def test_a_function_that_gives_up() -> None:
+    f = tj.compile(lambda x: sum(x[i].item() for i in range(400)), name="f")
+    with pytest.warns(UserWarning, match="runs eagerly from now on"):
+        f(tj.ones(400))
+    (found,) = [x for x in gather([f], "t")["functions"][0]["findings"] if x["kind"] == "gave up"]
+    assert "reads values" in found["reason"] and "between two reads" in found["advice"]
+
+
 def test_programs_that_are_not_taken_apart() -> None:
     """Those for GPUs: their text is shown."""
     f = tj.compile(lambda x: x * 2 + 1, name="f", backend="plain", warmup=1)
@@ -334,6 +354,22 @@ def test_the_page_has_all_parts_and_no_address(facts: dict[str, Any]) -> None:
         assert f'<section id="{part}-0"' in text
     assert not re.findall(r"(?:src|href)=\"(?!#)[^\"]*\"|@import|url\((?!#)", text)
     assert text.count("<h2") == 1 and text.count("define void") > 0 and "@triton.jit" in text
+
+
+def test_what_the_page_needs_is_in_the_wheel() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    folder = ROOT / "tracer" / "report"
+    shipped = settings["package-data"]["tapejit.tracer.report"]
+    assert {f.name for f in folder.iterdir() if f.is_file() and f.suffix != ".py"} == set(shipped)
+    assert "tapejit.tracer.report" in settings["packages"]
+
+
+def test_findings_lead_to_their_lines(facts: dict[str, Any]) -> None:
+    text = page(facts)
+    for finding in facts["functions"][0]["findings"]:
+        (target,) = re.findall(rf'<a href="#([^"]*)"[^>]*>{re.escape(finding["line"])}</a> · ', text) or [""]
+        row = re.search(rf'<div class="row live"[^>]* id="{target}"[^>]*>(.*?)</div>', text)
+        assert target and row and finding["reason"] in unescape(row[1])
 
 
 def test_hostile_text_stays_text(facts: dict[str, Any]) -> None:

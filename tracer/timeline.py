@@ -22,6 +22,7 @@ from .explain import shown
 from .generators import Warming
 
 KINDS = ("eager", "record", "compile", "diverge", "replay")
+BRIEF = 1e-3  # seconds
 MOST = 60  # spans that are kept of each function
 
 
@@ -121,4 +122,5 @@ def timed_generation(timeline: Timeline, generate: Any, warming: Warming) -> Non
         span.note = "" if within is not None else "beside, in another thread"
         if within is not None:
             within.compiling += span.seconds
-        timeline.keep(span)
+        if warming.segment.native is not None or span.seconds > BRIEF:  # not where there was nothing to compile
+            timeline.keep(span)

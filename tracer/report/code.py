@@ -9,6 +9,14 @@ from typing import Any
 from .marks import Marks
 from .markup import Markup, joined, percent, tag
 
+KINDS = {
+    "break": "break",
+    "divergence": "diverged",
+    "fallback": "ran eagerly",
+    "gave up": "gave up",
+    "never replayed": "never replayed",
+    "no native code": "no native code",
+}
 GAP = tag("div", "⋯", class_="gap")
 FEW = 12  # lines of parameters that are not folded away
 TOKEN = re.compile(
@@ -17,6 +25,11 @@ TOKEN = re.compile(
     r"|\b(?P<word>False|None|True|and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if"
     r"|import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield)\b",
 )  # fmt: skip
+
+
+def kind_of(finding: dict[str, Any]) -> str:
+    """The class that gives a finding its colour."""
+    return f"kind-{finding['kind'].replace(' ', '-')}"
 
 
 def highlighted(text: str) -> Markup:
@@ -40,30 +53,41 @@ def heat(programs: list[dict[str, Any]]) -> dict[str, float]:
     return {line: seconds / whole for line, seconds in found.items()} if whole else {}
 
 
-def source(function: dict[str, Any], programs: list[dict[str, Any]], marks: Marks) -> Markup:
-    shares = heat(programs)
-    named = {row["line"] for program in programs for row in program["python"] if row["line"]} | set(shares)
-    parts = []
-    for file in function["sources"]:
-        texts = textwrap.dedent("\n".join(row["text"] if row else "" for row in file["rows"])).split("\n")
-        rows = [
-            source_row(f"{file['file']}:{row['number']}", row["number"], text, shares, named, marks) if row else GAP
-            for row, text in zip(file["rows"], texts, strict=True)
+class Source:
+    """The user's lines, with what is known of each: its share of the time, and what was found there."""
+
+    def __init__(self, function: dict[str, Any], programs: list[dict[str, Any]], marks: Marks) -> None:
+        self.files = function["sources"]
+        self.marks = marks
+        self.shares = heat(programs)
+        self.found: dict[str, list[dict[str, Any]]] = {}
+        for finding in function["findings"]:
+            self.found.setdefault(finding["line"], []).append(finding)
+        traced = {row["line"] for program in programs for row in program["python"]}
+        self.live = (traced | self.shares.keys() | self.found.keys()) - {None}
+
+    def pane(self) -> Markup:
+        parts = []
+        for file in self.files:
+            texts = textwrap.dedent("\n".join(row["text"] if row else "" for row in file["rows"])).split("\n")
+            rows = [
+                self.row(f"{file['file']}:{row['number']}", row["number"], text) if row else GAP
+                for row, text in zip(file["rows"], texts, strict=True)
+            ]
+            parts.append(tag("div", file["file"], class_="file"))
+            parts.append(tag("div", *rows, class_="rows"))
+        return tag("div", *parts, class_="pane", tabindex=0, role="region", aria_label="your source")
+
+    def row(self, line: str, n: int, text: str) -> Markup:
+        live, share = line in self.live, self.shares.get(line)
+        known: dict[str, Any] = {"data_is": self.marks.line(line), "id": self.marks.line(line), "tabindex": 0} if live else {}
+        style, words = (None, None) if share is None else (f"--share:{share:.3f}", percent(share))
+        bar = tag("span", words, class_="heat", style=style, title=words and f"{words} of the kernels' time")
+        flags = [
+            tag("span", KINDS[f["kind"]], class_=f"chip {kind_of(f)}", title=f["reason"]) for f in self.found.get(line, ())[:2]
         ]
-        parts.append(tag("div", file["file"], class_="file"))
-        parts.append(tag("div", *rows, class_="rows"))
-    return tag("div", *parts, class_="pane", tabindex=0, role="region", aria_label="your source")
-
-
-def source_row(line: str, n: int, text: str, shares: dict[str, float], named: set[str], marks: Marks) -> Markup:
-    known: dict[str, Any] = {"data_is": marks.line(line), "tabindex": 0} if line in named else {}
-    share = shares.get(line)
-    style, words = (None, None) if share is None else (f"--share:{share:.3f}", percent(share))
-    bar = tag("span", words, class_="heat", style=style, title=words and f"{words} of the kernels' time")
-    return tag(
-        "div", tag("span", n, class_="number"), bar, tag("code", highlighted(text) or " "),
-        class_="row" + " live" * (line in named), **known,
-    )  # fmt: skip
+        code = tag("code", highlighted(text) or " ")
+        return tag("div", tag("span", n, class_="number"), bar, code, *flags, class_="row" + " live" * live, **known)
 
 
 def trace(program: dict[str, Any], marks: Marks, number: str) -> Markup:

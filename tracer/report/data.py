@@ -219,9 +219,9 @@ def findings(facts: Facts) -> list[Facts]:
     found = [finding("break", reason, times, line) for (line, reason), times in breaks.items()]
     found += [finding("divergence", d["reason"], d["times"], d["line"]) for d in facts["divergences"]]
     found += [finding("fallback", d["reason"], d["times"]) for d in facts["fell_back"]]
-    for reason in (facts["gave_up"], facts["disagreement"]):
+    for kind, reason in (("gave up", facts["gave_up"]), ("never replayed", facts["disagreement"])):
         if reason:
-            found.append(finding("gave up", reason, 1))
+            found.append(finding(kind, reason, 1))
     for path in facts["paths"]:
         for program in path["programs"]:
             used = {"native", "code"} & program.keys() and "so it is not used" not in program["told"]

@@ -83,7 +83,7 @@ def brief(line: str) -> str:
 def available(f: dict[str, Any]) -> set[str]:
     """The parts that a function has."""
     programs = programs_of(f)
-    found = {"advice"} | ({"timeline"} if f["timeline"] else set()) | ({"trace"} if programs else set())
+    found = {"advice"} | ({"timeline"} if f["timeline"] else set()) | ({"trace"} if f["sources"] else set())
     native = any("native" in p.facts for p in programs)
     return found | ({"graph", "kernels", "memory"} if native else set()) | ({"guards"} if f["paths"] else set())
 
@@ -150,7 +150,9 @@ def advice(f: dict[str, Any], marks: Marks) -> Markup:
 
 
 def source_and_trace(f: dict[str, Any], i: int, programs: list[Program], marks: Marks) -> Markup:
-    source = code.source(f, [p.facts for p in programs], marks)
+    source = code.Source(f, [p.facts for p in programs], marks).pane()
+    if not programs:
+        return source
     traces = choice(f"program-{i}", [(p, shown_trace(p, marks)) for p in programs])
     columns = [tag("h4", "Your source"), source], [tag("h4", "What runs"), traces]
     return tag("div", *[tag("div", *column, class_="column") for column in columns], class_="beside")

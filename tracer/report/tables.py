@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from .code import KINDS, kind_of
 from .marks import Marks
 from .markup import Markup, count, duration, joined, percent, plural, size, tag
 
+FEW = 4  # ops that are named in a row
 SHOWN = 14  # kernels that are not behind a fold
-KINDS = {
-    "break": "break",
-    "divergence": "diverged",
-    "fallback": "ran eagerly",
-    "gave up": "gave up",
-    "no native code": "no native code",
-}
 
 
 # ---- findings
@@ -33,10 +28,8 @@ def finding(f: dict[str, Any], marks: Marks) -> Markup:
     if f["line"]:
         where = joined([" at ", tag("a", f["line"], href=f"#{marks.line(f['line'])}", **marks.of([f["line"]]), class_="place")])
     often = "once" if f["times"] == 1 else f"{f['times']:,} times"
-    times = "" if f["kind"] in ("gave up", "no native code") else f" · {often}"
-    head = tag(
-        "div", tag("span", KINDS[f["kind"]], class_=f"chip kind-{f['kind'].replace(' ', '-')}"), where, times, class_="head"
-    )
+    times = "" if f["kind"] in ("gave up", "never replayed", "no native code") else f" · {often}"
+    head = tag("div", tag("span", KINDS[f["kind"]], class_=f"chip {kind_of(f)}"), where, times, class_="head")
     advice = tag("div", tag("b", "What helps: "), ticked(f["advice"]), class_="advice") if f["advice"] else None
     return tag("li", head, tag("div", f["reason"], class_="reason"), advice)
 
@@ -103,7 +96,7 @@ def kernel(k: dict[str, Any], whole: float, longest: float, marks: Marks, number
     time = "not measured" if seconds is None else f"{duration(seconds)} · {percent(seconds / whole)}"
     cells = [
         tag("span", tag("span", class_=f"dot fill-{k['kind']}"), k["step"], class_="step"),
-        tag("span", k["what"], class_="what"),
+        tag("span", k["what"], tag("span", f" {in_short(k['ops'])}", class_="soft"), class_="what"),
         tag("span", meter((seconds or 0.0) / longest, f"fill-{k['kind']}"), time, class_="cell"),
         tag("span", *roof_cell(k), class_="cell"),
         tag("span", size(k["bytes"]), class_="number"),
@@ -111,6 +104,12 @@ def kernel(k: dict[str, Any], whole: float, longest: float, marks: Marks, number
     ]
     known = {"data_is": token, **marks.of(k["lines"])}
     return tag("details", tag("summary", *cells, **known), detail(k, marks, number), id=f"kernel-{token}", class_="kernel-row")
+
+
+def in_short(ops: list[str]) -> str:
+    """A few of the ops, those that are there most often first."""
+    found = [op for op, _ in Counter(ops).most_common()]
+    return ", ".join(found[:FEW]) + ", …" * (len(found) > FEW)
 
 
 def roof_cell(k: dict[str, Any]) -> list[Any]:
