@@ -204,6 +204,13 @@ def test_names_do_not_count_but_settings_and_literals_do() -> None:
     assert merge.nameless(first) != merge.nameless(other.replace("store(x7", "store(e9"))
 
 
+def test_kernels_that_have_the_name_of_a_function(seen: Any) -> None:
+    """Sums of long rows are two kernels, called `sum` and `sum_whole`, that use `tl.sum`."""
+    given = [tensor(1, 9000 + n) for n in range(3)]
+    run(lambda: [x.sum() for x in given])
+    assert any(len(u.launches) == 3 for u in largest(seen).units)
+
+
 # ---- many buffers
 
 
@@ -273,6 +280,20 @@ def test_buffers_at_odd_addresses_are_in_no_table() -> None:
     (table,) = unit.printed.tables.values()
     assert odd.isdisjoint(w.buffer for w in table if not isinstance(w, int))
     assert odd <= {a.buffer for a in unit.kernel.arguments}
+
+
+def test_kernels_that_are_the_same_are_one_over_a_table(seen: Any) -> None:
+    """Totals of many rows, and their second stages; and numbers that each call brings."""
+    given = [tensor(300, 64) for _ in range(3)]
+    times = iter(range(1, 100))
+
+    def function() -> Any:
+        scale = 0.5 * next(times)
+        return [(F.softmax(x, 1) * scale).sum(0) for x in given]
+
+    run(function, calls=6)
+    texts = [u.printed.source for u in largest(seen).units]
+    assert len(texts) == 2 and all("The same for 3 entries of a table" in text for text in texts)
 
 
 # ---- compiled for devices that are not here

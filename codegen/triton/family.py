@@ -1,5 +1,6 @@
 """One kernel for many nests that are the same but for their sizes and for what they are of, as the updates of all parameters by
-an optimizer are: the kernel finds sizes, addresses and numbers in a table.
+an optimizer are: the kernel finds sizes, addresses and numbers in a table. Kernels that are the same with their sizes, as those
+of layers are, need addresses and numbers alone.
 
     table: for each program   where its entry is, which chunk of it is the program's
            for each entry     the number of elements, addresses of buffers, numbers
@@ -11,7 +12,7 @@ of arguments are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..chance import DRAWN
 from ..expr import walk
@@ -19,11 +20,14 @@ from ..nest import Nest
 from . import body
 from .body import Scope
 from .loops import Printer
-from .text import HEADER, Argument, Kernel, Printed, arguments_of, dtypes_of, function, kernel_name
+from .merge import PROGRAM, as_function, taken_apart
+from .ops import TYPES
+from .text import HEADER, Argument, Kernel, Printed, arguments_of, function, kernel_name
 from .tiles import TILE, Tile
 
 MOST_TILES = 8  # of a chunk
 PROGRAMS = 1024  # that there should be, before chunks have several tiles
+NAMES = {short: name for name, short in TYPES.items() if name != "bool"}  # of types in memory
 DIVISOR = 16  # of sizes: elements under the mask of a last tile are read together then
 
 
@@ -108,21 +112,22 @@ def documentation(first: Member) -> list[str]:
 
 def entry(first: Member, whole: bool) -> list[str]:
     """The lines that read an entry of the table."""
-    dtypes = dtypes_of(first.nest)
     rows = [
         "program = tl.program_id(0)",
         "entry = table + tl.load(table + 2 * program)",
         "chunk = tl.load(table + 2 * program + 1).to(tl.int32)",
         f"size = {f'tl.multiple_of(tl.load(entry).to(tl.int32), {DIVISOR})' if whole else 'tl.load(entry).to(tl.int32)'}",
     ]
-    for i, a in enumerate(anonymous([*first.arguments])):
-        word = f"tl.load(entry + {i + 1})"
-        if a.buffer:
-            kind = "uint8" if dtypes[a.buffer] == "bool" else dtypes[a.buffer]
-            rows.append(f"{a.name} = tl.multiple_of({word}.to(tl.pointer_type(tl.{kind})), 16)")
-        else:
-            rows.append(f"{a.name} = {word}" + (".to(tl.float64, bitcast=True)" if a.type == "fp64" else ""))
+    rows += [from_table(a, i + 1) for i, a in enumerate(anonymous([*first.arguments]))]
     return [f"    {row}" for row in rows]
+
+
+def from_table(a: Argument, place: int) -> str:
+    """The line that reads an address or a number from an entry."""
+    word = f"tl.load(entry + {place})"
+    if a.buffer:
+        return f"{a.name} = tl.multiple_of({word}.to(tl.pointer_type(tl.{NAMES[a.type[1:]]})), 16)"
+    return f"{a.name} = {word}" + (".to(tl.float64, bitcast=True)" if a.type == "fp64" else "")
 
 
 def words_of(members: list[Member], chunk: int) -> tuple[tuple[int | Argument, ...], int]:
@@ -136,3 +141,24 @@ def words_of(members: list[Member], chunk: int) -> tuple[tuple[int | Argument, .
             heads += [at + len(entries), k]
         entries += [m.size, *m.arguments]
     return (*heads, *entries), sum(counts)
+
+
+def printed_alike(parts: list[Printed], table: str) -> Printed:
+    """Kernels with the same text as one, and its table, which is a buffer of this name."""
+    (first,) = parts[0].kernels
+    source = taken_apart(parts[0].source)
+    name = f"{first.name}_of_many"
+    lines = [
+        f'    """The same for {len(parts)} entries of a table, of {first.grid} programs each."""',
+        f"    program = {PROGRAM}",
+        f"    entry = table + program // {first.grid} * {len(first.arguments)}",
+        *[f"    {from_table(a, i)}" for i, a in enumerate(first.arguments)],
+        f"    {first.name}(program % {first.grid}, {', '.join(a.name for a in first.arguments)})",
+    ]
+    argument = Argument("table", "*i64", buffer=table)
+    others = [text for other, text in source.functions.items() if other != first.name]
+    body = as_function(source.functions[first.name], first, first.name)
+    text = "\n\n\n".join([source.head.rstrip("\n"), *others, body]) + "\n" + function(name, [argument], lines)
+    words = tuple(a for p in parts for a in p.kernels[0].arguments)
+    kernel = replace(first, name=name, arguments=(argument,), grid=first.grid * len(parts))
+    return Printed(text, [kernel], {k: v for p in parts for k, v in p.scratch.items()}, {table: words})

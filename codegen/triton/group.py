@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..kernels import Launch
-from .family import Member, member_of, printed_family
+from .family import Member, member_of, printed_alike, printed_family
 from .merge import mergeable, merged
 from .prints import Prints
 from .text import Printed
@@ -45,7 +45,8 @@ class Grouping:
     def __init__(self, writer: Units, launches: list[Launch], unaligned: frozenset[str]) -> None:
         self.writer = writer
         self.units = given = [x for launch in launches for x in writer.of(launch, in_parts=False)]
-        self.members = [self.member(x, unaligned) for x in given]
+        self.odd = {i for i, x in enumerate(given) if not unaligned.isdisjoint(x.reads | x.writes)}
+        self.members = [None if i in self.odd else self.member(x) for i, x in enumerate(given)]
         self.after: list[list[int]] = [[] for _ in given]  # who waits for a unit
         self.waits = [0] * len(given)  # for how many a unit waits
         self.height = [0] * len(given)  # how many launches come after a unit, one after the other
@@ -57,9 +58,9 @@ class Grouping:
         for i in reversed(range(len(given))):
             self.height[i] = max((1 + self.height[k] for k in self.after[i]), default=0)
 
-    def member(self, x: Unit, unaligned: frozenset[str]) -> Member | None:
+    def member(self, x: Unit) -> Member | None:
         (launch,) = x.launches
-        if x.kind != "nest" or launch.kind != "nest" or launch.check or not unaligned.isdisjoint(launch.buffers):
+        if x.kind != "nest" or launch.kind != "nest" or launch.check:
             return None
         assert launch.nest is not None
         return member_of(launch.nest)
@@ -124,18 +125,19 @@ class Grouping:
         return given if len(given) == 1 else [self.one(given, self.parts(chosen))]
 
     def parts(self, chosen: list[int]) -> list[Printed]:
-        """The kernels of nests: one for each that is for itself, and one for each family."""
+        """The kernels of nests: one for each that is for itself, and one for all that are the same."""
         families: dict[str, list[int]] = {}
         for i in chosen:
-            member = self.members[i]
-            families.setdefault(f"{i}" if member is None else member.text, []).append(i)
+            families.setdefault(f"{i}" if i in self.odd else self.body(i), []).append(i)
         found: list[Printed] = []
         for same in families.values():
             members = [m for m in (self.members[i] for i in same) if m is not None]
-            if len(same) > 1:
-                found.append(printed_family(members, f"table of {self.units[same[0]].launches[0].step.number}"))
+            texts = [x for x in (self.units[i].printed for i in same) if x is not None]
+            table = f"table of {self.units[same[0]].launches[0].step.number}, {texts[0].kernels[0].name}"
+            if len(same) == 1:
+                found += texts
             else:
-                found += [x for x in [self.units[same[0]].printed] if x is not None]
+                found.append(printed_family(members, table) if members else printed_alike(texts, table))
         return found
 
     def one(self, given: list[Unit], parts: list[Printed]) -> Unit:

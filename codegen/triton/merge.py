@@ -64,9 +64,10 @@ def nameless(text: str) -> str:
 
 def mergeable(printed: Printed) -> bool:
     """Whether a kernel gets to know where it is by the number of its program alone."""
-    text = taken_apart(printed.source).functions[printed.kernels[0].name]
+    (kernel,) = printed.kernels
+    text = taken_apart(printed.source).functions[kernel.name]
     others = ("program_id(1)", "program_id(2)", "num_programs", "\n    return", "\n        return")
-    return PROGRAM in text and not any(word in text for word in others)
+    return (PROGRAM in text or kernel.grid == 1) and not any(word in text for word in others)
 
 
 def merged(parts: list[Printed]) -> Printed:
@@ -95,15 +96,19 @@ class Merger:
         text = source.functions[kernel.name]
         self.heads.update(dict.fromkeys(row for row in source.head.splitlines() if row))
         for name, helper in source.functions.items():
-            if f"{name}(" in text and name != kernel.name and helper not in self.texts:
-                assert f"\ndef {name}(" not in "\n".join(self.texts), f"two functions are called {name}"
-                self.texts.append(helper)
-        if text not in self.functions:
-            self.functions[text] = self.unique(kernel.name)
-            self.texts.append(as_function(text, kernel, self.functions[text]))
+            if name != kernel.name and re.search(rf"(?<![\w.]){name}\(", text):
+                text = re.sub(rf"(?<![\w.]){name}\(", f"{self.function(helper, name)}(", text)
+        function = self.function(text, kernel.name, kernel)
         given = ["{program}", *[self.argument(a).name for a in kernel.arguments]]
-        self.calls.append((f"{self.functions[text]}({', '.join(given)})", kernel.grid))
+        self.calls.append((f"{function}({', '.join(given)})", kernel.grid))
         self.names.append(kernel.name)
+
+    def function(self, text: str, name: str, kernel: Kernel | None = None) -> str:
+        """The name that a function, or a kernel as a function, has here."""
+        if text not in self.functions:
+            self.functions[text] = own = self.unique(name)
+            self.texts.append(text.replace(f"def {name}(", f"def {own}(") if kernel is None else as_function(text, kernel, own))
+        return self.functions[text]
 
     def unique(self, name: str) -> str:
         while name in self.taken:
