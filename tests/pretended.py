@@ -11,6 +11,7 @@ import fake_cupy
 from fake_cupy import driver
 from tapejit.codegen.triton.binaries import Binary, Compiling, Wanted
 from tapejit.codegen.triton.driver import _loaded as loaded
+from tapejit.codegen.triton.shared import _arenas as arenas
 from tapejit.eager import devices
 from tapejit.tracer import generators
 
@@ -39,6 +40,7 @@ def gpu(stand_in: bool = True) -> Iterator[Any]:
         Compiling.compiler = staticmethod(binary)
     driver.launched.clear()
     loaded.clear()
+    arenas.clear()
     try:
         yield devices.module_for(devices.device("cuda"))
     finally:

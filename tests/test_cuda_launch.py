@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -228,6 +229,59 @@ def test_another_stream_waits_for_the_arena(gpu: Any, monkeypatch: pytest.Monkey
             found = f(x)
     assert waits == [stream.ptr]
     np.testing.assert_allclose(found.cpu().numpy(), (F.softmax(x, 0) * 2).cpu().numpy(), 1e-6)
+
+
+# ---- the arena
+
+
+def large(x: Any) -> Any:
+    y = F.softmax(x * 2, 1)
+    return (y @ y.transpose(0, 1)).softmax(0) @ x
+
+
+def test_programs_share_one_arena(few: None) -> None:
+    """Which grows, and is somewhere else then, for graphs too."""
+    f, g, small, wide = tj.compile(large), tj.compile(large), numbers(3, 4), numbers(6, 20)
+    for x, made in [(small, f)] * 5 + [(wide, g)] * 3 + [(small, f)] * 5 + [(wide, g)]:
+        np.testing.assert_allclose(made(x).cpu().numpy(), large(x).cpu().numpy(), 1e-5, 1e-6)
+    (one,), (other,) = programs(f), programs(g)
+    assert one.recipe.arena < other.recipe.arena == one.launcher.arena.size
+    assert one.launcher.memory is other.launcher.memory
+    assert sum(p.replays for p in parts(one)) >= 4
+
+
+def test_an_arena_that_cannot_grow(gpu: Any) -> None:
+    f, g, small, wide = tj.compile(large), tj.compile(large), numbers(3, 4), numbers(40, 30)
+    for _ in range(3):
+        f(small)
+    gpu.get_default_memory_pool().set_limit(4000)
+    with pytest.warns(RuntimeWarning, match="without its kernels.*Out of memory allocating.*smaller batches"):
+        for _ in range(3):
+            np.testing.assert_allclose(g(wide).cpu().numpy(), large(wide).cpu().numpy(), 1e-5, 1e-6)
+    np.testing.assert_allclose(f(small).cpu().numpy(), large(small).cpu().numpy(), 1e-5, 1e-6)
+    assert programs(g)[0].stopped and not programs(f)[0].stopped
+
+
+def test_threads_take_turns() -> None:
+    functions = [tj.compile(lambda x, n=n: F.softmax(x * n, 1).sum(0)) for n in (1, 2)]
+    x = numbers(4, 6)
+    for _ in range(3):
+        for f in functions:
+            f(x)
+    found: list[Any] = []
+
+    def work(f: Any, n: int) -> None:
+        for _ in range(5):
+            found.append((n, f(x)))
+
+    threads = [threading.Thread(target=work, args=(f, n)) for n, f in enumerate(functions, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(found) == 10
+    for n, y in found:
+        np.testing.assert_allclose(y.cpu().numpy(), F.softmax(x * n, 1).sum(0).cpu().numpy(), 1e-5)
 
 
 # ---- packing
@@ -542,7 +596,5 @@ def test_every_twentieth_op(seen: shadow.Seen) -> None:
 
 
 def test_everything_can_be_imported_without_triton_and_cupy() -> None:
-    text = (
-        "import sys; sys.modules['triton'] = sys.modules['cupy'] = None; import tapejit.codegen.triton.program as p; print(p)"
-    )
+    text = "import sys; sys.modules['triton'] = sys.modules['cupy'] = None; import tapejit.codegen.triton.program"
     subprocess.run([sys.executable, "-c", text], check=True, capture_output=True)

@@ -24,7 +24,6 @@ from .prints import Prints, prepared_for_gpu
 from .text import Argument, Words
 from .units import Unit, own
 
-TABLES = "tables"  # the arena's place for tables that kernels read
 OWN = "what Triton keeps of"  # a kernel
 
 
@@ -72,17 +71,18 @@ class Assembly:
                 if name not in self.tables:
                     self.tables[name], self.starts[name] = padded(words), size
                     size += 8 * len(padded(words))
-        self.arena: Arena = build.plan(units, self.own_memory(size), self.scratch())
+        self.arena: Arena = build.plan(units, self.own_memory(), self.scratch())
         self.bound = {**build.inputs, **{v: build.slots + i for v, i in build.outputs.items()}}
         self.kinds = build.number_kinds()
         self.numbers = sorted({a.number for a in self.arguments() if not a.buffer})
-        outside = self.bound.keys() | build.constants.keys()
+        outside = self.bound.keys() | build.constants.keys() | self.tables.keys()
         named = [a.buffer for a in self.arguments() if a.buffer and a.buffer not in outside]
         named += [name for name in self.arena.offsets if name.startswith(OWN)]
         integers = [w for words in self.tables.values() for w in words if isinstance(w, int)]
         self.places = {name: i for i, name in enumerate(dict.fromkeys(named))}
         self.integers = {n: i for i, n in enumerate(dict.fromkeys([0, *integers]))}
-        self.firsts = [0, *np.cumsum([len(x) for x in (self.bound, self.numbers, self.places, build.constants)]).tolist()]
+        kinds = (self.bound, self.numbers, self.places, self.tables, build.constants)
+        self.firsts = [0, *np.cumsum([len(x) for x in kinds]).tolist()]
 
     def scratch(self) -> dict[str, int]:
         """The bytes of buffers that are no values."""
@@ -95,9 +95,9 @@ class Assembly:
                 found[own(PRODUCT, launch)] = self.build.forms[launch.node.results[0]].nbytes
         return found
 
-    def own_memory(self, tables: int) -> list[Life]:
-        """What is in the arena besides buffers: tables, and what Triton wants for itself."""
-        found = [Life(TABLES, tables, 0, len(self.units) - 1)] if tables else []
+    def own_memory(self) -> list[Life]:
+        """What is in the arena besides buffers: what Triton wants for itself."""
+        found: list[Life] = []
         for k, ((i, kernel), (_, binary)) in enumerate(zip(self.kernels, self.made, strict=True)):
             if binary.scratch:
                 found.append(Life(f"{OWN} {k}", kernel.grid * binary.scratch, i, i))
@@ -113,7 +113,7 @@ class Assembly:
 
     def word(self, w: int | Argument) -> int:
         """Which word of the table something is."""
-        bound, numbers, places, constants, integers = self.firsts
+        bound, numbers, places, tables, constants, integers = self.firsts
         if isinstance(w, int):
             return integers + self.integers[w]
         if not w.buffer:
@@ -122,11 +122,9 @@ class Assembly:
             return bound + list(self.bound).index(w.buffer)
         if w.buffer in self.places:
             return places + self.places[w.buffer]
+        if w.buffer in self.tables:
+            return tables + list(self.tables).index(w.buffer)
         return constants + list(self.build.constants).index(w.buffer)
-
-    def offset(self, name: str) -> int:
-        """Where in the arena something is."""
-        return self.arena.offsets[TABLES] + self.starts[name] if name in self.starts else self.arena.offsets[name]
 
     def rows(self) -> list[Row]:
         found = []
@@ -183,14 +181,14 @@ class Assembly:
             bound=list(self.bound.values()),
             numbers=[(n, self.kinds[n]) for n in self.numbers],
             arena=self.arena.size,
-            places=[self.offset(name) for name in self.places],
+            places=[self.arena.offsets[name] for name in self.places],
+            starts=list(self.starts.values()),
             constants=[encoded(c) for c in build.constants.values()],
             integers=list(self.integers),
             rows=self.rows(),
             order=order,
             flags=[self.arena.offsets[flag] for flag in self.checks()],
             tables=[self.word(w) for words in self.tables.values() for w in words],
-            tables_at=self.arena.offsets.get(TABLES, 0),
             memories=build.memories(),
             shown=build.shown(),
             danger=build.in_danger(self.units, self.fails()),

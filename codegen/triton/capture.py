@@ -78,10 +78,14 @@ class Captured:
             self.graphs.popitem(last=False)
         return graph
 
-    def stop(self) -> None:
-        self.given_up = True
+    def forget(self) -> None:
+        """What graphs hold is no longer so."""
         self.graphs.clear()
         self.seen.clear()
+
+    def stop(self) -> None:
+        self.given_up = True
+        self.forget()
 
 
 def words_of(rows: list[list[int]], dynamic: int) -> Any:

@@ -26,6 +26,7 @@ from ...eager.devices import device
 from .binaries import Binary
 from .capture import FEWEST, Captured, words_of
 from .driver import loaded
+from .shared import arena_of
 
 ALIGNED = 16
 KERNEL, OP, LOOK, WAIT = "kernel", "op", "look", "wait"
@@ -45,20 +46,20 @@ class Row:
 @dataclass
 class Recipe:
     """All that it takes to run a program, as JSON too. Words of the table are: addresses of arrays, numbers, places in the
-    arena, constants, integers."""
+    arena, tables in memory, constants, integers."""
 
     slots: int  # how many arrays there are
     bound: list[int]  # slots, those after all arrays are new memories
     numbers: list[tuple[int, str]]  # place and kind
     arena: int  # bytes
     places: list[int]  # offsets in the arena
+    starts: list[int]  # offsets in the memory of tables
     constants: list[str]  # bytes
     integers: list[int]
     rows: list[Row]
     order: list[tuple[str, int]]  # a kernel, an op that is called as it is, a flag that is copied, or a look at all of these
     flags: list[int]  # offsets in the arena of what checks set
     tables: list[int]  # words that kernels find in memory
-    tables_at: int  # where in the arena
     memories: list[int]  # of each new memory: the output whose form it has
     shown: list[int]  # of each output: the slot of the memory that it shows
     danger: list[int]  # slots of inputs that are written before something may fail
@@ -91,12 +92,13 @@ class Launcher:
         self.recipe = recipe
         self.xp = xp
         self.where = where
-        self.memory = xp.cuda.alloc(max(recipe.arena, 1))
+        self.arena = arena_of(xp, where)
+        self.memory: Any = None  # the arena's block
+        self.tables = xp.cuda.alloc(max(8 * len(recipe.tables), 1))
         self.constants = [xp.asarray(np.frombuffer(base64.b64decode(c), np.uint8)) for c in recipe.constants]
         self.host = xp.cuda.alloc_pinned_memory(max(len(recipe.flags), 1))
         self.seen = np.frombuffer(self.host, np.uint8, max(len(recipe.flags), 1))
         self.event = xp.cuda.Event(disable_timing=True)
-        self.stream: Any = None  # the last one that was used
         self.careful = True
         self.ops: dict[int, Any] = {}
         self.make_table()
@@ -110,10 +112,11 @@ class Launcher:
     def make_table(self) -> None:
         recipe = self.recipe
         self.count = len(recipe.bound)
-        fixed = [self.memory.ptr + at for at in recipe.places] + [c.data.ptr for c in self.constants]
-        fixed += [n % (1 << 64) for n in recipe.integers]
-        self.words = np.zeros(max(self.count + len(recipe.numbers) + len(fixed), 1), np.uint64)
-        self.words[self.count + len(recipe.numbers) :][: len(fixed)] = fixed
+        self.dynamic = self.count + len(recipe.numbers)
+        fixed = [0] * len(recipe.places) + [self.tables.ptr + at for at in recipe.starts]
+        fixed += [c.data.ptr for c in self.constants] + [n % (1 << 64) for n in recipe.integers]
+        self.words = np.zeros(max(self.dynamic + len(fixed), 1), np.uint64)
+        self.words[self.dynamic :][: len(fixed)] = fixed
         self.bytes = self.words.data.cast("B")
         self.format = f"={self.count}Q"
         self.number_format = "=" + "".join(FORMATS[kind] for _, kind in recipe.numbers)
@@ -142,8 +145,7 @@ class Launcher:
         image = self.words[self.table_words]
         if self.image is None or not np.array_equal(image, self.image):
             runtime, self.image = self.xp.cuda.runtime, image
-            to = self.memory.ptr + self.recipe.tables_at
-            runtime.memcpyAsync(to, image.ctypes.data, image.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+            runtime.memcpyAsync(self.tables.ptr, image.ctypes.data, image.nbytes, runtime.memcpyHostToDevice, stream.ptr)
 
     # ---- launches
 
@@ -170,15 +172,17 @@ class Launcher:
             for given, parameters in rows:
                 launch(*given, stream, parameters, 0)
 
-        dynamic = self.count + len(self.recipe.numbers)
-        found = Captured(self.xp, one_by_one, words_of([self.recipe.rows[n].words for n in numbers], dynamic))
+        found = Captured(self.xp, one_by_one, words_of([self.recipe.rows[n].words for n in numbers], self.dynamic))
         found.given_up = len(numbers) < FEWEST
         return found
 
     def __call__(self, arrays: list[Any], scalars: list[Any]) -> bool:
         """Whether all went well; if not, a check has failed, and only what is in danger may have been written."""
         stream = self.xp.cuda.get_current_stream()
-        self.follow(stream)
+        self.arena.follow(stream)
+        block = self.arena.reserved(self.recipe.arena)
+        if block is not self.memory:
+            self.move(block)
         if self.careful:
             return self.carefully(arrays, scalars, stream)
         try:
@@ -191,11 +195,14 @@ class Launcher:
                 "load the last checkpoint"
             ) from reason
 
-    def follow(self, stream: Any) -> None:
-        """The arena is used by one stream after the other."""
-        if self.stream is not None and self.stream.ptr != stream.ptr:
-            stream.wait_event(self.stream.record())
-        self.stream = stream
+    def move(self, block: Any) -> None:
+        """The arena is another block."""
+        self.memory = block
+        at = np.array(self.recipe.places, np.uint64) + np.uint64(block.ptr)
+        self.words[self.dynamic :][: len(at)] = at
+        for _, _, launches, _ in self.parts:
+            if launches is not None:
+                launches.forget()
 
     def carefully(self, arrays: list[Any], scalars: list[Any], stream: Any) -> bool:
         old = {slot: arrays[slot].copy(order="K") for slot in self.recipe.written}

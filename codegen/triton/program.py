@@ -20,7 +20,7 @@ from ..build import Opaque, check_outputs
 from ..kernels import Launch
 from ..names import name_of
 from ..place import Placed, on
-from ..runner import Program, one_at_a_time, runner
+from ..runner import Program, runner
 from . import tune
 from .assemble import Assembly, GpuBuild
 from .binaries import Binary, kept, versions
@@ -54,7 +54,7 @@ class Gpu:
         graph, recipe = placed.graph, self.launcher.recipe
         self.kept = [Keeping(self.xp, self.where) for _ in recipe.memories if len(recipe.rows) >= FEWEST]
         self.inner = runner(recipe, graph, [self.go], plain, self.xp, self.kept or None)
-        self.run: Program = one_at_a_time(self.once, plain)
+        self.run: Program = self.in_turn
 
     @cached_property
     def build(self) -> GpuBuild:
@@ -98,10 +98,15 @@ class Gpu:
 
     # ---- running
 
+    def in_turn(self, arrays: list[Any], scalars: list[Any]) -> None:
+        """Run, when no other program runs on the device."""
+        with self.launcher.arena.taken() as free:
+            if free and not self.stopped:
+                self.once(arrays, scalars)
+                return
+        self.plain(arrays, scalars)
+
     def once(self, arrays: list[Any], scalars: list[Any]) -> None:
-        if self.stopped:
-            self.plain(arrays, scalars)
-            return
         try:
             if self.xp.cuda.runtime.getDevice() == self.where.index:
                 self.follow()
@@ -171,10 +176,10 @@ class Called(Opaque):
     """An op as it is, on CuPy's arrays. Where something follows it, its result goes where that reads it."""
 
     def __init__(self, gpu: Gpu, launcher: Launcher, assembly: Assembly, launch: Launch, constants: dict[str, Any]) -> None:
-        xp, memory = gpu.xp, launcher.memory
+        xp = gpu.xp
 
         def place(form: Form, at: int, strides: tuple[int, ...]) -> Any:
-            return xp.ndarray(form.shape, form.dtype, memory + at, strides)
+            return xp.ndarray(form.shape, form.dtype, launcher.memory + at, strides)
 
         super().__init__(gpu.build, launch, assembly.arena, place, xp)
         self.attrs = on(self.node.attrs, gpu.where)
