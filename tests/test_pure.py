@@ -124,6 +124,28 @@ def test_training_without_python(name: str, look: bool) -> None:
     assert side.runs[0] <= 4 and side.step.hits >= 6
 
 
+TURNS = [b for i in range(12) for b in batches(1, rows=5 + i % 3)]
+
+
+@pytest.mark.parametrize("look", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_shapes_that_take_turns(name: str, look: bool) -> None:
+    """What one recording has lent goes over to the next."""
+    side = both(OPTIMIZERS[name], look=look, data=TURNS * 2, norm=True, drop=True)
+    assert side.runs[0] <= 12 and side.step.hits >= 12
+
+
+@pytest.mark.parametrize("at", [16, 17, 18])
+def test_somebody_looks_between_turns(at: int) -> None:
+    def between(i: int, side: Side) -> None:
+        if i == at:
+            side.everything()
+        if i == at + 2:
+            assert side.model.first.weight.grad is not None
+
+    both(adam, between, data=TURNS * 2)
+
+
 @pytest.mark.parametrize("name", ["NAdam", "RAdam", "Adagrad", "ASGD", "Adadelta"])
 def test_optimizers_that_compute_numbers_need_python(name: str) -> None:
     side = both(getattr(tj.optim, name))
@@ -530,6 +552,12 @@ CHANGES = [
     replace_data, replace_parameter, load, replace_child, freeze, double_gradients, hook_after, hook_module, hook_step,
     change_in_place, transpose,
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("optimizer", [sgd, adam])
+def test_changes_between_turns_are_noticed(change: Callable[[Side], None], optimizer: Any) -> None:
+    both(optimizer, lambda i, side: change(side) if i == 16 else None, data=TURNS * 2)
 
 
 @pytest.mark.parametrize("change", CHANGES)

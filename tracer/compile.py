@@ -97,6 +97,7 @@ class Compiled:
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
         self.calls = self.hits = self.recordings = self.evictions = 0
         self.divergences: Counter[tuple[str, str]] = Counter()
+        self.pure_lock = threading.RLock()
         self.pures: list[Pure] = []  # of a function that is pure: recordings that do without Python
         self.notes: dict[Any, Notes] = {}  # of its last calls, by their paths
         self.steady = True  # calls that follow each other take the same path, as far as is known

@@ -12,7 +12,6 @@ their gradients and the optimizers' counts are lent (`pure_loans.py`, `pure_upda
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from typing import Any
 
@@ -29,6 +28,7 @@ from .pure_loans import Captured, Kept
 from .pure_match import like
 from .pure_reach import NotPureError, UndecidedError
 from .pure_recipe import Recipe
+from .pure_relay import Twins, taken_over
 from .pure_watch import Before, Notes
 from .replay import Replayer
 
@@ -53,7 +53,10 @@ class Pure(Recipe):
         super().__init__(*given)
         self.arms = 0  # how often captured tensors were bound
         self.quickest = math.inf  # seconds of a call
-        self.lock = threading.RLock()
+        self.lock = self.compiled.pure_lock
+        self.twins: weakref.WeakKeyDictionary[Pure, Twins] = (
+            weakref.WeakKeyDictionary()
+        )  # of other recordings of the function: what they have in common
         self.armed = False  # its arrays are those of the captured tensors
         self.count = 0  # calls since then
         self.seen: list[Captured | Kept] = []  # what is not lent at the moment
@@ -71,14 +74,23 @@ class Pure(Recipe):
         """The result, or `MISS` if a guard does not hold."""
         if state.grad is not self.grad_mode or state.autocast is not None or dtypes._default is not self.dtype:
             return MISS
-        if devices._default_device is not self.device or (self.proof is not None and not self.proof.holds()):
+        if devices._default_device is not self.device:
             return MISS
         with self.lock:
             tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
+            if tensors is not None and self.proof is not None and not self.proof.holds():
+                self._let_go()
+                return MISS
             if tensors is not None and self.armed and (self.unmoved() or self.still()):
                 return self._run(state, tensors)
+            if tensors is not None and not self.armed and self._relieve():
+                tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
+                if tensors is not None:
+                    return self._run(state, tensors)
             self._let_go()
         if (tensors is None and not self.arguments.there(args, kwargs)) or not self.settings.hold():
+            return MISS
+        if self.proof is not None and not self.proof.holds():
             return MISS
         for other in list(armed.values()):  # not while this one is locked: two threads could wait for each other
             if not self.touches.isdisjoint(other.touches):
@@ -105,10 +117,11 @@ class Pure(Recipe):
             optimizer.advance(scalars)
         interrupted = False
         try:
-            if segment.writes:
-                undisturbed(segment.run, arrays, scalars)
+            run = segment.run
+            if segment.writes and not getattr(run, "whole", False):
+                undisturbed(run, arrays, scalars)
             else:
-                segment.run(arrays, scalars)
+                run(arrays, scalars)
         except BaseException as error:
             self._failed(error)
             interrupted = True
@@ -227,6 +240,19 @@ class Pure(Recipe):
             if optimizer.state is None:
                 optimizer.lend()
 
+    def _relieve(self) -> bool:
+        """Take over from another recording of the function, if one has lent the same things, and all is as it was."""
+        for other in self.compiled.pures:
+            if other.armed:
+                twins = self.twins.get(other)
+                if twins is None:
+                    twins = self.twins[other] = Twins(self, other)
+                if twins.fit and self.settings.hold() and (other.unmoved() or other.still()) and taken_over(self, other, twins):
+                    self.armed = True
+                    armed[id(self)] = self
+                    return True
+        return False
+
     def arm(self) -> bool:
         """Bind captured tensors, if all is as it was. What nobody has promised has to be worth it."""
         self.settle()
@@ -269,17 +295,21 @@ class Pure(Recipe):
             if not self.armed:
                 return
             self.armed = False
-            armed.pop(id(self), None)
             for c in self.hidden:
                 c.settle()
             for k in self.kept:
                 k.settle()
             for o in self.optimizers:
                 o.settle()
-            for slot in range(len(self.arrays)):
-                self.arrays[slot] = None
-            self.seen = []
-            self.ids.clear()
+            self.forget()
+
+    def forget(self) -> None:
+        """Everything that was lent is somebody else's by now."""
+        self.armed = False
+        armed.pop(id(self), None)
+        self.arrays[:] = [None] * len(self.arrays)
+        self.seen = []
+        self.ids.clear()
 
     def _miss(self) -> Any:
         """A guard does not hold: Python finds all as it should be."""
