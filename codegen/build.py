@@ -49,6 +49,8 @@ def singles(steps: list[Launch]) -> list[Single]:
 class Build:
     """The steps of a graph; a list of so many arrays (`slots`) will be given."""
 
+    apart = False  # whether the elements of a kernel are read and written by threads that do not wait for each other
+
     def __init__(self, graph: Graph, slots: int, work: Prepared, schedule: Schedule) -> None:
         self.graph = graph
         self.slots = slots
@@ -81,7 +83,7 @@ class Build:
             (old, new)
             for i, x in enumerate(stops)
             for launch in x.launches
-            for old, new in heirs(launch)
+            for old, new in heirs(launch, self.apart)
             if last.get(old) == first.get(new) == i and known[old] == known[new]
             if self.forms[old].itemsize == self.forms[new].itemsize  # else an element would not be where the other was
             if all(y is launch or old not in y.buffers for y in x.launches)  # who runs at the same time may read it later

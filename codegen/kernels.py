@@ -134,8 +134,9 @@ def numbers_of(nest: Nest) -> list[int]:
     return sorted({e.data for e in walk(nest.expressions()) if e.kind == "number"})
 
 
-def heirs(launch: Launch) -> list[tuple[str, str]]:
-    """Buffers that are read only where another one is then written, and that one: they may be in the same place."""
+def heirs(launch: Launch, apart: bool = False) -> list[tuple[str, str]]:
+    """Buffers that are read only where another one is then written, and that one: they may be in the same place. If the threads
+    that read and write an element go on `apart`, whoever writes it must need what was there: so it was read by then."""
     nest = launch.nest
     if nest is None or nest.scatters:
         return []
@@ -150,7 +151,8 @@ def heirs(launch: Launch) -> list[tuple[str, str]]:
     found = []
     for i, stage in enumerate(nest.stages):
         for s in stage.stores:
-            found += [(b, s.buffer) for b in sorted(old) if b != s.buffer and read_before(loads.get(b, []), s.index, i)]
+            before = sorted(old & s.expr.reads if apart else old)
+            found += [(b, s.buffer) for b in before if b != s.buffer and read_before(loads.get(b, []), s.index, i)]
     return found
 
 

@@ -18,8 +18,11 @@ import pytest
 import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
-from tapejit.codegen.kernels import launches, scheduled
+from tapejit.codegen.expr import Exprs
+from tapejit.codegen.kernels import Launch, heirs, launches, scheduled
+from tapejit.codegen.nest import Nest, Stage, Store
 from tapejit.codegen.runner import shown
+from tapejit.codegen.steps import Domain, Step
 from tapejit.tracer import program
 from tapejit.tracer.functional import graph_of
 from tapejit.tracer.graph import Graph, GraphError
@@ -209,6 +212,17 @@ def test_kernels_that_have_the_name_of_a_function(seen: Any) -> None:
     given = [tensor(1, 9000 + n) for n in range(3)]
     run(lambda: [x.sum() for x in given])
     assert any(len(u.launches) == 3 for u in largest(seen).units)
+
+
+def test_memory_is_taken_over_only_by_what_is_computed_from_it() -> None:
+    """Threads of a GPU do not wait for each other: one could write where another has not read yet."""
+    exprs, domain = Exprs(), Domain(1, 64)
+    a, b = (exprs.load(x, domain.col, (), "float32") for x in "ab")
+    stores = [Store("of a", domain.col, exprs.op("neg", "float32", a), "float32")]
+    stores.append(Store("of both", domain.col, exprs.op("add", "float32", a, b), "float32"))
+    launch = Launch(Step(0), "nest", None, Nest(domain, [Stage(stores=stores)], "c"), [], [])
+    computed = {("a", "of a"), ("a", "of both"), ("b", "of both")}
+    assert {*heirs(launch)} == {*computed, ("b", "of a")} and {*heirs(launch, apart=True)} == computed
 
 
 # ---- many buffers
