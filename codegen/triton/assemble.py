@@ -30,6 +30,8 @@ OWN = "what Triton keeps of"  # a kernel
 class GpuBuild(Build):
     """The steps of a graph, for a device."""
 
+    apart = True
+
     def __init__(self, graph: Graph, slots: int, target: str, precision: str, deterministic: bool) -> None:
         work = prepared_for_gpu(graph)
         super().__init__(graph, slots, work, scheduled(work, gpu=True))
