@@ -102,8 +102,7 @@ def test_gradients_of_what_was_picked(seen: Any) -> None:
     assert any(name.endswith("_ordered") for name in names) and any(name.endswith("_sorted") for name in names)
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_kernels_compile(target: str) -> None:
+def test_kernels_compile() -> None:
     found = printed(added(2100, 256, 50, "bfloat16"), {"table": 50 * 256}, deterministic=True)
     for kernel in found.kernels:
-        assert aot.resources(aot.compiled(found, kernel, target), target).spills == 0, kernel.name
+        assert aot.resources(aot.compiled(found, kernel, "sm_90"), "sm_90").spills == 0, kernel.name

@@ -83,13 +83,12 @@ def test_views(seen: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-def test_kernels_compile(target: str) -> None:
+def test_kernels_compile() -> None:
     x, tall = tj.from_numpy(values((64, 4096))), tj.from_numpy(values((4096, 64)))
-    graphs = shadow.recorded(lambda: [x.cumsum(1), tall.cumsum(0), *x.cummax(1), x.half().logcumsumexp(1)])
+    graphs = shadow.recorded(lambda: [x.cumsum(1), tall.cumsum(0), *x.cummax(1)])
     for printed in [k for g in graphs for k in interpreted.Interpreted(g).kernels if k is not None]:
         for kernel in printed.kernels:
-            used = aot.resources(aot.compiled(printed, kernel, target), target)
+            used = aot.resources(aot.compiled(printed, kernel, "sm_90"), "sm_90")
             assert used.spills == 0, (kernel.name, used)
-            if target == "sm_90" and kernel.name == "cumsum":
+            if kernel.name == "cumsum":
                 assert set(used.loads) == {128} and set(used.stores) == {128}, used
