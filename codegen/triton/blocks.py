@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from ..expr import Expr, walk
 from ..index import Index, Picked, Remainder, Var, depends
+from ..nest import Nest
 from .contraction import Contraction
 from .tiles import power_above
 
@@ -17,9 +18,11 @@ GROUP = 8  # rows of tiles that are done together, column after column: what the
 LEAST = 16  # rows, columns and depth of a tile that matrix units take
 ROUNDS = 4  # of the loop over the depth that a part has at least
 MOST_PARTS = 32
+FULL = 0.75  # of a device that a tile size has to occupy
 UNITS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # that programs run on at once
 SHARED = {"sm_80": 160 << 10, "sm_90": 224 << 10, "sm_100": 224 << 10, "gfx942": 64 << 10}  # bytes that a program may have
 SMALL_SHARED = 99 << 10  # of devices that are no data centre's: sm_86, sm_89, sm_120
+HELD = 192  # registers of a thread for what follows a product
 VECTOR = 4  # elements of the shortest vectors that are worth the name
 BYTES = {"float64": 8, "float32": 4}
 
@@ -79,7 +82,7 @@ def configs(work: Contraction, target: str, precision: str) -> list[Config]:
     """The configurations for a product, the best guess first: the largest tiles that occupy all of a device."""
     rows, units = table(work, target, precision), UNITS[family(target)]
     fitting = list(dict.fromkeys(fitted(c, work, target) for c in rows))
-    enough = next((c for c in fitting if tiles(c, work) >= units), fitting[-1])
+    enough = next((c for c in fitting if tiles(c, work) >= FULL * units), fitting[-1])
     best = in_parts(enough, work, units)
     more = [fitted(c, work, target) for n, c in LARGER.items() if n == BYTES.get(work.dtype, 2) and not scattered(work)]
     others = [enough, *[in_parts(c, work, units) for c in fitting], *fitting, *more]
@@ -87,13 +90,32 @@ def configs(work: Contraction, target: str, precision: str) -> list[Config]:
 
 
 def fitted(config: Config, work: Contraction, target: str) -> Config:
-    """Not larger than the matrices, and with no more rounds under way than there is shared memory for."""
+    """Not larger than the matrices, nor than there are registers for what follows, and with no more rounds under way than there
+    is shared memory for."""
     m, n = (max(min(b, power_above(size)), LEAST) for b, size in ((config.block_m, work.rows), (config.block_n, work.cols)))
     k = max(min(config.block_k, power_above(work.depth)), LEAST)
+    warps = min(config.warps, max(m * n // 1024, 4 if scattered(work) else 2))
+    m, n, warps = with_registers(m, n, warps, work.nest, 64 if family(target).startswith("gfx") else 32)
     each = k * (m * widest(work.a) + n * widest(work.b))
     room = SHARED[target] if target in SHARED else min(SHARED[family(target)], SMALL_SHARED)
     stages = max(min(config.stages, room // each), 1)
-    return Config(m, n, k, min(config.warps, max(m * n // 1024, 4 if scattered(work) else 2)), stages)
+    return Config(m, n, k, warps, stages)
+
+
+def with_registers(m: int, n: int, warps: int, nest: Nest, threads: int) -> tuple[int, int, int]:
+    """A tile whose elements a thread can hold, once for each array that what follows reads and writes, as nothing is written
+    before all is computed: by more threads, or else smaller."""
+    domain = nest.domain
+    loads = [e for e in nest.loads() if e.depends(domain.r) and e.depends(domain.c)]
+    held = len(nest.stores()) + len(loads)
+    while m * n * held > HELD * threads * warps and m * n > 32 * 32:
+        if warps < 8:
+            warps *= 2
+        elif n >= m:
+            n //= 2
+        else:
+            m //= 2
+    return m, n, warps
 
 
 def scattered(work: Contraction) -> bool:

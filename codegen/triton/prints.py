@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from ...tracer.graph import Form, Graph
 from ..kernels import Launch, kept
 from ..prepare import Prepared, prepared
-from .aot import target_of
 from .attention import in_halves, printed_attention, with_outs
-from .blocks import LEAST, UNITS, Config, configs, family, fitted, table, tiles
+from .blocks import UNITS, Config, configs, family, fitted, table, tiles
 from .contraction import Contraction
 from .matmul import contraction_of, printed_product
 from .printer import printed
 from .scan import printed_scan
 from .text import Printed
-
-STREAMS, ELEMENTS = 4, 16  # buffers of what follows a product that are many, and elements of a thread that are enough then
-MOST_WARPS = 8
 
 
 def prepared_for_gpu(graph: Graph) -> Prepared:
@@ -53,7 +48,7 @@ class Prints:
         if launch.kind == "product":
             work = contraction_of(launch, self.forms)
             best = configs(work, self.target, self.precision)[0] if in_parts else self.configs([work])[0]
-            return printed_product(launch, self.forms, self.target, self.precision, self.lighter(best, work))
+            return printed_product(launch, self.forms, self.target, self.precision, best)
         if launch.kind == "attention":
             return printed_attention(launch, self.forms, self.layout, self.target, self.precision)
         return printed_scan(launch, self.forms, self.layout)
@@ -62,20 +57,10 @@ class Prints:
         """Products that are to be one launch, each as one kernel: the largest tiles with which all of them together occupy a
         device, and the same for all."""
         works = [contraction_of(x, self.forms) for x in launches]
-        chosen = [self.lighter(c, w) for c, w in zip(self.configs(works), works, strict=True)]
-        return [printed_product(x, self.forms, self.target, self.precision, c) for x, c in zip(launches, chosen, strict=True)]
+        chosen = zip(launches, self.configs(works), strict=True)
+        return [printed_product(x, self.forms, self.target, self.precision, c) for x, c in chosen]
 
     def configs(self, works: list[Contraction]) -> list[Config]:
         rows = [[fitted(c, w, self.target) for w in works] for c in table(works[0], self.target, self.precision)]
         counts = [sum(tiles(c, w) for c, w in zip(row, works, strict=True)) for row in rows]
         return next((row for row, n in zip(rows, counts, strict=True) if n >= UNITS[family(self.target)]), rows[-1])
-
-    def lighter(self, config: Config, work: Contraction) -> Config:
-        """Where much follows a product, an optimizer's update say, threads have fewer elements: what follows is in registers,
-        all of it at once."""
-        alone = config.split_k == 1 and len(work.nest.buffers()) >= STREAMS
-        each = config.block_m * config.block_n // (target_of(self.target)[2] * config.warps)
-        if not alone or each <= ELEMENTS:
-            return config
-        half = {"warps": 2 * config.warps} if config.warps < MOST_WARPS else {"block_m": max(config.block_m // 2, LEAST)}
-        return replace(config, **half)
