@@ -26,6 +26,7 @@ bench: $(VENV)/peers.stamp
 	$(BIN)/python bench/replay.py
 	$(BIN)/python bench/pure.py
 	$(BIN)/python bench/steps.py --peers torch
+	$(BIN)/python bench/gpu.py
 
 clean:
 	rm -rf $(VENV) build dist tapejit.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

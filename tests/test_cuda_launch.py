@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -529,6 +531,20 @@ def test_no_memory_for_the_arena(gpu: Any) -> None:
     refused(numbers(4, 4), "bytes of memory are not there.*smaller batches need less memory")
 
 
+def test_no_memory_to_be_careful_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What will be overwritten cannot be kept: it runs all the same."""
+
+    def copy(self: Any, order: str = "C") -> Any:
+        if order == "K":
+            raise fake_cupy.cuda.memory.OutOfMemoryError("Out of memory allocating 64 bytes")
+        return usual(self, order)
+
+    usual = fake_cupy.ndarray.copy
+    monkeypatch.setattr(fake_cupy.ndarray, "copy", copy)
+    compiled, _ = both(batches(4))
+    assert not programs(compiled)[0].stopped
+
+
 def test_no_memory_for_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     f, x = tj.compile(lambda x: F.softmax(x * 2, 0)), numbers(4)
     for _ in range(3):
@@ -598,3 +614,13 @@ def test_every_twentieth_op(seen: shadow.Seen) -> None:
 def test_everything_can_be_imported_without_triton_and_cupy() -> None:
     text = "import sys; sys.modules['triton'] = sys.modules['cupy'] = None; import tapejit.codegen.triton.program"
     subprocess.run([sys.executable, "-c", text], check=True, capture_output=True)
+
+
+def test_the_benchmark_of_steps_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses agree, and what is told of launches is there. Nothing is timed."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "bench"))
+    bench = importlib.import_module("gpu")
+    monkeypatch.setattr(bench, "FIRST", 3)
+    eager, compiled = (x for x in bench.compared("tiny", 0, 0) if x.name.startswith("tapejit"))
+    assert len(eager.losses) == len(compiled.losses) == 3
+    assert re.fullmatch(r"Triton kernels for sm_90, \d+ launches", bench.launches(compiled.step))

@@ -205,7 +205,11 @@ class Launcher:
                 launches.forget()
 
     def carefully(self, arrays: list[Any], scalars: list[Any], stream: Any) -> bool:
-        old = {slot: arrays[slot].copy(order="K") for slot in self.recipe.written}
+        self.careful = False
+        try:
+            old = {slot: arrays[slot].copy(order="K") for slot in self.recipe.written}
+        except self.xp.cuda.memory.OutOfMemoryError:  # no room to be careful
+            return self(arrays, scalars)
         try:
             found = self.go(arrays, scalars, stream)
             stream.synchronize()
@@ -213,7 +217,6 @@ class Launcher:
             for slot, array in old.items():
                 arrays[slot][...] = array
             raise RefusedError(str(reason)) from reason
-        self.careful = False
         return found
 
     def go(self, arrays: list[Any], scalars: list[Any], stream: Any) -> bool:

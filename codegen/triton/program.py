@@ -65,7 +65,8 @@ class Gpu:
 
     def made(self, unaligned: frozenset[str]) -> Launcher:
         """What launches the kernels, on memory of its own."""
-        name = name_of(self.placed.graph, self.slots, "triton", self.target, *versions(), *settings(), *sorted(unaligned))
+        chosen = (*settings(), str(tune.wanted(self.xp)), *sorted(unaligned))
+        name = name_of(self.placed.graph, self.slots, "triton", self.target, *versions(), *chosen)
         known = kept_on_disk(name)
         if known is not None:
             self.from_disk = True
