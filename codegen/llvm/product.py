@@ -11,6 +11,7 @@ done in blocks, they go through a buffer in the thread's scratch memory.
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -232,11 +233,17 @@ class Product:
         f = module.function(name, parameters(self.pointers))
         begin, end = f.params[-2:]
         sizes = (*self.gemm.batch, *self.blocks)
-        with f.loop(begin, end) as loop:
+        again = self.plan.pack_b and self.plan.own_b and self.blocks[1] > 1
+        with f.loop(begin, end, carried=[constant(-1, I64)] if again else []) as loop:
             *batch, across, down = unravel(f, loop.index, sizes)
             rows = share(f, down, self.blocks[1], self.plan.rows, self.gemm.m)
             columns = share(f, across, self.blocks[0], self.plan.width, self.gemm.n)
-            Piece(self, f, batch, rows, columns).write()
+            if again:
+                strip = f.div(loop.index, constant(self.blocks[1], I64))
+                Piece(self, f, batch, rows, columns, f.compare("ne", strip, loop.carried[0])).write()
+                loop.next(strip)
+            else:
+                Piece(self, f, batch, rows, columns).write()
         f.back()
         return Phase(name, math.prod(sizes))
 
@@ -250,14 +257,16 @@ class Piece:
     batch: list[Value]
     rows: Span
     columns: Span
+    other: Value | None = None  # whether its columns are others than those of the piece before: these are packed already
 
     def write(self) -> None:
         plan = self.work.plan
         _ = self.a, self.b, self.buffer  # written here, before the loops that use them
-        if plan.pack_a and self.work.plan.own_a:
+        if plan.pack_a and plan.own_a:
             self.pack_a()
-        if plan.pack_b and self.work.plan.own_b:
-            self.pack_b()
+        if plan.pack_b and plan.own_b:
+            with nullcontext() if self.other is None else self.f.when(self.other):
+                self.pack_b()
         if plan.depth < self.work.gemm.k:
             self.by_depth()
         else:
