@@ -7,10 +7,10 @@ machines; emitters walk them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cached_property
 from typing import Any
 
 from .index import Index, Picked, Var, depends
+from .lazily import lazy
 
 Guard = tuple[tuple[Index, int], ...]  # all indices are from 0 to before their numbers
 
@@ -44,7 +44,7 @@ class Expr:
             )
         return bool(known[var])
 
-    @cached_property
+    @lazy
     def indices(self) -> tuple[Index, ...]:
         """The indices that it computes itself."""
         if self.kind == "index":
@@ -55,18 +55,18 @@ class Expr:
             return tuple(i for i, _ in self.data)
         return ()
 
-    @cached_property
+    @lazy
     def inner(self) -> tuple[Expr, ...]:
         """All expressions that it is made of directly, those that pick indices among them."""
         return (*self.args, *[e for i in self.indices for e in picked(i)])
 
-    @cached_property
+    @lazy
     def reads(self) -> frozenset[str]:
         """The buffers that it is loaded from."""
         own = frozenset([self.data[0]]) if self.kind == "load" else frozenset()
         return own.union(*[e.reads for e in self.inner])
 
-    @cached_property
+    @lazy
     def totals(self) -> frozenset[Expr]:
         """The totals of the row, and the product, that it is made of."""
         if self.kind in ("total", "product"):

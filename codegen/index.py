@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
+
+from .lazily import lazy
 
 Atom = Any  # Var | Quotient | Remainder | Picked
 
@@ -121,7 +122,7 @@ class Index:
         self.terms = terms
         self.const = const
 
-    @cached_property
+    @lazy
     def key(self) -> Any:
         return (self.const, *[(a.key, n) for a, n in self.terms])
 
@@ -131,11 +132,11 @@ class Index:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    @cached_property
+    @lazy
     def low(self) -> int:
         return self.const + sum(n * (a.low if n > 0 else a.high) for a, n in self.terms)
 
-    @cached_property
+    @lazy
     def high(self) -> int:
         return self.const + sum(n * (a.high if n > 0 else a.low) for a, n in self.terms)
 
@@ -250,7 +251,10 @@ def total(terms: list[tuple[Atom, int]], const: int) -> Index:
                     rest = [(b, k) for b, k in factors.values()]
                     inner = a.index * n
                     return total([*rest, *inner.terms], const + inner.const)
-    return Index(tuple(sorted(((a, n) for a, n in factors.values() if n), key=lambda t: repr(t[0].key))), const)
+    found = [(a, n) for a, n in factors.values() if n]
+    if len(found) > 1:
+        found.sort(key=lambda t: repr(t[0].key))
+    return Index(tuple(found), const)
 
 
 def flattened(index: Sequence[Index], shape: Sequence[int]) -> Index:
@@ -264,6 +268,11 @@ def flattened(index: Sequence[Index], shape: Sequence[int]) -> Index:
 
 def unflattened(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
     """The index of the element that stands at a place; of nothing at all, where there are no elements."""
+    return _unflattened(flat, tuple(shape))
+
+
+@functools.lru_cache(4096)  # layers that are alike ask for the same
+def _unflattened(flat: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     if 0 in shape:
         return (ZERO,) * len(shape)
     found: list[Index] = []

@@ -86,6 +86,8 @@ def set_default_dtype(d: dtype, /) -> None:
 
 def from_numpy(numpy_dtype: Any) -> dtype:
     """Our dtype for a NumPy dtype; TypeError for what tensors cannot hold."""
+    if isinstance(numpy_dtype, np.dtype) and (found := _FROM_NUMPY.get(numpy_dtype)) is not None:
+        return found  # the usual case at once
     found = _FROM_NUMPY.get(np.dtype(numpy_dtype).newbyteorder("="))
     if found is None:
         supported = ", ".join(d.name for d in ALL)
