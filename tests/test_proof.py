@@ -186,6 +186,63 @@ def test_loops_and_contexts() -> None:
     assert skipped(f) > 0, why(f)
 
 
+class Rich(Training):
+    """A step with a batch that is a dict, a mode, clipped gradients, a penalty, and several results."""
+
+    def step(self, batch: Any) -> Any:  # type: ignore[override]
+        self.model.train()
+        out = self.model(batch["x"])
+        loss = F.mse_loss(out, batch["y"]) + 0.01 * sum(p.square().sum() for p in self.model.parameters())
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 0.5)
+        self.optimizer.step()
+        return {"loss": loss, "norm": norm, "out": out.detach()}
+
+
+def unused_gradient(made: Any) -> None:
+    made.model.extra = nn.Parameter(tj.ones(2))
+    made.model.extra.grad = tj.full((2,), 5.0)
+
+
+class Shy(nn.Sequential):
+    """A module that does not show its parameters."""
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        return iter(())
+
+
+RICH: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda made: None,
+    "evaluation": lambda made: made.model.eval(),
+    "a gradient that was not there": unused_gradient,
+    "one that was there without one": lambda made: setattr(made.model.idle, "grad", tj.full((2,), 5.0)),
+    "parameters that are not shown": lambda made: setattr(made.model, "last", Shy(nn.Linear(4, 1))),
+}
+
+
+@pytest.mark.parametrize("name", RICH)
+def test_a_rich_step(name: str) -> None:
+    results = []
+    for compiled in (False, True):
+        tj.manual_seed(0)
+        model = Net()
+        model.idle = nn.Parameter(tj.ones(2))
+        made = Rich(model, tj.optim.SGD([p for n, p in model.named_parameters() if n != "idle"], lr=0.05))
+        step = tj.compile(made.step) if compiled else made.step
+        found = []
+        for i in range(2 * CALLS):
+            x, y = batch(i)
+            if i == CALLS:
+                RICH[name](made)
+            found.append([v.tolist() for v in step({"x": x, "y": y}).values()])
+        results.append([*found, [p.tolist() for p in model.parameters()]])
+    for a, b in zip(*results, strict=True):
+        for one, other in zip(a, b, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    assert skipped(step) > 0, why(step)
+
+
 # ---- what is not
 
 
@@ -294,7 +351,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "a generator": (generating, "no plain function"),
     "an assignment inside": (walking, "namedexpr"),
     "a function inside": (outer, "functiondef"),
-    "a dict": (spreading, "dict"),
+    "a dict": (spreading, "objects"),
     "a property": (lambda x: x + COUNTER.next, "computed"),
     "an object that is called": (lambda x: COUNTER(x) + 1, "calls Counter"),
     "an object with elements": (lambda x: x + COUNTER[0], "objects"),

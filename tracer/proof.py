@@ -35,6 +35,8 @@ SIZES = {"dim", "size", "numel", "nelement", "ndimension", "is_floating_point", 
 TURNED = {"T", "mT", "H", "mH"}
 PYTHONS = (len, min, max, abs, sum, int, float, bool, slice, divmod)
 SEQUENCES = (tuple, list, zip, enumerate, reversed)
+WALKS = ("parameters", "train", "eval")  # methods of modules
+WALKED_BY = (*WALKS, "named_parameters", "_named_members", "named_modules", "modules", "children", "named_children")
 DEEPEST = 30  # calls within calls
 MOST_ROUNDS = 1000  # of a loop that goes through numbers
 
@@ -159,6 +161,8 @@ class Prover:
     def method(self, method: Method, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if method.function is not None:
             return self.call(Known(method.function), [method.of, *args], kwargs)
+        if isinstance(method.of, Known) and isinstance(method.of.what, Module) and not args and not kwargs:
+            return self.walk(method.of.what, method.name)
         if isinstance(method.of, Items):
             if method.name == "append" and method.of.own and len(args) == 1 and not kwargs:
                 method.of.parts.append(args[0])
@@ -200,6 +204,19 @@ class Prover:
         for table in (layer._parameters, layer._buffers, layer._modules):
             self.guards.table(table)
 
+    def walk(self, module: Module, name: str) -> Any:
+        """All parameters of a module; or a switch of all of it to the mode that it is in, which does nothing."""
+        for layer in module.modules():
+            for method in WALKED_BY:
+                if self.guards.attribute(type(layer), method) is not getattr(Module, method) or method in layer.__dict__:
+                    raise UnprovedError(f"{type(layer).__name__} has a {method} of its own")
+            if name == "parameters":
+                self.guards.table(layer._parameters)
+                self.guards.table(layer._modules)
+            elif self.guards.element(layer.__dict__, "training") is not (name == "train"):
+                raise UnprovedError(f"it switches {type(layer).__name__} to another mode")
+        return Items([Known(p) for p in module.parameters()]) if name == "parameters" else Known(module)
+
     def children(self, module: Module) -> list[Known]:
         self.guards.table(module._modules)
         return [Known(child) for child in module._modules.values()]
@@ -224,6 +241,8 @@ class Prover:
             for table in (what._parameters, what._buffers, what._modules):
                 if name in table:
                     return Known(self.guards.element(table, name))
+            if name in WALKS:
+                return Method(of, name)
         return self.of_object(what, name)
 
     def of_tensor(self, of: Any, name: str) -> Any:

@@ -16,7 +16,7 @@ from ..eager.tensor import Tensor
 from .proof import Prover
 from .proof_guards import ABSENT
 from .proof_source import Definition, UnprovedError
-from .proof_values import MADE, Items, Known, Unknown, is_made, is_plain, joined, may_be_tensor
+from .proof_values import MADE, Fields, Items, Known, Unknown, is_made, is_plain, joined, may_be_tensor
 
 LONGEST = 100  # rounds of a loop that are gone through one by one
 ARITHMETIC: dict[type[ast.AST], tuple[str, Callable[..., Any]]] = {
@@ -193,6 +193,8 @@ class Body:
                 return self.choice(self.value(test), body, orelse)
             case ast.Tuple(parts) | ast.List(parts):
                 return Items([p for part in parts for p in self.spread(part)], own=isinstance(node, ast.List))
+            case ast.Dict(keys, values) if all(isinstance(k, ast.Constant) and type(k.value) is str for k in keys):
+                return Fields({k.value: self.value(v) for k, v in zip(keys, values, strict=True)})  # type: ignore[union-attr]
             case ast.Subscript(of, index):
                 return self.element(self.value(of), self.value(index))
             case ast.Slice(lower, upper, step):
@@ -264,6 +266,10 @@ class Body:
 
     def element(self, of: Any, index: Any) -> Any:
         known = index.what if isinstance(index, Known) else None
+        if isinstance(of, Fields):
+            if known in of.parts:
+                return of.parts[known]
+            raise UnprovedError("it looks for what is not there")
         if isinstance(of, Known) and type(of.what) in (list, dict, tuple) and type(known) in (int, str):
             if type(of.what) is not tuple:
                 self.guards.container(of.what)

@@ -31,6 +31,13 @@ class Items:
         self.own = own  # a list that the function has made
 
 
+class Fields:
+    """A dict of names."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+
+
 class Method:
     """A method of a tensor, an optimizer or a list; or, with a function, of a user's object."""
 
@@ -53,6 +60,8 @@ def as_given(x: Any) -> Any:
         return MADE
     if type(x) in (tuple, list):
         return Items([as_given(v) for v in x])
+    if type(x) is dict and all(type(k) is str for k in x):
+        return Fields({k: as_given(v) for k, v in x.items()})
     return Known(x)
 
 
@@ -71,8 +80,8 @@ def is_plain(x: Any) -> bool:
 
 def is_made(x: Any) -> bool:
     """Whether ops may be given it."""
-    if isinstance(x, Items):
-        return all(map(is_made, x.parts))
+    if isinstance(x, (Items, Fields)):
+        return all(map(is_made, x.parts.values() if isinstance(x, Fields) else x.parts))
     return may_be_tensor(x) or (isinstance(x, Known) and (is_plain(x.what) or isinstance(x.what, SETTINGS)))
 
 

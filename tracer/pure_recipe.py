@@ -109,7 +109,7 @@ class Recipe:
                 self.arguments.without_gradient(place)
             elif now is not was:
                 self.kept.append(Kept(self, leaf, was is None, None if now is None else self._made(now)))
-            elif now is None and i in ours:
+            elif now is None and (i in ours or (self.proof is not None and self.proof.reads(leaf))):
                 self.kept.append(Kept(self, leaf, True, None))
         # a function that needs leaves without gradients and leaves them with some cannot run twice as it is
         self.once = any(k.required and k.value is not None for k in self.kept)
