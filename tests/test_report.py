@@ -225,6 +225,7 @@ def test_a_function_that_gives_up() -> None:
         f(tj.ones(400))
     (found,) = [x for x in gather([f], "t")["functions"][0]["findings"] if x["kind"] == "gave up"]
     assert "reads values" in found["reason"] and "between two reads" in found["advice"]
+    assert re.fullmatch(r".*test_report\.py:\d+", found["line"])
 
 
 def test_programs_that_are_not_taken_apart() -> None:

@@ -92,7 +92,7 @@ RULES = [
     Rule(r"^within `with eager\(\):`$", "call it outside of the block"),
     Rule("^anomaly detection$", "switch `detect_anomaly` off when the error is found"),
     Rule("^inference mode$", "use `no_grad()` instead of `inference_mode()`"),
-    Rule("keeps diverging from its recordings", "see what it diverged by, above or in `TAPEJIT_LOG=recompiles`"),
+    Rule("keeps diverging from its recordings", "see why it gave up, and what it diverged by (`TAPEJIT_LOG=recompiles`)"),
     Rule(r"reads values \d+ times or more in one call", "read values outside, or compile the part between two reads"),
     Rule(r"^pure=True, but (.*): replayed with Python$", "leave `pure=True` away, or see to it that this is not so: {0}"),
     # ---- segments without native code

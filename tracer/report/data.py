@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import re
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from .memory import eager_memory
 from .sources import sources_of
 
 Facts = dict[str, Any]
+PLACED = re.compile(r"^(.*?:\d+): (.*)$")
 MOST_TEXT = 6_000_000  # characters of LLVM's text for one function
 
 
@@ -69,6 +71,7 @@ def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Co
         lines.update((e.line, None) for e in trace.entries if not isinstance(e, End))
     shorten(facts["paths"])
     lines.update((line, None) for line, _ in compiled.divergences)
+    lines.update({line: None for line, _ in [gave_up(facts)] if line is not None})
     code = getattr(compiled.function, "__code__", None)
     where = None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
     facts |= {
@@ -214,14 +217,16 @@ def findings(facts: Facts) -> list[Facts]:
     """Breaks, divergences, fallbacks and segments without native code, each with what can be done about it."""
     breaks: dict[tuple[str, str], int] = {}
     for path in facts["paths"]:
-        for b in {(b["line"], b["reason"]) for b in path["breaks"]}:
+        for b in dict.fromkeys((b["line"], b["reason"]) for b in path["breaks"]):
             breaks[b] = breaks.get(b, 0) + path["replays"]
     found = [finding("break", reason, times, line) for (line, reason), times in breaks.items()]
     found += [finding("divergence", d["reason"], d["times"], d["line"]) for d in facts["divergences"]]
     found += [finding("fallback", d["reason"], d["times"]) for d in facts["fell_back"]]
-    for kind, reason in (("gave up", facts["gave_up"]), ("never replayed", facts["disagreement"])):
-        if reason:
-            found.append(finding(kind, reason, 1))
+    if facts["gave_up"]:
+        line, reason = gave_up(facts)
+        found.append(finding("gave up", reason, 1, line))
+    if facts["disagreement"]:
+        found.append(finding("never replayed", facts["disagreement"], 1))
     for path in facts["paths"]:
         for program in path["programs"]:
             used = {"native", "code"} & program.keys() and "so it is not used" not in program["told"]
@@ -231,5 +236,10 @@ def findings(facts: Facts) -> list[Facts]:
 
 
 def finding(kind: str, reason: str, times: int, line: str | None = None) -> Facts:
-    bare = reason.partition(": ")[2] if kind == "gave up" and ".py:" in reason.partition(": ")[0] else reason
-    return {"kind": kind, "reason": reason, "times": times, "line": line, "advice": advice_for(bare)}
+    return {"kind": kind, "reason": reason, "times": times, "line": line, "advice": advice_for(reason)}
+
+
+def gave_up(facts: Facts) -> tuple[str | None, str]:
+    """The line at which a function gave up, and why."""
+    match = PLACED.match(facts["gave_up"] or "")
+    return (match[1], match[2]) if match is not None else (None, facts["gave_up"])

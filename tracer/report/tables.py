@@ -115,7 +115,8 @@ def in_short(ops: list[str]) -> str:
 def roof_cell(k: dict[str, Any]) -> list[Any]:
     share = k.get("roofline")
     if share is None:
-        return [tag("span", "too short to tell" if k["seconds"] is not None else "-", class_="soft")]
+        measured = k["seconds"] is not None and k["flops"] is not None
+        return [tag("span", "too short to tell" if measured else "not known", class_="soft")]
     kind = "good" if share >= 0.6 else "fair" if share >= 0.25 else "poor"
     return [meter(min(share, 1.0), f"level-{kind}"), f"{percent(min(share, 1.0))} · {k['bound']}"]
 
