@@ -406,6 +406,25 @@ def test_whether_a_leaf_wants_a_gradient_by_then(flags) -> None:
     assert trained(tj.compile) == trained(lambda f: f)
 
 
+def test_a_hook_that_comes_after_the_pass() -> None:
+    """The pass is run again where what was matched is: a hook on a node of an earlier segment was not there the first time."""
+    w, seen = tj.ones(3, 3, requires_grad=True), []
+
+    def function(x, y):
+        h = w.logsumexp(-1)
+        y *= h  # what gets a history by that: the segment ends
+        w.grad = None
+        h.mean().backward()
+        found = tj.stack([x, y], -1)
+        h.register_hook(lambda g: seen.append(g.tolist()))
+        return found
+
+    f = tj.compile(function)
+    for i in range(6):
+        f(tj.full((2, 3), float(i)), tj.ones(2, 3))
+    assert seen == []
+
+
 def test_version_of_what_an_earlier_segment_has_made() -> None:
     def function(x):
         y = x.round()

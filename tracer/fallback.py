@@ -146,15 +146,20 @@ class Fallback(Frame):
         roots = [tensors[n] for n in entry.roots]
         seeds = [tensors[n] for n in entry.given]
         wanted = None if entry.wanted is None else [tensors[n] for n in entry.wanted]
-        leaves = [tensors[effect.leaf] for effect in entry.effects]
+        leaves = [tensors[n] for n, _ in entry.flags]
         hooks = [(leaf, leaf._hooks, leaf._after_accumulate) for leaf in leaves]
+        kept = [(node, node.hooks, node.retained) for node in self.made.values()]
         for leaf in leaves:  # there were none: they came after the pass
             leaf._hooks = leaf._after_accumulate = None
+        for node, _, _ in kept:
+            node.hooks = node.retained = None
         try:
             found = backward_pass(roots, None if entry.implicit else seeds, entry.retain, False, wanted, entry.accumulate)
         finally:
             for leaf, before, after in hooks:
                 leaf._hooks, leaf._after_accumulate = before, after
+            for node, before, after in kept:
+                node.hooks, node.retained = before, after
         for effect in entry.effects:
             leaf = tensors[effect.leaf]
             if effect.before != effect.after:
