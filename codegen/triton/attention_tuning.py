@@ -15,11 +15,13 @@ Table = dict[int, list[Config]]  # by the width of heads that a row is for at mo
 HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
     "sm_80": (
         {
+            32: [Config(128, 64, 4, 2), Config(64, 64, 4, 2)],
             64: [Config(128, 64, 8, 3), Config(128, 32, 8, 3), Config(64, 64, 4, 3)],
             128: [Config(128, 64, 8, 3), Config(128, 32, 8, 3), Config(64, 64, 4, 2)],
             256: [Config(64, 32, 8, 2), Config(64, 16, 4, 2)],
         },
         {
+            32: [Config(64, 64, 4, 2), Config(64, 32, 4, 2)],
             64: [Config(128, 32, 8, 2), Config(64, 32, 4, 3), Config(64, 64, 4, 2)],
             128: [Config(64, 64, 8, 2), Config(64, 32, 4, 2)],
             256: [Config(32, 32, 8, 2), Config(64, 32, 8, 2)],
@@ -53,11 +55,13 @@ HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
 SINGLES: dict[str, tuple[Table, Table]] = {
     "sm": (
         {
+            32: [Config(32, 32, 4, 2), Config(64, 32, 4, 2)],
             64: [Config(64, 32, 8, 2), Config(32, 32, 4, 2), Config(32, 16, 4, 2)],
             128: [Config(32, 16, 4, 2), Config(32, 16, 8, 2)],
             256: [Config(16, 16, 8, 2), Config(16, 16, 4, 2)],
         },
         {
+            32: [Config(32, 32, 4, 2), Config(32, 16, 4, 2)],
             64: [Config(32, 32, 8, 2), Config(32, 16, 4, 2)],
             128: [Config(32, 16, 8, 2), Config(16, 16, 4, 2)],
             256: [Config(16, 16, 8, 2)],
