@@ -5,6 +5,7 @@
 
 Against what is counted:
     eager      one launch for each recorded op, which reads its inputs and writes its outputs; views are free
+    primitives the same for what these ops are made of: a layer norm is many then
     one by one each kernel for itself: what is fused, but not put together into fewer launches
     least      each fusable group reads its inputs once and writes what others want once. A group is a contraction, attention,
                or reductions of the same rows, with all element-wise ops and sums of columns that go with it; what follows from
@@ -81,6 +82,17 @@ def of_eager(graph: Graph) -> Counts:
         if node.op.kind != "movement" and node.op.name != "constant":
             count += 1
             size += sum(graph.forms[x].nbytes for x in {*node.values(), *node.results})
+    return Counts(count, size)
+
+
+def of_primitives(work: Prepared) -> Counts:
+    """The same of what ops are made of; numbers are the CPU's business."""
+    count = size = 0
+    for node in work.nodes:
+        computes = node.op.kind != "movement" and node.op.name != "constant" and not set(node.results) & work.again
+        if computes and any(work.forms[x].size > 1 for x in (*node.values(), *node.results)):
+            count += 1
+            size += sum(work.forms[x].nbytes for x in {*node.values(), *node.results})
     return Counts(count, size)
 
 
@@ -260,6 +272,7 @@ def counted(options: argparse.Namespace) -> dict[str, Any]:
     units, forms = units_of(graph, options.target)
     rows = {
         "eager": of_eager(graph),
+        "primitives": of_primitives(prepared_for_gpu(graph)),
         "one by one": of_units(one_by_one(graph, options.target), forms),
         "compiled": of_units(units, forms),
         "least": Groups(prepared_for_gpu(graph)).counts(),
