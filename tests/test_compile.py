@@ -437,3 +437,23 @@ def test_version_of_what_an_earlier_segment_has_made() -> None:
     f = tj.compile(function)
     assert [f(tj.full((3,), float(i)))._version for i in range(6)] == [2] * 6
     assert f.hits >= 3
+
+
+def test_options_of_pytorchs_scripts() -> None:
+    model, x = nn.Linear(3, 2), tj.ones(4, 3)
+    expected = model(x).tolist()
+    for options in (
+        {"mode": "max-autotune"},
+        {"fullgraph": True, "dynamic": False},
+        {"backend": "inductor", "options": {"a": 1}},
+    ):
+        compiled = tj.compile(model, **options)
+        for _ in range(4):
+            assert tj.equal(compiled(x), expected)
+        assert type(compiled).forward.hits > 0  # type: ignore[attr-defined]
+    assert tj.compile(model, disable=True) is model
+    assert tj.compile(disable=True)(model) is model
+    with pytest.raises(TypeError, match="compile: there is no option 'fullgraf'"):
+        tj.compile(model, fullgraf=True)
+    with pytest.raises(ValueError, match="backend must be one of"):
+        tj.compile(model, backend="tvm")

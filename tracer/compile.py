@@ -416,6 +416,8 @@ def compile(
     budget: int = 16,
     name: str | None = None,
     background: bool = False,
+    disable: bool = False,
+    **of_torch: Any,
 ) -> Any:
     """Record a function, then replay it; whatever differs from the recording runs eagerly.
 
@@ -425,14 +427,21 @@ def compile(
     `budget` bounds the number of recordings kept. `strict` raises a `CompileError` where a call would have to go on eagerly
     after the warm-up. `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has. `background`
     compiles beside, while calls go on without.
+
+    What PyTorch's scripts say is understood: `disable` gives back what was given, the backend "inductor" is "auto" and "eager"
+    is "plain"; `fullgraph`, `dynamic`, `mode` and `options` change nothing, as results are right in any case.
     """
+    strange = [key for key in of_torch if key not in ("fullgraph", "dynamic", "mode", "options")]
+    if strange:
+        raise TypeError(f"compile: there is no option {strange[0]!r}")
+    backend = {"inductor": "auto", "eager": "plain", "aot_eager": "plain"}.get(backend, backend)
     if backend not in BACKENDS:
         raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")
     if warmup < 1 or budget < 1:
         raise ValueError(f"compile: warmup and budget must be at least 1, not {warmup} and {budget}")
 
     def make(function: Any) -> Any:
-        if isinstance(function, Compiled):
+        if isinstance(function, Compiled) or disable:
             return function
         settings = (warmup, backend, strict, pure, budget, name, background)
         if isinstance(function, (staticmethod, classmethod)):
