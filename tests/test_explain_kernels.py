@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import doctest
 import inspect
-import io
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +16,6 @@ import tapejit.nn.functional as F
 from tapejit import nn
 from tapejit.tracer.explain import shown
 
-DOCS = Path(__file__).parents[1] / "docs"
 CALLS = 8  # enough for a program to be compared with a plain one
 
 
@@ -312,28 +307,3 @@ def test_numbers_are_plain_python() -> None:
     step, _, args = training()
     for k in kernels(step, *args):
         assert not any(isinstance(v, np.generic) for v in k.values())
-
-
-@pytest.mark.parametrize("page", ["codegen.md", "diagnostics.md"])
-def test_the_documentation_shows_what_is_so(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its Python runs, from the first `import tapejit` on, and prints what is shown, but for the names of values."""
-    monkeypatch.setenv("TAPEJIT_BACKEND", "llvm")
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", (DOCS / page).read_text(), re.S | re.M)
-    first = next(i for i, (_, text) in enumerate(blocks) if text.startswith("import tapejit"))
-    space: dict[str, Any] = {"__name__": "step"}
-    shown_blocks, printed = 0, ""
-    for language, text in blocks[first:]:
-        if language == "python":
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                exec(compile(text, "step.py", "exec"), space)
-            printed = out.getvalue()
-        elif language == "":
-            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-            assert doctest.OutputChecker().check_output(nameless(text), nameless(printed), flags), printed
-            shown_blocks += 1
-    assert shown_blocks
-
-
-def nameless(text: str) -> str:
-    return re.sub(r"\b[ev]\d+\b", "value", text)
