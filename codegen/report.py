@@ -19,6 +19,8 @@ from .llvm.gemm import Gemm
 from .llvm.target import host
 from .measure import seconds
 from .native import Native
+from .plan import Arena
+from .prepare import Prepared
 from .roof import roof
 
 SHARES = re.compile(r"shares (\d+) bytes")
@@ -49,8 +51,8 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
         "kernels": kernels,
         "functions": sum(text.count("define void") for text in native.texts[-1:]),
         "barriers": sum(text.count("call void @tj_barrier") for text in native.texts[-1:]),
-        "memory": memory(native),
-        "buffers": buffers(native),
+        "memory": memory_of(native.arena),
+        "buffers": buffers_of(native.prepared, [b for launch in native.launches for b in launch.buffers]),
         "decisions": [decision(words) for words in native.decisions],
         "names": native.prepared.names,
         "roof": {"copies": [list(c) for c in roof().copies], "flops": roof().flops},
@@ -204,8 +206,7 @@ def share_of_roof(kernel: dict[str, Any], forms: dict[str, Form]) -> dict[str, A
 # ---- the whole
 
 
-def memory(native: Native) -> dict[str, Any]:
-    arena = native.arena
+def memory_of(arena: Arena) -> dict[str, Any]:
     lives = [
         {"name": name, "offset": arena.offsets[name], "size": arena.sizes[name], "first": first, "last": last}
         for name, (first, last) in arena.lives.items()
@@ -219,15 +220,15 @@ def memory(native: Native) -> dict[str, Any]:
     }
 
 
-def buffers(native: Native) -> dict[str, dict[str, Any]]:
+def buffers_of(work: Prepared, names: list[str]) -> dict[str, dict[str, Any]]:
     """What the names in nests stand for."""
-    forms, work = native.prepared.forms, native.prepared
+    forms = work.forms
     kinds = {x.name: "input" for x in work.inputs}
     kinds |= {name: "constant" for node in work.nodes if node.op.name == "constant" for name in node.results}
     kinds |= {value: "output" for _, value in work.outputs if value not in kinds}
     written = {w.input.name for w, _ in work.write_backs}
     found = {}
-    for name in dict.fromkeys(b for launch in native.launches for b in launch.buffers):
+    for name in dict.fromkeys(names):
         kind = kinds.get(name, "arena") + (", written" if name in written else "")
         found[name] = {"shape": list(forms[name].shape), "dtype": forms[name].dtype.name, "kind": kind}
     return found

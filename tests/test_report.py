@@ -265,7 +265,7 @@ def test_texts_are_left_out_where_they_are_too_much(facts: dict[str, Any], monke
     copy = json.loads(json.dumps(facts))
     paths = copy["functions"][0]["paths"]
     each = [p["native"] for path in paths for p in path["programs"] if "native" in p]
-    sizes = [sum(len(k.get("llvm", "")) for k in native["kernels"]) for native in each]
+    sizes = [sum(len(k.get(name, "")) for k in native["kernels"] for name in data.TEXTS) for native in each]
     assert len(paths) == 2 and paths[0]["replays"] != paths[1]["replays"] and all(sizes)
     monkeypatch.setattr(data, "MOST_TEXT", max(sizes) + 10)
     data.shorten(paths)

@@ -46,8 +46,8 @@ def kernel_in_words(k: dict[str, Any]) -> list[str]:
         lines += indented(k["nest"].rstrip().splitlines(), 4)
     if k.get("same_code_as") is not None:
         lines.append(f"  its code is that of kernel {k['same_code_as']}")
-    for name, title in (("llvm", "LLVM's text"), ("assembly", "assembly")):
-        if name in k:
+    for name, title in (("llvm", "LLVM's text"), ("assembly", "assembly"), ("triton", "Triton")):
+        if name in k and (name != "triton" or "llvm" not in k):
             lines += [f"  {title}:", *indented(k[name].rstrip().splitlines(), 4)]
     return lines
 
@@ -62,7 +62,8 @@ def shared_out(k: dict[str, Any]) -> str:
 
 def speed_in_words(k: dict[str, Any]) -> str:
     if k["seconds"] is None:
-        return "was not measured: made-up values are not good for it, or for what comes before it"
+        reason = k.get("untimed", "made-up values are not good for it, or for what comes before it")
+        return f"was not measured: {reason}"
     found = f"takes {duration(k['seconds'])}: {k['gigabytes_per_second']:.1f} GB/s"
     return found + (f", {k['gigaflops']:.1f} GFLOP/s" if k["gigaflops"] else "")
 

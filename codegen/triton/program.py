@@ -14,7 +14,7 @@ from ...eager import backends
 from ...eager.backends import are_deterministic_algorithms_enabled
 from ...eager.devices import module_for
 from ...eager.devices import on as on_device
-from ...tracer.graph import Form, GraphError
+from ...tracer.graph import Form, Graph, GraphError
 from .. import cache
 from ..build import Opaque, check_outputs
 from ..kernels import Launch
@@ -167,6 +167,16 @@ class Gpu:
         """Until the device has done all that it was given."""
         with on_device(self.where):
             self.xp.cuda.get_current_stream().synchronize()
+
+    @property
+    def graph(self) -> Graph:
+        return self.placed.graph
+
+    def report(self, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
+        """All there is to be told; with the kernels' texts where a native program would show its own."""
+        from .told import report
+
+        return report(self, llvm or assembly)
 
     def __str__(self) -> str:
         """The texts of the kernels."""

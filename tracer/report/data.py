@@ -26,7 +26,8 @@ from .sources import sources_of
 
 Facts = dict[str, Any]
 PLACED = re.compile(r"^(.*?:\d+): (.*)$")
-MOST_TEXT = 6_000_000  # characters of LLVM's text for one function
+TEXTS = ("llvm", "triton")
+MOST_TEXT = 6_000_000  # characters of kernels' texts for one function
 
 
 def gather(
@@ -44,8 +45,9 @@ def gather(
     from ... import __version__
 
     found = [function_facts(f, timelines or {}, samples or {}) for f in functions]
-    roofs = [p["native"]["roof"] for f in found for path in f["paths"] for p in path["programs"] if "native" in p]
-    targets = [p["native"]["target"] for f in found for path in f["paths"] for p in path["programs"] if "native" in p]
+    natives = [p["native"] for f in found for path in f["paths"] for p in path["programs"] if "native" in p]
+    roofs = [native["roof"] for native in natives if native["roof"] is not None]
+    targets = [native["target"] for native in natives]
     return {
         "title": title,
         "note": note,
@@ -89,12 +91,10 @@ def shorten(paths: list[Facts]) -> None:
     room = MOST_TEXT
     every = [(path["replays"], program["native"]) for path in paths for program in path["programs"] if "native" in program]
     for _, native in sorted(every, key=lambda x: -x[0]):
-        found = [k for k in native["kernels"] if "llvm" in k]
-        room -= sum(len(k["llvm"]) for k in found)
-        native["shortened"] = room < 0
-        for k in found if room < 0 else ():
-            k.pop("llvm")
-            k.pop("triton", None)
+        room -= sum(len(k.get(name, "")) for k in native["kernels"] for name in TEXTS)
+        for k in native["kernels"] if room < 0 else ():
+            for name in TEXTS:
+                k.pop(name, None)
 
 
 def each(samples: Any) -> Facts | None:

@@ -30,7 +30,7 @@ class Scale:
 def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None:
     """None if nothing was measured."""
     roof = native["roof"]
-    kernels = [k for k in native["kernels"] if k.get("roofline") and k["flops"] and k["bytes"]]
+    kernels = [k for k in native["kernels"] if roof is not None and k.get("roofline") and k["flops"] and k["bytes"]]
     if not kernels:
         return None
     slow, fast = roof["copies"][-1][1], roof["copies"][0][1]

@@ -34,6 +34,7 @@ LEADS = {
     "memory": "When each buffer lives, and where in the block of memory it is.",
     "guards": "What a call has to find so that a recording stands for it.",
 }
+UNTIMED = "What is launched, with its loops and its text. Times are not taken on a GPU."
 
 
 @dataclass
@@ -57,7 +58,9 @@ def function(f: dict[str, Any], i: int) -> Markup:
         "memory": lambda: choice(f"program-{i}", [(p, memory(p.facts, marks, p.name)) for p in native]),
         "guards": lambda: guards(f, i),
     }
-    sections = [section(key, i, make()) for key, make in contents.items() if key in parts]
+    untimed = {"kernels": UNTIMED} if all(k["seconds"] is None for p in native for k in p.facts["native"]["kernels"]) else {}
+    leads = LEADS | untimed
+    sections = [section(key, i, leads[key], make()) for key, make in contents.items() if key in parts]
     return tag("section", heading(f), *sections, class_="function", id=f"function-{i}", aria_label=f["name"])
 
 
@@ -88,10 +91,10 @@ def available(f: dict[str, Any]) -> set[str]:
     return found | ({"graph", "kernels", "memory"} if native else set()) | ({"guards"} if f["paths"] else set())
 
 
-def section(key: str, i: int, content: Markup) -> Markup:
+def section(key: str, i: int, words: str, content: Markup) -> Markup:
     name = f"{key}-{i}"
     head = tag("h3", SECTIONS[key], id=f"title-{name}")
-    lead = tag("p", LEADS[key], class_="soft lead")
+    lead = tag("p", words, class_="soft lead")
     return tag("section", head, lead, content, id=name, class_="part", aria_labelledby=f"title-{name}")
 
 

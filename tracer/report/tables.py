@@ -161,11 +161,11 @@ def texts(k: dict[str, Any], marks: Marks, number: str) -> list[Markup]:
     if k.get("same_code_as") is not None:
         token = marks.kernel(number, k["same_code_as"])
         return [tag("p", "Its code is that of ", tag("a", f"kernel {k['same_code_as']}", href=f"#kernel-{token}"), ".")]
-    if "same_code_as" in k and "llvm" not in k:
+    if "same_code_as" in k and not {"llvm", "triton"} & k.keys():
         return [tag("p", "Its text is left out, as the page would be too large.", class_="soft")]
     found = [text("LLVM's text", k["llvm"], False)] if "llvm" in k else []
     if k.get("triton"):
-        found.append(text("the same loops in Triton, for a GPU", k["triton"], False))
+        found.append(text("the same loops in Triton, for a GPU" if found else "Triton", k["triton"], False))
     if k.get("assembly"):
         found.append(text("assembly", k["assembly"], False))
     return found
