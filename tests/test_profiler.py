@@ -227,3 +227,20 @@ def test_where_it_cannot_be_opened() -> None:
         prof.table(by="colour")
     with tj.profiler.record_function("nobody looks"):
         assert isinstance(PRIMITIVES["exp"], Op)
+
+
+def test_as_pytorchs_scripts_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_op(monkeypatch)
+    kinds = [tj.profiler.ProfilerActivity.CPU, tj.profiler.ProfilerActivity.CUDA]
+    with tj.profiler.profile(activities=kinds, record_shapes=True) as prof, tj.profiler.record_function("mine"):
+        x = tj.ones(3).exp()
+        for _ in range(5):
+            x = x + 1
+    found = prof.key_averages()
+    first = [
+        found.table(sort_by=name, row_limit=1).splitlines()[1] for name in ("count", "self_cpu_time_total", "cpu_time_total")
+    ]
+    assert [" add " in first[0], " exp " in first[1], " mine" in first[2]] == [True, True, True]
+    assert len(found.table(row_limit=-1).splitlines()) == 1 + len(found)
+    with pytest.raises(TypeError, match="there is no option 'with_stak'"):
+        tj.profiler.profile(with_stak=True)

@@ -83,7 +83,13 @@ class Row:
 class Averages(list[Row]):
     """Rows, those with most time of their own first."""
 
-    def table(self, limit: int = 25) -> str:
+    def table(self, limit: int = 25, *, sort_by: str | None = None, row_limit: int | None = None) -> str:
+        """As text. `sort_by` and `row_limit` are PyTorch's: by time of their own, time in all, or count."""
+        if row_limit is not None:
+            limit = row_limit if row_limit >= 0 else len(self)
+        if sort_by is not None:
+            what = "count" if sort_by == "count" else "own" if sort_by.startswith("self_") else "total"
+            return Averages(sorted(self, key=lambda row: -getattr(row, what))).table(limit)
         whole = sum(row.own for row in self) or 1.0
         lines = [f"{'own':>10} {'%':>6} {'in all':>10} {'each':>10} {'times':>7}  {'kind':9} what"]
         for row in self[:limit]:

@@ -14,6 +14,7 @@ that opened the block is looked at. `profile_rows.py` makes the rows of what is 
 
 from __future__ import annotations
 
+import enum
 import threading
 from collections.abc import Callable
 from time import perf_counter_ns
@@ -30,13 +31,27 @@ from .profile_rows import Averages, Event, by_line, by_name, chrome_trace, rest_
 from .pure import Pure
 from .trace import users_line
 
+OF_TORCH = {"activities", "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules"}
 _running: list[profile] = []
 
 
-class profile:  # noqa: N801
-    """See the module's text. With `kernels=False` native programs are not taken apart: that measures their kernels anew."""
+class ProfilerActivity(enum.Enum):
+    """What PyTorch's profiler is told to look at."""
 
-    def __init__(self, kernels: bool = True) -> None:
+    CPU = enum.auto()
+    CUDA = enum.auto()
+
+
+class profile:  # noqa: N801
+    """See the module's text. With `kernels=False` native programs are not taken apart: that measures their kernels anew.
+
+    PyTorch's `activities`, `record_shapes`, `profile_memory`, `with_stack`, `with_flops` and `with_modules` change nothing.
+    """
+
+    def __init__(self, kernels: bool = True, **of_torch: Any) -> None:
+        strange = sorted(of_torch.keys() - OF_TORCH)
+        if strange:
+            raise TypeError(f"[profiler] profile: there is no option {strange[0]!r}")
         self.kernels = kernels
         self.events: list[Event] = []
         self.began = self.ended = 0
