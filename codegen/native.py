@@ -180,7 +180,14 @@ class NativeBuild(Build):
             parallel=cost > PARALLEL,
             releases=cost > BRIEF,
             most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
+            again=self.safe_outputs(),
         )
+
+    def safe_outputs(self) -> list[int]:
+        """New memories that nothing is written to before all that may fail is over."""
+        last = max((i for i, fails in enumerate(self.fails()) if fails), default=-1)
+        early = {b for x in self.steps[: last + 1] for b in x.writes}
+        return [i for v, i in self.outputs.items() if v not in early]
 
     def fails(self) -> list[bool]:
         """Of each step: whether it may fail."""

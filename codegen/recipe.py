@@ -44,6 +44,7 @@ class Recipe:
     parallel: bool
     releases: bool
     most_threads: int  # that there is memory for; 0 for any number
+    again: list[int]  # new memories that nothing is written to before all that may fail is over
 
     def text(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -98,7 +99,7 @@ def put_together(
         else:
             assert opaque is not None
             programs.append(opaque(i, memory, start - memory.ctypes.data))
-    return runner(recipe, graph, programs, plain, np)
+    return runner(recipe, graph, programs, plain, np, again=recipe.again)
 
 
 def encoded(array: Any) -> tuple[str, list[int], str]:

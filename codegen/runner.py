@@ -5,6 +5,7 @@ Where something fails, what is in danger is put back, and the plain program runs
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -30,17 +31,31 @@ class Runs(Protocol):
 
 
 def runner(
-    recipe: Runs, graph: Graph, programs: list[Any], plain: Program, xp: Any, empties: Sequence[Any] | None = None
+    recipe: Runs,
+    graph: Graph,
+    programs: list[Any],
+    plain: Program,
+    xp: Any,
+    empties: Sequence[Any] | None = None,
+    again: Sequence[int] = (),
 ) -> Program:
     """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module. `empties` make
-    new arrays, one for each new memory."""
-    space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain}
+    new arrays, one for each new memory. Those `again` may be what the list still holds of the run before, if nobody else does:
+    then gradients that nobody has looked at do not need room twice."""
+    space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain, "references": sys.getrefcount, "alone": alone()}
     space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(recipe.memories))})
     lines = ["def run(a, s):"]
     lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
     failed = [f"del a[{recipe.slots}:]", *[f"a[{i}][...] = old{i}" for i in recipe.danger], "return plain(a, s)"]
     for i, output in enumerate(recipe.memories):
-        lines.append(f"    a.append({made_like(graph.forms[graph.outputs[output].value], i, space)})")
+        form, slot = graph.forms[graph.outputs[output].value], graph.outputs[output].slot
+        made = made_like(form, i, space)
+        if i in again and not graph.outputs[output].chain and form.flags.c_contiguous:
+            lines.append(f"    x = a[{slot}]")
+            same = f"x.shape == shape{i} and x.dtype == dtype{i} and x.base is None and x.flags.c_contiguous"
+            made = f"x if references(x) == alone and {same} else {made}"
+        lines.append(f"    a.append({made})")
+    lines += ["    x = None"] if again else []
     if recipe.checked:
         lines.append("    a.append(zeros((), '?'))")
     for i, program in enumerate(programs):
@@ -64,6 +79,13 @@ def runner(
     exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
     space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
     return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
+
+
+def alone() -> int:
+    """How many references to it Python tells of something that a list and a name have."""
+    a = [object()]
+    x = a[0]
+    return sys.getrefcount(x)
 
 
 def one_at_a_time(run: Program, plain: Program) -> Program:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -664,6 +665,39 @@ def test_code_that_cannot_be_compiled_is_not_used(monkeypatch: Any) -> None:
         for _ in range(6):
             found = function(x)
     np.testing.assert_array_equal(found.numpy(), (x.numpy() * 2 + 1).sum(1))
+
+
+def test_gradients_that_nobody_looked_at_do_not_need_room_twice(real: Any, hasty: Any) -> None:
+    weight = tj.tensor(values((300, 200))).requires_grad_()
+
+    def step(x: Any) -> Any:
+        loss = ((x @ weight) ** 2).mean()
+        weight.grad = None
+        loss.backward()
+        return loss
+
+    compiled, x = tj.compile(step, pure=True), tj.tensor(values((32, 300)))
+    for _ in range(6):
+        compiled(x)
+    tracemalloc.start()
+    try:
+        compiled(x)
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        compiled(x)
+        assert tracemalloc.get_traced_memory()[1] - before < 300 * 200 * 4 / 2
+    finally:
+        tracemalloc.stop()
+    seen = weight.grad.numpy()
+    once = seen.copy()
+    compiled(x * 2)
+    assert np.array_equal(seen, once)  # it was looked at, so it stays
+    with tj.eager():
+        step(x * 2)
+        wanted = weight.grad.numpy()
+    weight.grad = None
+    compiled(x * 2)
+    assert np.allclose(weight.grad.numpy(), wanted, 1e-4, 1e-4)
 
 
 def test_calls_from_several_python_threads(real: Any, hasty: Any) -> None:
