@@ -76,8 +76,8 @@ def record(target: Tensor, value: Tensor, name: str) -> None:
         target._array[...] = value._array
     else:
         with devices.on(target.device):
-            overlap = value._versions is not None and value._versions is target._versions
-            target._array[...] = value._array.copy() if overlap else value._array  # CuPy does not look out for overlap
+            overlap = value._array.data.mem is target._array.data.mem  # which CuPy does not look out for
+            target._array[...] = value._array.copy() if overlap else value._array
     versions = versions_of(target)
     versions[0] += 1
     if local.state.grad and (value._requires_grad or target._requires_grad):

@@ -270,6 +270,14 @@ def test_without_a_gpu_one_sentence_says_so() -> None:
             call()
 
 
+def test_assignment_between_views_of_one_tensor() -> None:
+    x = tj.arange(6.0, device="cuda").reshape(3, 2)
+    x[:2] = x[1:]
+    assert x.tolist() == [[2, 3], [4, 5], [4, 5]]
+    x[1:] = x[:2]
+    assert x.tolist() == [[2, 3], [2, 3], [4, 5]]
+
+
 def test_asking_for_a_gpu_is_quick() -> None:
     cuda = pytest.importorskip("tapejit.cuda", reason="there is no tapejit.cuda yet")
     cuda.is_available()
