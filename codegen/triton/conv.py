@@ -5,7 +5,7 @@
     conv_weight_grad   channels out x (channel in, place in the window), summed over (sample, place out)
 
 Columns are what stands side by side in memory. Each group is a batch. Elements of the padding are masked, and so are places of
-the gradient between the strides.
+the gradient between the strides, where they are not left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 from ...eager.ops.windows import Geometry
 from ...tracer.graph import Form, Node
 from ..expr import Expr, Exprs, Guard
-from ..index import Index, unflattened
+from ..index import Index, flattened, unflattened
 from ..kernels import Launch
 from ..lower import Place
 from ..steps import Domain
@@ -40,25 +40,56 @@ def forward(launch: Launch, node: Node, forms: dict[str, Form]) -> Contraction:
     sample, *places = unflattened(inner.col, (result[0], *result[2:]))
     where, guard = in_window(places, taps, size, geometry)
     second = operands.at(x, (sample, group * weights[1] + channel, *where), guard)
-    return made(launch, exprs, (first, second), (geometry.groups, rows, cols, depth), result, node)
+    own = Domain(rows, cols)
+    sample, col = unflattened(own.col, (result[0], math.prod(result[2:])))
+    row = sample * result[1] + group * rows + own.row
+    return made(launch, exprs, (first, second), (geometry.groups, rows, cols, depth), (row, col))
 
 
 def of_input(launch: Launch, node: Node, forms: dict[str, Form]) -> Contraction:
+    """Places of the input that are a stride apart have the same taps: they are a batch of their own, if all are as many."""
     g, w = node.operands
     geometry: Geometry = node.attrs["geometry"]
     result, weights, size = forms[node.results[0]].shape, forms[w].shape, forms[g].shape[2:]
-    rows, group, summed = weights[1], batch_of(geometry.groups), weights[0] // geometry.groups
-    cols, depth = result[0] * math.prod(result[2:]), summed * math.prod(weights[2:])
-    outer, inner = Domain(rows, depth), Domain(depth, cols)
+    rows, summed = weights[1], weights[0] // geometry.groups
+    ways = list(zip(result[2:], geometry.stride, geometry.dilation, strict=True))
+    apart = geometry.stride if all(n % s == 0 and math.gcd(s, d) == 1 for n, s, d in ways) else (1,) * len(ways)
+    batches, counts = geometry.groups * math.prod(apart), [-(-k // a) for k, a in zip(weights[2:], apart, strict=True)]
+    between = [n // a for n, a in zip(result[2:], apart, strict=True)]
+    cols, depth = result[0] * math.prod(between), summed * math.prod(counts)
+    outer, inner, own = Domain(rows, depth), Domain(depth, cols), Domain(rows, cols)
+    group, *phases = unflattened(batch_of(batches), (geometry.groups, *apart))
     exprs = Exprs()
     operands = Operands(launch, forms, exprs)
-    channel, *taps = unflattened(outer.col, (summed, *weights[2:]))
-    first = operands.at(w, (group * summed + channel, outer.row, *taps))
-    channel, *taps = unflattened(inner.row, (summed, *weights[2:]))
-    sample, *places = unflattened(inner.col, (result[0], *result[2:]))
-    where, guard = in_output(places, taps, size, geometry)
-    second = operands.at(g, (sample, group * summed + channel, *where), guard)
-    return made(launch, exprs, (first, second), (geometry.groups, rows, cols, depth), result, node)
+
+    def tap(which: list[Index]) -> tuple[list[Index], Guard]:
+        """The taps that a phase has, and that there are so many."""
+        found = [in_phase(*x) for x in zip(which, phases, apart, geometry.dilation, geometry.padding, strict=True)]
+        return found, tuple(zip(found, weights[2:], strict=True))
+
+    def places(column: Index) -> tuple[Index, list[Index]]:
+        """The sample of a column, and its place in the input."""
+        sample, *found = unflattened(column, (result[0], *between))
+        return sample, [i * a + p for i, a, p in zip(found, apart, phases, strict=True)]
+
+    channel, *which = unflattened(outer.col, (summed, *counts))
+    taps, there = tap(which)
+    first = operands.at(w, (group * summed + channel, outer.row, *taps), there)
+    channel, *which = unflattened(inner.row, (summed, *counts))
+    taps, there = tap(which)
+    sample, at = places(inner.col)
+    where, guard = in_output(at, taps, size, geometry, apart)
+    second = operands.at(g, (sample, group * summed + channel, *where), (*there, *guard))
+    sample, at = places(own.col)
+    row, col = sample * result[1] + group * rows + own.row, flattened(at, result[2:])
+    return made(launch, exprs, (first, second), (batches, rows, cols, depth), (row, col))
+
+
+def in_phase(which: Index, phase: Index, apart: int, dilation: int, padding: tuple[int, int]) -> Index:
+    """The taps, one after the other, that reach places of a phase: windows that have them there begin at multiples of the
+    stride."""
+    back = pow(dilation, -1, apart) if apart > 1 else 0
+    return which * apart + (phase * back + padding[0] * back % apart) % apart
 
 
 def of_weights(launch: Launch, node: Node, forms: dict[str, Form]) -> Contraction:
@@ -76,7 +107,8 @@ def of_weights(launch: Launch, node: Node, forms: dict[str, Form]) -> Contractio
     channel, *taps = unflattened(inner.col, result[1:])
     where, guard = in_window(places, taps, size, geometry)
     second = operands.at(x, (sample, group * result[1] + channel, *where), guard)
-    return made(launch, exprs, (first, second), (geometry.groups, rows, cols, depth), result, node)
+    own = Domain(rows, cols)
+    return made(launch, exprs, (first, second), (geometry.groups, rows, cols, depth), (group * rows + own.row, own.col))
 
 
 def made(
@@ -84,22 +116,15 @@ def made(
     exprs: Exprs,
     operands: tuple[Expr, Expr],
     sizes: tuple[int, int, int, int],
-    result: tuple[int, ...],
-    node: Node,
+    place: tuple[Index, Index],
 ) -> Contraction:
-    """The contraction, and what follows it: rows of the nest are samples and channels, or channels alone."""
-    assert launch.nest is not None
-    groups, rows, cols, depth = sizes
-    own, group = Domain(rows, cols), batch_of(groups)
-    channel = group * rows + own.row
-    row, col = channel, own.col
-    if node.op.name != "conv_weight_grad":
-        sample, col = unflattened(own.col, (result[0], math.prod(result[2:])))
-        row = sample * result[1] + channel
-    nest = followed(launch.nest, exprs, rows, cols, row, col)
-    times = f"{groups} groups, each " if groups > 1 else ""
-    what = f"{node.op.name} to {list(result)}: {times}[{rows}, {depth}] @ [{depth}, {cols}]"
-    return Contraction(groups, rows, cols, depth, *in_halves(*operands), nest, what)
+    """The contraction, and what follows it; the place is the nest's row and column."""
+    assert launch.nest is not None and launch.node is not None
+    batches, rows, cols, depth = sizes
+    nest = followed(launch.nest, exprs, rows, cols, *place)
+    times = f"{batches} x " if batches > 1 else ""
+    what = f"{launch.node.op.name}: {times}[{rows}, {depth}] @ [{depth}, {cols}]"
+    return Contraction(batches, rows, cols, depth, *in_halves(*operands), nest, what)
 
 
 def in_window(places: list[Index], taps: list[Index], size: tuple[int, ...], geometry: Geometry) -> tuple[Place, Guard]:
@@ -110,15 +135,18 @@ def in_window(places: list[Index], taps: list[Index], size: tuple[int, ...], geo
     return tuple(where), tuple(zip(where, size, strict=True))
 
 
-def in_output(places: list[Index], taps: list[Index], size: tuple[int, ...], geometry: Geometry) -> tuple[Place, Guard]:
+def in_output(
+    places: list[Index], taps: list[Index], size: tuple[int, ...], geometry: Geometry, apart: tuple[int, ...]
+) -> tuple[Place, Guard]:
     """Where in the output the windows are that have an element of the input at a tap, and that there is one."""
     where: list[Index] = []
     guard: list[tuple[Index, int]] = []
-    steps = zip(places, taps, size, geometry.stride, geometry.dilation, geometry.padding, strict=True)
-    for p, t, n, s, d, (before, _) in steps:
+    steps = zip(places, taps, size, geometry.stride, geometry.dilation, geometry.padding, apart, strict=True)
+    for p, t, n, s, d, (before, _), phases in steps:
         shifted = p + before - t * d
         where.append(shifted // s)
-        guard.append((shifted, (n - 1) * s + 1))
-        if s > 1:
-            guard.append((shifted % s, 1))
+        if phases == s:  # it is a multiple
+            guard.append((shifted // s, n))
+        else:
+            guard += [(shifted, (n - 1) * s + 1), (shifted % s, 1)]
     return tuple(where), tuple(guard)

@@ -134,12 +134,15 @@ class Writer:
         scope.add("program = tl.program_id(0)" + (".to(tl.int64)" if self.large else ""))
         tile = "program"
         if work.batches * parts > 1:
-            scope.add(f"tile = program % {down * across}")
-            rest, tile = f"program // {down * across}", "tile"
+            each = down * across
+            if each > 1:
+                scope.add(f"tile = program % {each}")
+                tile = "tile"
             if parts > 1:
+                rest = f"program // {each}" if each > 1 else "program"
                 scope.add(f"part = {rest} % {parts}" if work.batches > 1 else f"part = {rest}")
             if work.batches > 1:
-                scope.add(f"batch = program // {down * across * parts}")
+                scope.add(f"batch = program // {each * parts}" if each * parts > 1 else "batch = program")
         self.tile(tile, down, across)
         self.define(scope, "r", f"(block_m * {config.block_m} + tl.arange(0, {config.block_m}))[:, None]")
         self.define(scope, "c", f"(block_n * {config.block_n} + tl.arange(0, {config.block_n}))[None, :]")
