@@ -45,6 +45,20 @@ def test_along_each_dim(seen: Any, shape: tuple[int, ...]) -> None:
     run(lambda: [all_scans(x, dim) for dim in range(len(shape))])
 
 
+def test_few_long_rows(seen: Any) -> None:
+    """They are cut into parts, each of which begins with what all before it come to; those from the end too."""
+    x, tall = (tj.from_numpy(values(shape) * 0.1 + 1).requires_grad_() for shape in ((1, 9000), (300, 3)))
+
+    def function() -> Any:
+        found = [x.cumsum(1), x.logcumsumexp(1), x.cummax(1)[0], tall.cumprod(0), tall.cummin(0)[0]]
+        return [found, x.cummax(1)[1], tj.autograd.grad(sum((y * 0.01).cos().sum() for y in found), [x, tall])]
+
+    seen.tolerance = 5
+    run(function)
+    names = {k.name for p in seen.programs for x in p.kernels if x for k in x.kernels}
+    assert {"cumsum_parts", "recurrence_parts", "cummax_parts"} <= names
+
+
 def test_gradients(seen: Any) -> None:
     """Gradients of sums and products go from the end to the beginning; those of products are recurrences."""
     seen.tolerance = 5

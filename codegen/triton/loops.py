@@ -61,6 +61,8 @@ class Printer:
         self.scratch[name] = (wide, self.tile.pieces * length)
 
     def printed(self) -> Printed:
+        if not self.nest.stores() and not self.beside:
+            return Printed(HEADER, [])  # what it computes is computed again by whoever reads it
         name = kernel_name(self.nest)
         arguments = [*self.arguments, *self.partials.values()]
         lines = self.lines()

@@ -1,7 +1,9 @@
 """Scans along a dim as Triton kernels: running sums, products, extremes, log-sum-exps, and linear recurrences.
 
 A program has some rows, which are the places of all other dims. Rows that fit into registers are scanned at once, longer ones
-block after block, with what was found so far carried over. float32 is computed in float64, as eager execution does.
+block after block, with what was found so far carried over. Few long rows are cut into parts: one kernel finds what each part
+comes to, and the next begins each part with what all before it come to. float32 is computed in float64, as eager execution
+does.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from .tiles import power_above
 LONGEST = 2048  # elements of a row that are scanned at once
 TILE = 2048  # elements of a program
 BESIDE = 32  # rows of a program that stand beside each other in memory
+MOST_PARTS, FEW = 256, 128  # parts of a row at most, and programs below which there are parts
 SMALL = ("bool", "int8", "uint8", "int16", "uint16")  # computed in int32; what is too large for them is cut off in any case
 
 
@@ -93,30 +96,44 @@ class Scan:
         beside = self.inputs[0].stride != 1 and self.rows > 1
         self.block = min(power_above(self.length), TILE // BESIDE if beside else LONGEST)
         self.block_rows = min(power_above(self.rows), max(TILE // self.block, 1))
-        self.loops = self.block < self.length
+        self.blocks = -(-self.length // self.block)
+        self.groups = -(-self.rows // self.block_rows)
+        most = min(MOST_PARTS, FEW // self.groups, self.blocks // 2)
+        self.each = -(-self.blocks // max(most, 1))  # blocks of a part
+        self.parts = -(-self.blocks // self.each)
+        own = enumerate(self.kinds() if self.parts > 1 else [])
+        self.scratch = {f"{identifier(node.results[0])}_parts_{i}": (kind, self.parts * self.rows) for i, kind in own}
+        self.totals = [Argument(name, f"*{TYPES[kind]}", buffer=name) for name, (kind, _) in self.scratch.items()]
 
     def printed(self) -> Printed:
+        found = [self.kernel(whole) for whole in ((False, True) if self.parts > 1 else (True,))]
+        source = HEADER + "".join(function(k.name, list(k.arguments), lines) for k, lines in found)
+        return Printed(source, [k for k, _ in found], self.scratch)
+
+    def kernel(self, whole: bool) -> tuple[Kernel, list[str]]:
+        """The scan, or only what parts of rows come to."""
         scope = Scope(1)
+        what = "Elements of each row joined with all before them." if whole else f"What {self.parts} parts of each row come to."
+        said = [self.line.replace("\\", "\\\\"), "", what] if self.line else [what]
+        scope.lines += ['    """' + said[0], *[f"    {x}".rstrip() for x in said[1:]], '    """']
         scope.add("program = tl.program_id(0)" + (".to(tl.int64)" if self.large else ""))
-        scope.add(f"r = (program * {self.block_rows} + tl.arange(0, {self.block_rows}))[:, None]")
+        group = f"(program // {self.parts})" if self.parts > 1 else "program"
+        scope.add(f"r = ({group} * {self.block_rows} + tl.arange(0, {self.block_rows}))[:, None]")
+        if self.parts > 1:
+            scope.add(f"part = program % {self.parts}")
         if self.rows % self.block_rows:
             scope.add(f"in_rows = r < {self.rows}")
         for i, a in enumerate((*self.inputs, *self.outputs)):
             scope.add(f"row_{i} = {row_of(a)}")
         scope.add(f"k = tl.arange(0, {self.block})[None, :]")
-        if self.loops:
-            self.looped(scope)
+        if self.blocks > 1:
+            self.looped(scope, whole)
         else:
             scope.add("c = k")
             self.scanned(scope)
             self.store(scope)
-        lines = ['    """Elements of each row joined with all before them."""', *scope.lines]
-        if self.line:
-            lines[0] = f'    """{self.line}'.replace("\\", "\\\\")
-            lines.insert(1, "\n    Elements of each row joined with all before them.\n" + '    """')
-        arguments = list(self.arguments.values())
-        kernel = Kernel(self.name, tuple(arguments), -(-self.rows // self.block_rows), 4)
-        return Printed(HEADER + function(self.name, arguments, lines), [kernel])
+        arguments = (*self.arguments.values(), *self.totals)
+        return Kernel(self.name if whole else f"{self.name}_parts", arguments, self.groups * self.parts, 4), scope.lines
 
     # ---- lines
 
@@ -134,23 +151,50 @@ class Scan:
         plain = self.combine.neutral
         return [ops.literal(float(x) if ops.floating(self.wide) else int(x)) for x in plain]
 
-    def looped(self, scope: Scope) -> None:
+    def looped(self, scope: Scope, whole: bool) -> None:
         """Block after block, in reverse from the last."""
-        blocks = -(-self.length // self.block)
         carried = [f"sofar_{i}" for i in range(len(self.names))]
-        for name, value, kind in zip(carried, self.neutral(), self.kinds(), strict=True):
-            scope.add(f"{name} = tl.full([{self.block_rows}, 1], {value}, tl.{kind})")
-        scope.add(f"for block in range(0, {blocks}):")
+        if whole and self.parts > 1:
+            self.before(scope, carried)
+        else:
+            for name, value, kind in zip(carried, self.neutral(), self.kinds(), strict=True):
+                scope.add(f"{name} = tl.full([{self.block_rows}, 1], {value}, tl.{kind})")
+        first, end = "0", str(self.blocks)
+        if self.parts > 1:
+            first, end = f"part * {self.each}", f"tl.minimum(part * {self.each} + {self.each}, {self.blocks})"
+        scope.add(f"for block in range({first}, {end}):")
         inner = Scope(2)
-        inner.add(f"c = ({blocks - 1} - block) * {self.block} + k" if self.reverse else f"c = block * {self.block} + k")
+        inner.add(f"c = ({self.blocks - 1} - block) * {self.block} + k" if self.reverse else f"c = block * {self.block} + k")
         self.scanned(inner)
         given = ", ".join(self.names)
         inner.add(f"{given} = maths.{self.combine.function}({', '.join(carried)}, {given})")
-        self.store(inner)
+        if whole:
+            self.store(inner)
         last = 0 if self.reverse else self.block - 1
         for name, x in zip(carried, self.names, strict=True):
             inner.add(f"{name} = tl.sum(tl.where(k == {last}, {x}, 0), axis=1, keep_dims=True)")
         scope.lines += inner.lines
+        if not whole:
+            mask = ", mask=in_rows" if self.rows % self.block_rows else ""
+            for a, name in zip(self.totals, carried, strict=True):
+                scope.add(f"tl.store({a.name} + part * {self.rows} + r, {name}{mask})")
+
+    def before(self, scope: Scope, carried: list[str]) -> None:
+        """What all parts before this one come to. Those that are not there come first, and change nothing."""
+        wide = power_above(self.parts)
+        scope.add(f"p = part - {wide} + tl.arange(0, {wide})[None, :]")
+        masks = " & ".join(["(p >= 0)", *["in_rows"] * bool(self.rows % self.block_rows)])
+        names = [f"part_{i}" for i in range(len(carried))]
+        for a, name, neutral in zip(self.totals, names, self.neutral(), strict=True):
+            scope.add(f"{name} = tl.load({a.name} + p * {self.rows} + r, mask={masks}, other={neutral})")
+        self.join(scope, names, False)
+        for x, name in zip(carried, names, strict=True):
+            scope.add(f"{x} = tl.sum(tl.where(p == part - 1, {name}, 0), axis=1, keep_dims=True)")
+
+    def join(self, scope: Scope, names: list[str], reverse: bool) -> None:
+        given = ", ".join(names)
+        several = f"({given})" if len(names) > 1 else given
+        scope.add(f"{given} = tl.associative_scan({several}, 1, maths.{self.combine.function}, reverse={reverse})")
 
     def scanned(self, scope: Scope) -> None:
         mask = self.mask()
@@ -161,9 +205,7 @@ class Scan:
                 scope.add(f"x_{i} = tl.where(c < {self.length}, x_{i}, {neutral})")
         if self.name in EXTREMES:
             scope.add("x_1 = tl.broadcast_to(c, x_0.shape).to(tl.int64)")
-        given = ", ".join(self.names)
-        several = f"({given})" if len(self.names) > 1 else given
-        scope.add(f"{given} = tl.associative_scan({several}, 1, maths.{self.combine.function}, reverse={self.reverse})")
+        self.join(scope, self.names, self.reverse)
 
     def store(self, scope: Scope) -> None:
         mask, given = self.mask(), self.names[-1:] if self.name == "recurrence" else self.names
