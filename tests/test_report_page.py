@@ -163,6 +163,30 @@ def test_programs_are_chosen_for_all_parts_together(html: Path, tmp_path: Path) 
     assert all(x == first for x in found["again"]) and found["open"]  # going to a kernel shows its program
 
 
+TABLE = """
+const table = document.querySelector("#kernels-0 .kernels"), search = table.querySelector("[data-search]");
+const rows = () => [...table.querySelectorAll(".kernel-row")].filter((x) => !x.hidden && x.parentElement === table);
+const steps = () => rows().map((x) => Number(x.dataset.step));
+const before = steps();
+search.value = "ERF";
+search.dispatchEvent(new Event("input"));
+const found = rows().map((x) => x.textContent.includes("erf")), more = table.querySelector(".more").hidden;
+search.value = "";
+table.querySelector("[data-order]").click();
+const ordered = steps();
+table.querySelector("[data-order]").click();
+search.dispatchEvent(new Event("input"));
+return { before, found, more, ordered, after: steps() };
+"""
+
+
+def test_kernels_can_be_searched_and_put_in_order(html: Path, tmp_path: Path) -> None:
+    found = asked(html, tmp_path, TABLE)
+    assert found["found"] and all(found["found"]) and found["more"] and len(found["found"]) < len(found["ordered"])
+    assert found["ordered"] == sorted(found["ordered"]) and len(found["ordered"]) > len(found["before"])
+    assert found["after"] == found["before"]
+
+
 FITS = """
 const wide = document.documentElement.clientWidth;
 const inside = (x) => { for (let e = x.parentElement; e; e = e.parentElement) {

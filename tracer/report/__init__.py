@@ -40,7 +40,7 @@ def write(path: Path, facts: dict[str, Any]) -> None:
 
     text = page(facts)
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")  # names of files may hold what is no text
     except OSError as error:
         raise RefusalError(f"{path} cannot be written: {error.strerror}") from None
 

@@ -94,5 +94,5 @@ def roofs(roof: dict[str, Any], across: Scale, up: Scale) -> tuple[list[Markup],
     top = across(min(peak / (roof["copies"][0][1] / 1e9), highest))
     lines.append(tag("line", x1=top, x2=across(highest), y1=up(peak), y2=up(peak), class_="limit"))
     words = f"{peak:.0f} GFLOP/s of multiply-adds"
-    labels.append(tag("text", words, x=across(highest) - 4, y=up(peak) - 7, text_anchor="end", class_="label"))
+    labels.append(tag("text", words, x=across(highest) - 4, y=TOP + 10, text_anchor="end", class_="label"))
     return lines, labels

@@ -53,7 +53,7 @@
   };
   const reveal = (e) => {
     for (let x = e; x; x = x.parentElement) {
-      if (x.tagName === "DETAILS") x.open = true;
+      if (x.tagName === "DETAILS") { x.open = true; x.hidden = false; }
       if (x.dataset && x.dataset.value && x.hidden) choose(x.parentElement.dataset.choices, x.dataset.value);
     }
     e.scrollIntoView({ block: "center" });
@@ -147,6 +147,27 @@
       });
       addEventListener("pointerup", () => { from = null; box.classList.remove("held"); setTimeout(() => { dragged = false; }); });
     }
+  }
+
+  // ---- tables of many kernels: by time or in their order, and those with some words
+  for (const table of all(".kernels")) {
+    const search = table.querySelector("[data-search]"), order = table.querySelector("[data-order]");
+    if (!search) continue;
+    const more = table.querySelector(".more"), rows = all(".kernel-row", table), places = rows.map((x) => x.parentElement);
+    const text = new Map(rows.map((x) => [x, ""]));
+    const arrange = () => {
+      const wanted = search.value.trim().toLowerCase(), flat = order.checked || wanted !== "";
+      const sorted = order.checked ? [...rows].sort((a, b) => a.dataset.step - b.dataset.step) : rows;
+      for (const row of sorted) {
+        if (wanted && !text.get(row)) text.set(row, (row.firstElementChild.textContent + row.querySelector("dl").textContent).toLowerCase());
+        row.hidden = !text.get(row).includes(wanted);
+        if (flat || places[rows.indexOf(row)] === table) table.insertBefore(row, more);
+        else more.append(row);
+      }
+      more.hidden = flat;
+    };
+    search.addEventListener("input", arrange);
+    order.addEventListener("change", arrange);
   }
 
   // ---- where in the page

@@ -87,7 +87,14 @@ def kernels(program: dict[str, Any], marks: Marks, number: str) -> Markup:
         short = sum(k["seconds"] or 0.0 for k in order[SHOWN:])
         words = f"{plural(len(rest), 'shorter kernel')}, {percent(short / whole)} of the time"
         more = tag("details", tag("summary", words), *rest, class_="more")
-    return tag("div", head, *rows[:SHOWN], more, class_="kernels")
+    return tag("div", tools() if more else None, head, *rows[:SHOWN], more, class_="kernels")
+
+
+def tools() -> Markup:
+    """For programs of many kernels."""
+    search = tag("input", type="search", placeholder="an op, a shape, a line", aria_label="show kernels with", data_search=True)
+    order = tag("label", tag("input", type="checkbox", data_order=True), " in the order in which they run", class_="check")
+    return tag("div", search, order, class_="tools")
 
 
 def kernel(k: dict[str, Any], whole: float, longest: float, marks: Marks, number: str) -> Markup:
@@ -103,7 +110,8 @@ def kernel(k: dict[str, Any], whole: float, longest: float, marks: Marks, number
         tag("span", size(k["op_by_op"]), class_="number soft"),
     ]
     known = {"data_is": token, **marks.of(k["lines"])}
-    return tag("details", tag("summary", *cells, **known), detail(k, marks, number), id=f"kernel-{token}", class_="kernel-row")
+    return tag("details", tag("summary", *cells, **known), detail(k, marks, number), id=f"kernel-{token}", class_="kernel-row",
+               data_step=k["step"])  # fmt: skip
 
 
 def in_short(ops: list[str]) -> str:
