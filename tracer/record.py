@@ -371,6 +371,9 @@ class Recorder(Frame):
             self.note_region(lambda: CallRegion(self, mark, function, function.__name__, (args, kwargs), result))
         return result
 
+    def foresaw(self, optimizer: Optimizer) -> bool:
+        return False
+
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
         """An optimizer makes a step."""
         mark = Mark(self)

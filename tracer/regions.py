@@ -147,9 +147,8 @@ class Region:
         """All has matched: go on after the region. `targets` are variables with tensors whose memory is written."""
         source.add(
             "R.entered += 1",
-            f"f.cursor = {self.stop}",
-            "state = f.state",
-            f"state.handler = Method(f.trace.steps[{self.stop}], f) if state.autocast is None else state.handler",
+            f"f.cursor = {self.stop}; h = f.trace.steps[{self.stop}]",
+            "f.state.handler = f if h is general else Method(h, f)",
         )
         if self.mutated and all(n in targets for n in self.mutated):
             source.hide([(targets[n], self.values[n]) for n in self.mutated], "R")

@@ -25,8 +25,7 @@ from .matching import has_form
 from .record import Recorder, backward_pass
 from .references import references
 from .regions import MISSED
-from .source import LONE_HELD
-from .steps import general
+from .source import LONE_HELD, general
 from .trace import WRITTEN, Backward, Break, Call, Constant, End, First, Trace, alike, users_line
 
 _new = object.__new__
@@ -301,15 +300,16 @@ class Replayer(Computing):
                     return result
         return function(*args, **kwargs)
 
-    def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
-        """An optimizer makes a step."""
+    def foresaw(self, optimizer: Optimizer) -> bool:
+        """An optimizer makes a step: whether it was foreseen, and is done with that."""
         regions = self.trace.regions.get(self.cursor)
-        if regions is not None and self.state.autocast is None:
-            region = regions.get(id(optimizer))
-            if region is not None and region.owner() is optimizer:
-                result = (region.entering or region.entrance())(region, self, optimizer)
-                if result is not MISSED:
-                    return result
+        region = None if regions is None else regions.get(id(optimizer))
+        if region is None or region.owner() is not optimizer or self.state.autocast is not None:
+            return False
+        return (region.entering or region.entrance())(region, self, optimizer) is not MISSED
+
+    def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
+        """A step that was not."""
         return step(optimizer)
 
     # ---- backward

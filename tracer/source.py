@@ -20,6 +20,11 @@ from .trace import Break, Value
 LONE_HELD = LONE_ARRAY + 1  # references to an array that only its tensor and a frame have, which holds it twice
 
 
+def general(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:
+    """The step to an entry that has no function of its own."""
+    return frame(op, inputs, attrs, out)
+
+
 class Source:
     """The text of a function, and what its names stand for."""
 
@@ -28,7 +33,7 @@ class Source:
         self.lines = [f"def {name}({parameters}):"]
         self.space: dict[str, Any] = {
             "new": object.__new__, "Tensor": Tensor, "PENDING": PENDING, "exposed": exposed, "references": references,
-            "ndarray": np.ndarray, "Method": MethodType, "Break": Break,
+            "ndarray": np.ndarray, "Method": MethodType, "Break": Break, "general": general,
         }  # fmt: skip
         self.names: dict[int, str] = {}
 
@@ -95,6 +100,7 @@ class Source:
         for x, value in targets:
             form = self.constant(value.form)
             self.add(f"    {x}._array = p = A[{value.index}] = new({form}); p.frame = f; p.slot = {value.slot}")
-        self.add(f"    f.hidden += {[value.index for _, value in targets]}")
-        self.add("    if f.entries[f.cursor].__class__ is Break: f.have_written()")
+        numbers = [value.index for _, value in targets]
+        self.add(f"    f.hidden.append({numbers[0]})" if len(numbers) == 1 else f"    f.hidden += {tuple(numbers)}")
+        self.add("    if h is general and f.entries[f.cursor].__class__ is Break: f.have_written()")
         self.add("else:", f"    {variables} = None", f"    f.write({region})")

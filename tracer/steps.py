@@ -14,7 +14,7 @@ from typing import Any
 from ..eager.op import NO_ATTRS
 from ..eager.tape import PENDING
 from ..eager.tensor import Tensor
-from .source import Source
+from .source import Source, general
 from .trace import Backward, Call, Constant, Number, Trace, alike
 
 Step = Callable[..., Any]
@@ -57,10 +57,6 @@ def _first_gradients(entry: Backward) -> Step:
         source.add(f"x{i}._grad = t")
     source.add("return True")
     return source.function(f"pass: {len(entry.plain)} leaves")
-
-
-def general(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:
-    return frame(op, inputs, attrs, out)
 
 
 def _same_attrs(attrs: dict[str, Any], space: dict[str, Any]) -> str:

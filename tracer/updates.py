@@ -139,14 +139,17 @@ class UpdateRegion(Region):
         source.space["MISSED"] = MISSED
         tests = f"{source.constant(self.cls)}.update is not {source.constant(self.update)} or 'update' in optimizer.__dict__"
         source.add(
-            f"if {tests} or len(optimizer.param_groups) != {len(self.groups)}: return MISSED",
-            "".join(f"g{i}, " for i in range(len(self.groups))) + "= optimizer.param_groups",
+            "groups = optimizer.param_groups",
+            f"if {tests} or len(groups) != {len(self.groups)}: return MISSED",
+            "".join(f"g{i}, " for i in range(len(self.groups))) + "= groups",
         )
         for i, plan in enumerate(self.groups):
             self.look_at_settings(source, f"g{i}", plan)
         if self.stateful:
             self.look_at_states(source)
-        source.add("T = f.tensors; A = f.held; B = f.arrays; N = f.number; S = f.slots")
+        source.add("T = f.tensors; A = f.held; Z = f.scalars")
+        if self.bound:
+            source.add("B = f.arrays; N = f.number; S = f.slots")
         targets: dict[int, str] = {}
         for i, plan in enumerate(self.groups):
             for j, update in enumerate(plan.updates):
@@ -161,10 +164,11 @@ class UpdateRegion(Region):
 
     def look_at_settings(self, source: Source, group: str, plan: Group) -> None:
         """Switches and kinds of numbers; the numbers, and the parameters, get variables."""
-        tests = [f"{'not ' * switched}{group}[{name!r}]" for name, switched in plan.switches]
+        read: dict[str, str] = {}  # settings that have a variable
         k = 0
         for name, length in plan.names:
             if length is None:
+                read[name] = f"{group}h{k}"
                 source.add(f"{group}h{k} = {group}[{name!r}]")
             else:
                 some = ", ".join(f"{group}h{k + m}" for m in range(length))
@@ -174,12 +178,14 @@ class UpdateRegion(Region):
                     f"{some}, = h",
                 )
             k += length or 1
+        tests = [f"{'not ' * switched}{read.get(name, f'{group}[{name!r}]')}" for name, switched in plan.switches]
         tests += [f"{group}h{k}.__class__ is not {source.constant(kind)}" for k, kind in enumerate(plan.kinds)]
-        tests.append(f"len({group}['params']) != {len(plan.updates)}")
-        source.add(f"if {' or '.join(tests)}: return MISSED")
+        source.add(
+            f"params = {group}['params']", f"if {' or '.join([*tests, f'len(params) != {len(plan.updates)}'])}: return MISSED"
+        )
         names = [f"p{group[1:]}_{j}" for j in range(len(plan.updates))]
         if names:
-            source.add(f"{', '.join(names)}, = {group}['params']")
+            source.add(f"{', '.join(names)}, = params")
             same = [f"{x} is not {source.constant(u.parameter)}" for x, u in zip(names, plan.updates, strict=True)]
             source.add(f"if {' or '.join(same)}: return MISSED")
 
@@ -219,4 +225,4 @@ class UpdateRegion(Region):
             source.add(f"s{update.place}[{self.counter!r}] = n{which} = n{which} + 1")
         if update.counter is not None:
             numbers.append(f"n{which}")
-        source.add(f"f.scalars[{update.first}:{update.first + len(numbers)}] = {', '.join(numbers)},")
+        source.add("; ".join(f"Z[{update.first + i}] = {x}" for i, x in enumerate(numbers)))
