@@ -21,7 +21,7 @@ from test_native import run, values
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 import interpreted
-from tapejit.codegen.triton import aot, matmul
+from tapejit.codegen.triton import aot, body, matmul
 from tapejit.codegen.triton.blocks import Config
 
 MAKE = program.make_program
@@ -154,6 +154,15 @@ def test_a_long_depth_is_added_up_in_parts(seen: Any, monkeypatch: Any) -> None:
     in_parts(monkeypatch, 3)
     run(function)
     run(convolved(tj.float32))
+
+
+def test_indices_of_64_bits(seen: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(body, "LARGE", 1)
+    a, b, image, weights = tensor(2, 40, 33), tensor(2, 33, 20), tensor(2, 3, 7, 7), tensor(4, 3, 3, 3)
+    run(lambda: [F.dropout(a @ b, 0.5), a @ b[0], F.conv2d(image, weights, stride=2)])
+    in_parts(monkeypatch, 2)
+    run(lambda: [F.gelu(a @ b), a @ b[0]])
+    assert all("tl.cast(" in k.source for p in seen.programs for k in p.kernels if k)
 
 
 # ---- what is one kernel
