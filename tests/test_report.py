@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import shutil
@@ -14,15 +15,19 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
+from tapejit.codegen import roof
+from tapejit.codegen.llvm import jit
+from tapejit.codegen.llvm.target import host
 from tapejit.tracer import advice, cli, cli_report, cli_run
 from tapejit.tracer.compile import Compiled
 from tapejit.tracer.report import data, fold
 from tapejit.tracer.report.data import gather
+from tapejit.tracer.report.draw_timeline import WORDS
 from tapejit.tracer.report.markup import tag
 from tapejit.tracer.report.memory import eager_memory
 from tapejit.tracer.report.page import page
 from tapejit.tracer.report.sources import sources_of
-from tapejit.tracer.timeline import KINDS, noted
+from tapejit.tracer.timeline import noted
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,7 +105,7 @@ def test_the_timeline_tells_each_call(facts: dict[str, Any]) -> None:
     assert timeline["calls"] == 24
     kinds: dict[int, list[str]] = {}
     for span in timeline["spans"]:
-        assert span["kind"] in KINDS and span["seconds"] > 0
+        assert span["kind"] in WORDS and span["seconds"] > 0
         kinds.setdefault(span["call"], []).append(span["kind"])
     assert kinds[1] == ["record"] and kinds[20] == ["replay"]
     assert any("compile" in found for found in kinds.values())
@@ -141,8 +146,8 @@ def test_the_trace_is_python_with_lines_and_kernels(facts: dict[str, Any]) -> No
 
 
 def test_kernels_have_bytes_and_a_share_of_the_roofline(facts: dict[str, Any]) -> None:
-    roof = facts["machine"]["roof"]
-    assert roof["flops"] > 1e8 and [n for n, _ in roof["copies"]] == sorted(n for n, _ in roof["copies"])
+    limits = facts["machine"]["roof"]
+    assert limits["flops"] > 1e8 and [n for n, _ in limits["copies"]] == list(roof.SIZES)
     for program in (p for p in programs(facts) if "native" in p):
         found = program["traffic"]
         assert 0 < found["least"] <= found["moved"] <= found["op_by_op"]
@@ -150,6 +155,27 @@ def test_kernels_have_bytes_and_a_share_of_the_roofline(facts: dict[str, Any]) -
             assert k["bytes"] == sum(k["read"].values()) + sum(k["written"].values())
             assert (k["roofline"] is None) == (k["bound"] is None)
             assert k["roofline"] is None or k["roofline"] == pytest.approx(k["least_seconds"] / k["seconds"])
+
+
+def test_what_a_machine_allows() -> None:
+    """By hand: bytes at the speed for so many of them, between two sizes by the logarithm; floats, half as many of 8 bytes."""
+    found = roof.Roof(((100, 10.0), (10_000, 1.0)), 1000.0)
+    assert [found.bandwidth(n) for n in (10, 100, 1000, 10_000, 10**6)] == pytest.approx([10, 10, 5.5, 1, 1])
+    assert found.least_seconds(100, 500, False) == (10.0, "memory")
+    assert found.least_seconds(100, 20_000, False) == (20.0, "arithmetic")
+    assert found.least_seconds(0, 20_000, True) == (40.0, "arithmetic")
+
+
+def test_what_is_measured_copies_and_computes() -> None:
+    library = jit.link(jit.objects([roof.text(host())]), {}, ["copy", "multiply_add"])
+    source, target = np.arange(4096, dtype=np.float32), np.zeros(4096, np.float32)
+    arguments = [ctypes.c_void_p] * 2, [ctypes.c_int64] * 2
+    ctypes.CFUNCTYPE(None, *arguments[0], *arguments[1])(library["copy"])(target.ctypes.data, source.ctypes.data, 4096 * 4, 1)
+    assert (target == source).all()
+    count = roof.accumulators(host()) * roof.lanes(host())
+    sums = np.full(count, 2.0, np.float32)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library["multiply_add"])(sums.ctypes.data, 5)
+    assert (sums == 2 + 4 + 8 + 16 + 32).all()  # from 0, five times x * 2 + 2
 
 
 def test_edges_are_what_one_kernel_leaves_for_another(facts: dict[str, Any]) -> None:
@@ -414,7 +440,7 @@ def test_words_can_be_told_from_what_is_behind_them(look: int) -> None:
             assert contrast(known[ink], known[paper]) >= 4.5, (ink, paper)
     for chip in ("soft", "fair", "poor", "good"):  # the words in them are of the paper's colour
         assert contrast(known["paper"], known[chip]) >= 4.5, chip
-    for kind in (*KINDS, "loops", "product", "attention", "opaque"):  # bars
+    for kind in (*WORDS, "loops", "product", "attention", "opaque"):  # bars
         assert contrast(known[kind], known["paper"]) >= 2.5, kind
 
 

@@ -21,7 +21,6 @@ from .compile import Compiled
 from .explain import shown
 from .generators import Warming
 
-KINDS = ("eager", "record", "compile", "diverge", "replay")
 BRIEF = 1e-3  # seconds
 MOST = 60  # spans that are kept of each function
 
