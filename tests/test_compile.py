@@ -406,6 +406,28 @@ def test_whether_a_leaf_wants_a_gradient_by_then(flags) -> None:
     assert trained(tj.compile) == trained(lambda f: f)
 
 
+def test_memory_that_numpy_writes_between_an_op_and_its_gradient() -> None:
+    """What an op keeps for its gradient is the memory, whatever is written there without an op."""
+
+    def trained(compile):
+        b, t, found = tj.ones(3, requires_grad=True), tj.ones(2, 3), []
+        array = t.numpy()
+
+        def step():
+            loss = (t * b).sum()
+            array[0] += 1
+            b.grad = None
+            loss.backward()
+            return loss.detach()
+
+        f = compile(step)
+        for _ in range(6):
+            found.append([f().item(), b.grad.tolist()])
+        return found
+
+    assert trained(tj.compile) == trained(lambda f: f)
+
+
 def test_a_hook_that_comes_after_the_pass() -> None:
     """The pass is run again where what was matched is: a hook on a node of an earlier segment was not there the first time."""
     w, seen = tj.ones(3, 3, requires_grad=True), []

@@ -61,9 +61,9 @@ class Fallback(Frame):
                 self.tensors[n]._node, self.tensors[n]._requires_grad = node, wanted
         self.earlier.clear()
         seen = [(n, self.tensors[n], a) for n, a in self.copies.items() if self.tensors[n] is not None]
-        changed = [(t, t._array, a) for n, t, a in seen if not self.unchanged(n)]
-        for t, _, copy in changed:  # the ops saw what was there then
-            t._array = copy
+        changed = [(t._array, t._array.copy(), a) for n, t, a in seen if not self.unchanged(n)]
+        for array, _, copy in changed:  # the ops saw what was there then; what they keep for later is this memory
+            array[...] = copy
         state = self.state
         was = state.grad
         self.as_they_are = []
@@ -77,8 +77,8 @@ class Fallback(Frame):
                         self.interpret_backward(entry)
         finally:
             state.grad = was
-            for t, array, _ in changed:
-                t._array = array
+            for array, present, _ in changed:
+                array[...] = present
             for t, wanted, node in reversed(self.as_they_are):
                 t._requires_grad, t._node = wanted, node
             self.as_they_are = []
