@@ -65,7 +65,8 @@ def speed_in_words(k: dict[str, Any]) -> str:
         reason = k.get("untimed", "made-up values are not good for it, or for what comes before it")
         return f"was not measured: {reason}"
     found = f"takes {duration(k['seconds'])}: {k['gigabytes_per_second']:.1f} GB/s"
-    return found + (f", {k['gigaflops']:.1f} GFLOP/s" if k["gigaflops"] else "")
+    found += f", {k['gigaflops']:.1f} GFLOP/s" if k["gigaflops"] else ""
+    return found + (f"; {min(k['roofline'], 1.0):.0%} of what {k['bound']} allows here" if k.get("roofline") else "")
 
 
 def buffer_in_words(b: dict[str, Any]) -> str:
