@@ -112,7 +112,7 @@ from .eager.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.serialization import load, save
 from .eager.tensor import Size, Tensor
-from .tracer import CompileError, compile, compile_stats, profiler
+from .tracer import CompileError, compile, compile_stats, compiler, profiler
 from .tracer import EagerPackage as _EagerPackage
 from .tracer import diff as _diff
 from .tracer.report import report
@@ -168,4 +168,5 @@ for _name in distributions.FILES:  # `from tapejit.distributions.normal import N
 for _name, _module in nn.modules.FILES.items():
     _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module
 _sys.modules[f"{__name__}.profiler"] = profiler
+_sys.modules[f"{__name__}.compiler"] = compiler
 _sys.modules[f"{__name__}.eager"].__class__ = _EagerPackage  # `with tapejit.eager():`

@@ -479,3 +479,30 @@ def test_options_of_pytorchs_scripts() -> None:
         tj.compile(model, fullgraf=True)
     with pytest.raises(ValueError, match="backend must be one of"):
         tj.compile(model, backend="tvm")
+
+
+def test_modules_compile_in_place() -> None:
+    model, x = nn.Linear(3, 2), tj.ones(4, 3)
+    expected = model(x)
+    assert model.compile(mode="default") is None
+    for _ in range(4):
+        assert tj.equal(model(x), expected)
+    assert isinstance(model, nn.Linear) and type(model).forward.hits > 0  # type: ignore[attr-defined]
+    assert list(model.state_dict()) == ["weight", "bias"]
+
+
+def test_names_of_torch_compiler() -> None:
+    seen = []
+
+    @tj.compiler.disable
+    def helper(x: tj.Tensor) -> tj.Tensor:
+        seen.append(tj.compiler.is_compiling())
+        return x * 2
+
+    f = tj.compile(lambda x: helper(x) + 1, name="outer")
+    for i in range(5):
+        assert f(tj.full((2,), float(i))).tolist() == [2 * i + 1] * 2
+    assert seen == [False] * 5 and f.hits > 0
+    tj.compiler.reset()
+    assert f.calls == 0 and not f.traces
+    assert f(tj.ones(2)).tolist() == [3, 3]

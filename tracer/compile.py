@@ -470,6 +470,14 @@ def compiled_module(module: Module, settings: tuple[Any, ...]) -> Module:
     return made
 
 
+def _compile_in_place(self: Module, *args: Any, **kwargs: Any) -> None:
+    """`model.compile()`: from now on its own calls are compiled."""
+    self.__class__ = type(compile(self, *args, **kwargs))
+
+
+Module.compile = _compile_in_place  # type: ignore[attr-defined]  # eager/ does not know this package
+
+
 def _reduce_compiled(self: Any, protocol: Any) -> Any:
     """A compiled module is pickled as the module, and compiled again when it is loaded."""
     cls, settings = type(self)._compiled
