@@ -13,8 +13,9 @@ from typing import Any
 from ..tracer.graph import Form, Node
 from .expr import Expr, walk
 from .index import Index, depends
-from .kernels import CONVOLUTIONS, Launch
+from .kernels import Launch
 from .nest import Nest, Stage
+from .on_load import pairs_of
 from .steps import Domain
 
 MOVES = {"cast", "where"}  # ops that compute nothing
@@ -92,7 +93,7 @@ def flops(launch: Launch, forms: dict[str, Form]) -> int | None:
         return None
     found = 0 if nest is None else of_loops(nest)
     if node is not None:
-        found += of_attention(node, forms) if launch.kind == "attention" else of_product(node, forms)
+        found += of_attention(node, forms) if launch.kind == "attention" else 2 * pairs_of(node, forms)
     return found
 
 
@@ -116,17 +117,6 @@ def of_loops(nest: Nest) -> int:
 def within(stage: Stage) -> list[Expr]:
     rows = [*stage.before, *stage.stores]
     return [*[s.expr for s in rows], *[t.expr for t in (*stage.totals, *stage.columns, *stage.downs)]]
-
-
-def of_product(node: Node, forms: dict[str, Form]) -> int:
-    """A multiplication and an addition for each pair of elements that meet."""
-    first, second = (forms[x] for x in node.operands)
-    if node.op.name not in CONVOLUTIONS:
-        return int(2 * forms[node.results[0]].size * first.shape[-1])
-    if node.op.name == "conv_weight_grad":
-        return int(2 * second.size * math.prod(forms[node.results[0]].shape[1:]))
-    outputs = forms[node.results[0]] if node.op.name == "conv" else first
-    return int(2 * outputs.size * math.prod(second.shape[1:]))
 
 
 def of_attention(node: Node, forms: dict[str, Form]) -> int:

@@ -82,7 +82,7 @@ class Schedule:
             if not self.fusable(node):
                 computing = self.gpu and node.op.name in PRODUCTS
                 ends = {chains.end(x, computing) for x in node.values()}
-                computed |= {x for x in ends if computing and chains.follows_from_input(x)}
+                computed |= {x for x in ends if computing and chains.follows_from_input(x, node)}
                 found.update(ends)
         return {x for x, readers in found.items() if x not in computed or readers > 1}
 

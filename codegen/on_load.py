@@ -7,6 +7,7 @@ memory would take a kernel of its own. What steps make is better computed once, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ..tracer.graph import Form, Node
@@ -14,6 +15,7 @@ from .expr import HEAVY, Expr, walk
 from .lower import lowerable
 
 MOST_OPS = 8  # of what is computed while it is read
+MOST_TIMES = 1024  # that an element is used, if more bytes are read for it than it has
 WIDENED = (2, 4)  # bytes of halves, and of what they become
 
 
@@ -47,8 +49,9 @@ class Chains:
             x = node.values()[0]
         return x
 
-    def follows_from_input(self, x: str) -> bool:
-        """Whether a value is a few light ops of one input, and has one reader."""
+    def follows_from_input(self, x: str, product: Node) -> bool:
+        """Whether a value is a few light ops of one input, and has one reader, a product. One that reads it many times is
+        better off with fewer bytes."""
         size, ops, large, stack = self.forms[x].size, 0, set(), [x]
         while stack:
             name = stack.pop()
@@ -63,7 +66,21 @@ class Chains:
                 return False
             ops += node.op.kind == "pointwise"
             stack += node.values()
-        return 0 < ops <= MOST_OPS and len(large) == 1 and self.forms[large.pop()].nbytes <= 2 * self.forms[x].nbytes
+        if not 0 < ops <= MOST_OPS or len(large) != 1:
+            return False
+        before, after = self.forms[large.pop()].nbytes, self.forms[x].nbytes
+        return before <= after or (before <= 2 * after and pairs_of(product, self.forms) <= MOST_TIMES * size)
+
+
+def pairs_of(node: Node, forms: dict[str, Form]) -> int:
+    """How many pairs of elements meet in a product."""
+    first, second, result = (forms[x] for x in (*node.operands, *node.results))
+    if node.op.name == "matmul":
+        return int(result.size * first.shape[-1])
+    if node.op.name == "conv_weight_grad":
+        return int(second.size * math.prod(result.shape[1:]))
+    outputs = result if node.op.name == "conv" else first
+    return int(outputs.size * math.prod(second.shape[1:]))
 
 
 def light(e: Expr, size: int, forms: dict[str, Form]) -> bool:

@@ -210,6 +210,14 @@ def test_operands_are_computed_while_they_are_read(seen: Any) -> None:
     run(lambda: F.conv2d(x + 1, w * 2, padding=1))
 
 
+def test_what_is_read_many_times_is_narrowed_before() -> None:
+    weights = tensor(16, 8)
+    for rows, there in ((64, True), (1025, False)):
+        x = tensor(rows, 8).half()
+        ((launch, _, forms),) = products(lambda x=x: F.linear(x, weights.half()))
+        assert any(forms[buffer].itemsize == 4 for buffer in launch.reads) == there
+
+
 def test_what_several_read_is_computed_once() -> None:
     a, b, c = tensor(33, 40), tensor(40, 50), tensor(40, 60)
 
