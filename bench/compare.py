@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+GRACE = 5.0  # seconds to end by itself
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 Step = Callable[[], Any]
@@ -127,7 +128,11 @@ class Worker:
     def close(self) -> None:
         assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
-        self.process.wait()
+        try:
+            self.process.wait(GRACE)
+        except subprocess.TimeoutExpired:  # it is in the middle of something
+            self.process.kill()
+            self.process.wait()
         self.process.stdout.close()
 
 

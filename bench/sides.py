@@ -11,6 +11,7 @@ import importlib
 import json
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -275,6 +276,7 @@ def output_elsewhere() -> Iterator[Any]:
 
 
 def serve(variant: str, workload: str, threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     with output_elsewhere() as answers:
         side = None
         for line in sys.stdin:

@@ -9,6 +9,7 @@ any time is printed. `bench/README.md` says how to read the tables and how each 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import os
@@ -342,6 +343,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         raise SystemExit(f"no peer is called {strange[0]!r}; there are: {', '.join(PEERS)}")
     if options.rounds < 1 or options.steps < 1:
         raise SystemExit("at least one round and one step are needed")
+    if options.plot and importlib.util.find_spec("matplotlib") is None:
+        raise SystemExit("a picture needs matplotlib, which is not installed")
     return options
 
 

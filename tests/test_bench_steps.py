@@ -49,8 +49,10 @@ def test_a_tiny_step_in_all_ways(tmp_path: Path) -> None:
     (["nonsense"], "no workload is called 'nonsense'"),
     (["tiny", "--peers", "mlx2"], "no peer is called 'mlx2'"),
     (["tiny", "--rounds", "0"], "at least one round"),
+    (["tiny", "--plot", "a.png"], "a picture needs matplotlib"),
 ])  # fmt: skip
-def test_bad_input_is_one_sentence(load: Any, arguments: list[str], sentence: str) -> None:
+def test_bad_input_is_one_sentence(load: Any, arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=sentence):
         load("steps").main(arguments)
 

@@ -24,6 +24,7 @@ import math
 import multiprocessing
 import os
 import random
+import signal
 import statistics
 import tracemalloc
 from collections.abc import Iterator
@@ -215,6 +216,7 @@ def arena_bytes(native: Any) -> int:
 
 def serve(answers: Connection, script: str, name: str, way: str) -> None:
     """Answer questions until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks
     try:
         if way == "eager":
             os.environ["TAPEJIT"] = "eager"
