@@ -3,6 +3,7 @@ anything done to an array behind the ops' back, is noticed here exactly as it wi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,7 @@ from .checks import CHECKS
 from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
 from .modules import ModuleRegion, is_ours
 from .regions import Mark, NoRegionError, Region
+from .release import is_time, let_go
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
 from .updates import UpdateRegion
 
@@ -52,12 +54,15 @@ class Recorder(Frame):
     slot_of: dict[int, int]  # id of an array -> its slot
     number_ids: dict[int, int]  # id of a number that may change -> its place
     unseen: dict[int, int]  # in a backward pass: id of a gradient from before -> its leaf
+    bytes: int = 0  # made since it was last looked what can be let go
+    gone: Counter[int]  # of a value: how many views of it have no array any more
 
     def prepare(self) -> Recorder:
         """What a recorder has beyond a frame; a replayer that turns into one has its tensors already."""
         self.slot_of = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
         self.number_ids = {id(x): place for place, x in enumerate(self.scalars) if type(x) is float}
         self.unseen = {}
+        self.gone = Counter()
         self.owners = {v.slot: v.index for v in reversed(self.trace.values) if v.slot in self.trace.outside}
         self.concealed, self.rewritten, self.breaks = [], [], len(self.trace.breaks())
         self.blueprint = Blueprint(self)
@@ -144,6 +149,9 @@ class Recorder(Frame):
         state = self.state
         if expanded(op, inputs, state):
             return run_parts(op, inputs, attrs, out)
+        if is_time(self):
+            let_go(self, self.gone)
+            self.bytes = 0
         check = None
         if out is not None and self.region is None and self.rewrites_history(inputs, out):
             return self.outside(execute, f"{op.name} writes into a view that has a history", op, inputs, attrs, out, state)
@@ -237,6 +245,8 @@ class Recorder(Frame):
         value = self.value(t, self.new_slot(array, root), array, viewed)
         t._array = value.form(self, value.slot, array)
         self.concealed.append(t)
+        if viewed is None:
+            self.bytes += array.nbytes
         return value
 
     def outside_written(self, written: list[Any]) -> tuple[int, ...]:
@@ -319,7 +329,7 @@ class Recorder(Frame):
 
     def reveal(self) -> None:
         for t in self.concealed:
-            if isinstance(t._array, Pending):
+            if isinstance(t._array, Pending) and t._array.real is not None:
                 t._array.frame = None
                 t._array = t._array.real
         self.concealed.clear()
@@ -499,7 +509,7 @@ class Recorder(Frame):
                 self.number.pop(id(self.tensors[n]))
                 self.tensors[n] = None
         for slot in range(mark[1], region.end[1]):
-            if slot not in slots:
+            if slot not in slots and self.arrays[slot] is not None:
                 self.slot_of.pop(id(self.arrays[slot]))
                 self.arrays[slot] = None
 
