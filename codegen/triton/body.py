@@ -67,7 +67,6 @@ class Body:
         self.taken = {*arguments.values(), *RESERVED}
         self.axes_of = {"r": tile.block_r > 1, "c": tile.block_c > 1}
         self.variables = {self.domain.r: "r", self.domain.c: "c"}  # what they are called; others have their own names
-        self.fours = "fours"  # every fourth column
         self.masks: dict[str, str] = {}  # of axes: the name of the mask, where there is one
         self.large = self.is_large()
 
@@ -213,7 +212,7 @@ class Body:
 
     def words(self, e: Expr) -> str:
         seed, call = (self.value(x) for x in e.args[:2])
-        first = self.index(e.args[-1].data, self.fours)
+        first = self.index(e.args[-1].data, "fours")
         return f"tl.reshape(maths.run_of_words({seed}, {call}, {first}), {self.shape(self.axes(e))})"
 
     # ---- indices

@@ -25,7 +25,7 @@ from .text import HEADER, Argument, Kernel, Printed, arguments, documentation, d
 from .tiles import Tile
 
 PARTS = "parts"  # the buffer of what the parts have added up
-OWN_NAMES = {"batch", "block_m", "block_n", "tile", "part", "ka", "kb", "in_ka", "in_kb", "fours_ka", "total", "width", "stop"}
+OWN_NAMES = {"batch", "block_m", "block_n", "tile", "part", "ka", "kb", "in_ka", "in_kb", "total", "width", "stop"}
 ADDED = Config(16, 64, 16, 4, 2)  # tiles of the kernel that adds parts
 
 
@@ -109,8 +109,8 @@ class Writer:
         self.counts: dict[str, int] = {}
         self.masks: dict[str, str] = {}  # of rows, columns and depth
         work, m, n, k = product.work, config.block_m, config.block_n, config.block_k
-        operands = [self.body(loaded(work.outer, work.a), m, k), self.body(loaded(work.inner, work.b), k, n)]
-        self.a, self.b = operands
+        self.a = self.body(loaded(work.outer, work.a), m, k)
+        self.b = self.body(loaded(work.inner, work.b), k, n)
         self.after = self.body(work.nest, m, n)
         self.large = any(b.large for b in (self.a, self.b, self.after))
 
@@ -146,7 +146,7 @@ class Writer:
         self.tile(tile, down, across)
         self.define(scope, "r", f"(block_m * {config.block_m} + tl.arange(0, {config.block_m}))[:, None]")
         self.define(scope, "c", f"(block_n * {config.block_n} + tl.arange(0, {config.block_n}))[None, :]")
-        if self.after.draws_in_fours() or self.b.draws_in_fours():
+        if self.after.draws_in_fours():
             self.define(scope, "fours", f"(block_n * {config.block_n} + tl.arange(0, {config.block_n // 4}) * 4)[None, :]")
         if work.rows % config.block_m:
             scope.add(f"in_rows = r < {work.rows}")
@@ -185,13 +185,10 @@ class Writer:
         step = self.config.block_k
         loop, before = Scope(2), [Scope(1), Scope(1)]
         self.a.variables[self.a.domain.c], self.b.variables[self.b.domain.r] = "ka", "kb"
-        self.a.fours = "fours_ka"
         self.a.scopes = {"program": before[0], "columns": loop}
         self.b.scopes = {"program": before[1], "rows": loop}
         self.define(loop, "ka", f"(start + tl.arange(0, {step}))[None, :]")
         self.define(loop, "kb", f"(start + tl.arange(0, {step}))[:, None]")
-        if self.a.draws_in_fours():
-            self.define(loop, "fours_ka", f"(start + tl.arange(0, {step // 4}) * 4)[None, :]")
         if self.work.depth % step:
             loop.add(f"in_ka = ka < {self.work.depth}")
             loop.add(f"in_kb = kb < {self.work.depth}")
