@@ -7,7 +7,7 @@ from typing import Any
 
 from ..tracer.cli_files import CHECKS
 from ..tracer.functional import graph_of
-from ..tracer.generators import AHEAD_OF_TIME, GENERATORS
+from ..tracer.generators import AHEAD_OF_TIME, add_backend
 from ..tracer.graph import GraphError
 from ..tracer.passes import dead_code, optimised
 from ..tracer.preparing import LOADERS
@@ -54,8 +54,8 @@ def load_llvm() -> Callable[[], None]:
     return prepare
 
 
-GENERATORS["llvm"] = llvm
-GENERATORS["triton"] = triton
+add_backend("llvm", llvm)
+add_backend("triton", triton)
 AHEAD_OF_TIME["triton"] = triton_ahead_of_time
 LOADERS["llvm"] = load_llvm
 CHECKS.append(cache.problem)
