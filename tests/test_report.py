@@ -109,6 +109,7 @@ def test_the_timeline_tells_each_call(facts: dict[str, Any]) -> None:
         kinds.setdefault(span["call"], []).append(span["kind"])
     assert kinds[1] == ["record"] and kinds[20] == ["replay"]
     assert any("compile" in found for found in kinds.values())
+    assert sum("compare" in found for n, found in kinds.items() if n < 20) == 1
     assert kinds[21] == ["diverge"] and kinds[24][0] == "replay"
     note = next(s["note"] for s in timeline["spans"] if s["kind"] == "diverge")
     assert "linear is given a tensor of shape [4, 6], and was given [8, 6]" in note
@@ -545,6 +546,8 @@ def test_samples_are_told(facts: dict[str, Any]) -> None:
     samples = cli_run.Samples()
     step = tj.compile(lambda x: x + 1, name="added")
     step(tj.ones(3))
-    assert gather([step], "t", samples={step: samples})["functions"][0]["each"] is None
+    told = gather([step], "t", samples={step: samples})["functions"][0]
+    assert told["each"] is None and "not measured" in told["saved"]
     samples.eager, samples.replayed = [3.0, 4.0, 5.0], [1.0]
     assert gather([step], "t", samples={step: samples})["functions"][0]["each"] == {"eager": 4.0, "replayed": 1.0}
+    assert gather([step], "t")["functions"][0]["saved"] is None

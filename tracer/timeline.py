@@ -4,8 +4,9 @@
         train()
 
 Within the block functions are put around those that are called; outside of it nothing is, so it costs nothing there. A call is
-`eager` (not traced), `record` (run eagerly and recorded), `diverge` (replayed up to a point, and recorded from there) or
-`replay`; `compile` is the making of native code within a call, or beside it in another thread.
+`eager` (not traced), `record` (run eagerly and recorded), `diverge` (replayed up to a point, and recorded from there),
+`replay`, or `compare`: a replay by a plain program, once, to see whether native code is quicker. `compile` is the making of
+native code within a call, or beside it in another thread.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ MOST = 60  # spans that are kept of each function
 class Span:
     """Seconds from when the block began; those within it that were compiling are not its own."""
 
-    __slots__ = ("call", "compiling", "kind", "note", "seconds", "start")
+    __slots__ = ("call", "compared", "compiling", "kind", "note", "seconds", "start")
 
     def __init__(self, call: int, kind: str, start: float) -> None:
         self.call, self.kind, self.start = call, kind, start
         self.seconds = self.compiling = 0.0
         self.note = ""
+        self.compared = False
 
     def to_dict(self) -> dict[str, Any]:
         return {"call": self.call, "kind": self.kind, "start": self.start, "seconds": self.seconds, "note": self.note}
@@ -65,7 +67,7 @@ def noted() -> Iterator[Timelines]:
     """In this block the calls of compiled functions are noted."""
     found: Timelines = {}
     began = perf_counter()
-    call, generate = Compiled.__call__, Warming.generate
+    call, generate, decide = Compiled.__call__, Warming.generate, Warming.decide
 
     def of(function: Compiled) -> Timeline:
         return found.setdefault(function, Timeline(began))
@@ -78,12 +80,18 @@ def noted() -> Iterator[Timelines]:
     def generated(self: Warming) -> None:
         timed_generation(of(self.function), generate, self)
 
+    def decided(self: Warming, native: float, plain: float) -> None:
+        span = of(self.function).open
+        if span is not None:
+            span.compared = True
+        decide(self, native, plain)
+
     Compiled.__call__ = called  # type: ignore[method-assign, assignment]
-    Warming.generate = generated  # type: ignore[method-assign]
+    Warming.generate, Warming.decide = generated, decided  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Compiled.__call__, Warming.generate = call, generate  # type: ignore[method-assign]
+        Compiled.__call__, Warming.generate, Warming.decide = call, generate, decide  # type: ignore[method-assign]
 
 
 def timed_call(timeline: Timeline, call: Any, function: Compiled, args: Any, kwargs: Any) -> Any:
@@ -99,7 +107,7 @@ def timed_call(timeline: Timeline, call: Any, function: Compiled, args: Any, kwa
     finally:
         span.seconds = perf_counter() - timeline.began - span.start - span.compiling
         if function.hits > hits:
-            span.kind = "replay"
+            span.kind = "compare" if span.compared else "replay"
         elif new := [key for key, times in function.divergences.items() if times > diverged.get(key, 0)]:
             span.kind, span.note = "diverge", "; ".join(f"{shown(line)}: {reason}" for line, reason in new)
         elif function.recordings > recordings:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..advice import advice_for
+from ..cli_run import time_saved
 from ..compile import Compiled
 from ..explain import explain, segments_of, shown
 from ..functional import graph_of
@@ -80,6 +81,7 @@ def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Co
         "where": None if where is None else shown(where),
         "timeline": timelines[compiled].to_dict() if compiled in timelines else None,
         "each": each(samples.get(compiled)),
+        "saved": time_saved(facts, samples[compiled]) if compiled in samples else None,
         "sources": sources_of(lines, where),
         "findings": findings(facts),
     }

@@ -20,6 +20,7 @@ WORDS = {
     "compile": "compiling",
     "diverge": "diverged",
     "replay": "replayed",
+    "compare": "replayed without native code, to compare",
 }
 
 

@@ -117,7 +117,8 @@ def heading(f: dict[str, Any]) -> Markup:
         for name, value, words in tiles(f)
     ]
     where = tag("p", f["where"], class_="mono soft") if f["where"] else None
-    return tag("div", tag("h2", f["name"]), where, tag("dl", *shown, class_="tiles"), class_="heading")
+    saved = tag("p", f["saved"], class_="soft small saved") if f["saved"] else None
+    return tag("div", tag("h2", f["name"]), where, tag("dl", *shown, class_="tiles"), saved, class_="heading")
 
 
 def tiles(f: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -180,7 +181,7 @@ def traffic(facts: dict[str, Any]) -> Markup:
     rows = [
         ("least possible", found["least"], "inputs once, results once: as if all that stays inside were never in memory"),
         ("moved", found["moved"], "what the kernels read and write, each element once for each kernel"),
-        ("op by op", found["op_by_op"], "if each op ran by itself, as eager execution does"),
+        ("op by op", found["op_by_op"], "if each primitive op ran by itself, from memory to memory"),
     ]
     bars = [
         tag("div", tag("span", name), tag("span", tag("span", style=f"width:{n / most:.1%}"), class_="bar"),
