@@ -34,7 +34,7 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'tape
 
 import interpreted
 from tapejit.codegen.triton import aot, family, merge
-from tapejit.codegen.triton.group import grouped
+from tapejit.codegen.triton.group import PATIENCE, grouped
 from tapejit.codegen.triton.prints import Prints, prepared_for_gpu
 from tapejit.codegen.triton.run import run as run_kernels
 from tapejit.codegen.triton.units import Unit, Units
@@ -181,6 +181,33 @@ def test_products_go_along_with_products(seen: Any) -> None:
     run(function)
     products = [u for u in largest(seen).units if u.kind == "product"]
     assert [len(u.launches) for u in products] == [1, 1, 2, 1]
+
+
+def test_nobody_waits_for_long() -> None:
+    """What a kernel reads has to be kept until it is launched: it does not wait for others for ever."""
+    x, y = tensor(40, 40), tensor(40, 40)
+
+    def function() -> Any:
+        early, h = x @ x, y
+        for _ in range(12):
+            h = F.softmax(h, 1).t() * 2
+        return early, h
+
+    kinds = [u.kind for u in grouping(function)]
+    assert len(kinds) > 2 * PATIENCE and kinds.index("product") == PATIENCE
+
+
+@pytest.mark.parametrize("dtype", [tj.float16, tj.bfloat16])
+def test_products_of_halves_go_along_whatever_becomes_of_them(seen: Any, dtype: Any) -> None:
+    x, w, v = tensor(24, 16), tensor(16, 40).requires_grad_(), tensor(40, 16).requires_grad_()
+
+    def function() -> Any:
+        with tj.autocast("cpu", dtype=dtype):
+            loss = (F.gelu(x @ w) @ v).float().pow(2).mean()
+        return loss, tj.autograd.grad(loss, [w, v])
+
+    run(function)
+    assert [len(u.launches) for u in largest(seen).units if u.kind == "product"] == [1, 1, 2, 1]
 
 
 def test_kernels_that_are_the_same_have_one_text() -> None:

@@ -22,6 +22,7 @@ from .text import Printed
 from .units import Unit, Units
 
 MOST_BODIES = {"nest": 8, "product": 3}  # different kernels in a launch: more would take long to compile
+PATIENCE = 6  # rounds that a unit waits for others to go along with: what it reads has to be kept meanwhile
 
 
 def grouped(launches: Sequence[Launch], prints: Prints, unaligned: frozenset[str] = frozenset()) -> list[Unit]:
@@ -68,8 +69,10 @@ class Grouping:
     def groups(self) -> list[Unit]:
         found: list[Unit] = []
         ready = [i for i, n in enumerate(self.waits) if not n]
+        since = dict.fromkeys(ready, 0)
         while ready:
-            chosen = self.choose(ready)
+            late = {i for i in ready if len(found) - since[i] >= PATIENCE and not self.last(i)}
+            chosen = self.choose(ready, late)
             found += self.joined(chosen)
             ready = [i for i in ready if i not in chosen]
             for i in chosen:
@@ -77,6 +80,7 @@ class Grouping:
                     self.waits[k] -= 1
                     if not self.waits[k]:
                         ready.append(k)
+                        since[k] = len(found)
         return found
 
     # ---- who goes along with whom
@@ -85,9 +89,9 @@ class Grouping:
         """Whether a unit is one of many that nobody waits for."""
         return self.members[i] is not None and not self.height[i]
 
-    def choose(self, ready: list[int]) -> list[int]:
-        """The units of a launch: who most others wait for, and who goes along."""
-        order = sorted(ready, key=lambda i: (self.last(i), -self.height[i], i))
+    def choose(self, ready: list[int], late: set[int]) -> list[int]:
+        """The units of a launch: who most others wait for, or who is late itself, and who goes along."""
+        order = sorted(ready, key=lambda i: (i not in late, self.last(i), -self.height[i], i))
         leader = order[0]
         chosen, bodies = [leader], {self.body(leader)}
         ending = not any(self.waits)

@@ -53,6 +53,10 @@ class Prints:
             return printed_attention(launch, self.forms, self.layout, self.target, self.precision)
         return printed_scan(launch, self.forms, self.layout)
 
+    def dtype(self, launch: Launch) -> str:
+        """Of what a product multiplies."""
+        return contraction_of(launch, self.forms).dtype
+
     def together(self, launches: Sequence[Launch]) -> list[Printed]:
         """Products that are to be one launch, each as one kernel: the largest tiles with which all of them together occupy a
         device, and the same for all."""

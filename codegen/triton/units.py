@@ -25,7 +25,7 @@ class Unit:
     kind: str  # nest, product, attention, opaque
     reads: frozenset[str]
     writes: frozenset[str]  # its own scratch among them
-    dtype: str = ""  # of a product
+    dtype: str = ""  # of a product's operands
 
     @property
     def kernel(self) -> Kernel | None:
@@ -83,8 +83,7 @@ class Units:
         buffers = {a.buffer for a in kernel.arguments if a.buffer and re.search(rf"\b{a.name}\b", text)}
         scratch = {name: size for name, size in sizes.items() if name in buffers}
         reads, writes = buffers & {*launch.reads, *scratch}, buffers & {*launch.writes, *scratch}
-        node = launch.node
-        dtype = "" if node is None or kind != "product" else self.prints.forms[node.results[0]].dtype.name
+        dtype = self.prints.dtype(launch) if kind == "product" else ""
         return Unit((launch,), Printed(source, [kernel], scratch), kind, frozenset(reads), frozenset(writes), dtype)
 
     def alike(self, text: Printed, kernel: Kernel) -> tuple[str, Kernel]:
