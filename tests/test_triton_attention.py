@@ -222,3 +222,13 @@ def test_indices_of_64_bits(monkeypatch: Any) -> None:
     found = printed_attention(problem.launch(True, True), problem.forms, problem.strides, "sm_80")
     assert found is not None and "tl.program_id(0).to(tl.int64)" in found.source
     assert aot.resources(aot.compiled(found, found.kernels[0], "sm_80"), "sm_80").spills == 0
+
+
+def test_products_may_be_rounded_to_tf32() -> None:
+    """The interpreter does not round; that matrix units are used shows only in what is compiled."""
+    case = Case((1, 2), 128, 128, 32, 32)
+    problem = Problem(case, arrays_of(case))
+    found = printed_attention(problem.launch(False, True), problem.forms, problem.strides, "sm_80", "tf32")
+    assert found is not None and 'input_precision="tf32"' in found.source
+    made = aot.compiled(found, found.kernels[0], "sm_80")
+    assert re.search(UNITS, made.asm["ptx"]) and aot.resources(made, "sm_80").spills == 0

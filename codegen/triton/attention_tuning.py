@@ -53,6 +53,18 @@ HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
     ),
 }
 SINGLES: dict[str, tuple[Table, Table]] = {
+    "tf32": (
+        {
+            64: [Config(128, 32, 8, 2), Config(64, 32, 4, 2)],
+            128: [Config(64, 32, 8, 2), Config(32, 32, 8, 2)],
+            256: [Config(32, 32, 8, 2), Config(32, 16, 8, 2)],
+        },
+        {
+            64: [Config(128, 32, 8, 2), Config(64, 32, 4, 2)],
+            128: [Config(32, 32, 8, 2), Config(32, 16, 8, 2)],
+            256: [Config(32, 16, 8, 2), Config(16, 16, 8, 2)],
+        },
+    ),
     "sm": (
         {
             32: [Config(32, 32, 4, 2), Config(64, 32, 4, 2)],
@@ -84,11 +96,16 @@ SINGLES: dict[str, tuple[Table, Table]] = {
 
 def configurations(problem: Attention, backward: bool, target: str) -> list[Config]:
     """Those worth trying, the best guess first."""
-    half = problem.dtype in ("float16", "bfloat16")
-    kind = family(target)
-    known = HALVES["sm_90" if kind == "sm_100" else kind] if half else SINGLES["gfx" if kind.startswith("gfx") else "sm"]
-    table = known[backward]
+    table = tables(problem, family(target))[backward]
     width = max(problem.padded, problem.padded_value) * (2 if problem.dtype == "float64" else 1)
     rows = next((table[w] for w in table if w >= width), table[max(table)])
     longest = power_above(max(problem.queries, problem.keys, LEAST))
     return list(dict.fromkeys(Config(min(c.held, longest), min(c.step, longest), c.warps, c.stages) for c in rows))
+
+
+def tables(problem: Attention, kind: str) -> tuple[Table, Table]:
+    if problem.dtype in ("float16", "bfloat16"):
+        return HALVES["sm_90" if kind == "sm_100" else kind]
+    if kind.startswith("gfx"):
+        return SINGLES["gfx"]
+    return SINGLES["tf32" if problem.dtype == "float32" and problem.precision == "tf32" else "sm"]
