@@ -456,3 +456,15 @@ def test_errors_of_transformers() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, norm_first=True), 1)  # nothing to warn about here
+
+
+def test_a_choice_of_kernels_changes_nothing() -> None:
+    from tapejit.nn.attention import SDPBackend, sdpa_kernel
+
+    q = tj.randn(1, 2, 5, 4)
+    expected = F.scaled_dot_product_attention(q, q, q, is_causal=True)
+    for chosen in (SDPBackend.MATH, [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):
+        with sdpa_kernel(chosen):
+            assert tj.equal(F.scaled_dot_product_attention(q, q, q, is_causal=True), expected)
+    with pytest.raises(TypeError, match="expected an SDPBackend"), sdpa_kernel("flash"):
+        pass

@@ -1,7 +1,10 @@
-"""`MultiheadAttention`: the parameters of `nn.functional.multi_head_attention_forward`."""
+"""`MultiheadAttention`: the parameters of `nn.functional.multi_head_attention_forward`. And PyTorch's choice of kernels."""
 
 from __future__ import annotations
 
+import contextlib
+import enum
+from collections.abc import Iterator
 from typing import Any
 
 from ..ops.create import empty
@@ -11,6 +14,24 @@ from . import init
 from .linear import Linear
 from .module import Module
 from .parameter import Parameter
+
+
+class SDPBackend(enum.Enum):
+    """The kernels that PyTorch has for attention."""
+
+    MATH = enum.auto()
+    FLASH_ATTENTION = enum.auto()
+    EFFICIENT_ATTENTION = enum.auto()
+    CUDNN_ATTENTION = enum.auto()
+
+
+@contextlib.contextmanager
+def sdpa_kernel(backends: SDPBackend | list[SDPBackend], set_priority: bool = False) -> Iterator[None]:
+    """Changes nothing: there is one way to compute attention here."""
+    wanted = backends if isinstance(backends, list) else [backends]
+    if not wanted or not all(isinstance(b, SDPBackend) for b in wanted):
+        raise TypeError(f"sdpa_kernel: expected an SDPBackend or a list of them, not {backends!r}")
+    yield
 
 
 class NonDynamicallyQuantizableLinear(Linear):
