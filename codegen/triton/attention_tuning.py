@@ -41,11 +41,13 @@ HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
     ),
     "gfx942": (
         {
+            32: [Config(128, 64, 4, 2), Config(64, 64, 4, 1)],
             64: [Config(128, 64, 8, 2), Config(128, 64, 4, 2), Config(64, 64, 4, 2)],
             128: [Config(128, 32, 8, 2), Config(64, 32, 4, 2)],
             256: [Config(64, 16, 4, 1), Config(64, 32, 8, 1)],
         },
         {
+            32: [Config(64, 64, 4, 1), Config(128, 64, 4, 2)],
             64: [Config(64, 32, 4, 1), Config(128, 32, 8, 1)],
             128: [Config(64, 32, 4, 1), Config(64, 32, 8, 1)],
             256: [Config(32, 16, 4, 1), Config(64, 16, 4, 1)],
