@@ -255,6 +255,25 @@ def test_a_function_that_gives_up() -> None:
     assert re.fullmatch(r".*test_report\.py:\d+", found["line"])
 
 
+def test_functions_whose_source_is_nowhere() -> None:
+    space: dict[str, Any] = {"tj": tj}
+    exec(compile("f = tj.compile(lambda x: (x * 2).exp(), name='f', backend='llvm', warmup=1)", "<typed in>", "exec"), space)
+    for _ in range(4):
+        space["f"](tj.ones(50))
+    text = page(gather([space["f"]], "t"))
+    assert "ops.exp(" in text and "Your source" not in text
+
+
+def test_programs_without_kernels(facts: dict[str, Any]) -> None:
+    """Views of what comes in: there is nothing to launch."""
+    copy = json.loads(json.dumps(facts))
+    for program in programs(copy):
+        if "native" in program:
+            program["native"]["kernels"] = program["edges"] = program["results"] = program["native"]["memory"]["lives"] = []
+    text = page(copy)
+    assert 'id="trace-0"' in text and 'id="graph-0"' not in text
+
+
 def test_programs_that_are_not_taken_apart() -> None:
     """Those for GPUs: their text is shown."""
     f = tj.compile(lambda x: x * 2 + 1, name="f", backend="plain", warmup=1)

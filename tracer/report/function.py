@@ -48,7 +48,7 @@ class Program:
 
 def function(f: dict[str, Any], i: int) -> Markup:
     marks, programs, parts = Marks(i), programs_of(f), available(f)
-    native = [p for p in programs if "native" in p.facts]
+    native = with_kernels(programs)
     contents: dict[str, Callable[[], Markup]] = {
         "timeline": lambda: timeline(f["timeline"]),
         "advice": lambda: advice(f, marks),
@@ -79,6 +79,10 @@ def programs_of(f: dict[str, Any]) -> list[Program]:
     return [program for _, program in sorted(found, key=lambda x: x[0])]
 
 
+def with_kernels(programs: list[Program]) -> list[Program]:
+    return [p for p in programs if p.facts.get("native", {}).get("kernels")]
+
+
 def brief(line: str) -> str:
     return line.replace("\\", "/").rpartition("/")[2]
 
@@ -86,9 +90,9 @@ def brief(line: str) -> str:
 def available(f: dict[str, Any]) -> set[str]:
     """The parts that a function has."""
     programs = programs_of(f)
-    found = {"advice"} | ({"timeline"} if f["timeline"] else set()) | ({"trace"} if f["sources"] else set())
-    native = any("native" in p.facts for p in programs)
-    return found | ({"graph", "kernels", "memory"} if native else set()) | ({"guards"} if f["paths"] else set())
+    found = {"advice"} | ({"timeline"} if f["timeline"] else set()) | ({"trace"} if f["sources"] or programs else set())
+    native = {"graph", "kernels", "memory"} if with_kernels(programs) else set()
+    return found | native | ({"guards"} if f["paths"] else set())
 
 
 def section(key: str, i: int, words: str, content: Markup) -> Markup:
@@ -131,7 +135,7 @@ def tiles(f: dict[str, Any]) -> list[tuple[str, str, str]]:
     found.append(("calls", f"{f['calls']:,}", f"{f['replays']:,} replayed, {f['recordings']:,} recorded"))
     rate = percent(f["replays"] / f["calls"]) if f["calls"] else "-"
     found.append(("hit rate", rate, "of the calls ran a compiled program"))
-    native = [p.facts for p in programs_of(f) if "native" in p.facts]
+    native = [p.facts for p in with_kernels(programs_of(f))]
     if native:
         kernels = sum(len(p["native"]["kernels"]) for p in native)
         ops = sum(len(k["ops"]) for p in native for k in p["native"]["kernels"])
@@ -158,6 +162,8 @@ def source_and_trace(f: dict[str, Any], i: int, programs: list[Program], marks: 
     if not programs:
         return source
     traces = choice(f"program-{i}", [(p, shown_trace(p, marks)) for p in programs])
+    if not f["sources"]:  # typed in, not in a file
+        return traces
     columns = [tag("h4", "Your source"), source], [tag("h4", "What runs"), traces]
     return tag("div", *[tag("div", *column, class_="column") for column in columns], class_="beside")
 
