@@ -512,6 +512,10 @@ def test_no_permission_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().err == "tapejit: report.html cannot be written: no permission\n"
 
 
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", "--help"]) == 0 and "[-o report.html]" in capsys.readouterr().out
+
+
 def test_arguments_of_the_script() -> None:
     assert cli_report.parsed(["a.py", "--x", "-o", "f", "y"]) == ("a.py", ["--x", "y"], Path("f"))
     assert cli_report.parsed(["a.py", "--", "-o", "f"]) == ("a.py", ["-o", "f"], Path("report.html"))

@@ -20,6 +20,9 @@ DEFAULT = "report.html"
 
 def report(rest: list[str]) -> int:
     """The script's exit code; 1 if it is 0 and there was nothing to report."""
+    if rest[:1] in (["-h"], ["--help"]):
+        print(__doc__.strip() if __doc__ else "")
+        return 0
     script, arguments, path = parsed(rest)
     check_writable(path)
     there = path.absolute()  # the script may change the folder
