@@ -31,6 +31,7 @@ from .attention_parts import (
     program_line,
     read,
     scores,
+    stored,
     write,
 )
 from .attention_tuning import configurations
@@ -103,8 +104,7 @@ def finish(problem: Attention, scope: Scope, rows: Rows) -> None:
     scope.add(f"logarithm = (highest + tl.log2(total)) * {LN_2!r}")
     if masked:
         scope.add('logarithm = tl.where(empty, float("inf"), logarithm)')
-    where, _, mask = per_row(problem, "log_total", rows).partition(", mask=")
-    scope.add(f"tl.store({where}, logarithm{', mask=' + mask if mask else ''})")
+    scope.add(stored(per_row(problem, "log_total", rows), "logarithm", rows.mask))
 
 
 def in_halves(node: Node) -> bool:

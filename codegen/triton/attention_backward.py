@@ -23,18 +23,20 @@ from .attention_parts import (
     documentation,
     dot,
     find_head,
+    loaded,
     narrowed,
     per_row,
     program_line,
     read,
     scores,
+    stored,
     write,
 )
 from .body import Scope
 from .ops import TYPES, literal
 from .text import HEADER, Argument, Kernel, Printed, function
 
-MEAN = "mean"
+MEAN, INFINITY = "mean", 'float("inf")'
 
 
 def printed_backward(problem: Attention, config: Config) -> Printed:
@@ -155,9 +157,7 @@ def queries_from(problem: Attention, scope: Scope, config: Config, keys: Rows, e
 
 
 def logarithms(problem: Attention, rows: Rows) -> str:
-    where = per_row(problem, "log_total", rows)
-    found = f'tl.load({where}, other=float("inf"))' if rows.mask else f"tl.load({where})"
-    return f"{found} * {LOG2_E!r}"
+    return f"{loaded(per_row(problem, 'log_total', rows), rows.mask, INFINITY)} * {LOG2_E!r}"
 
 
 def mean_of(problem: Attention, scope: Scope, rows: Rows) -> None:
@@ -166,8 +166,7 @@ def mean_of(problem: Attention, scope: Scope, rows: Rows) -> None:
         scope.add(f"out_rows = {read(problem, 'out', rows)}")
         scope.add(f"mean_slope = tl.sum(pulled{wide} * out_rows{wide}, 1)")
     else:
-        where = per_row(problem, MEAN, rows)
-        scope.add(f"mean_slope = tl.load({where}, other=0.0)" if rows.mask else f"mean_slope = tl.load({where})")
+        scope.add(f"mean_slope = {loaded(per_row(problem, MEAN, rows), rows.mask, '0.0')}")
 
 
 # ---- a block of queries
@@ -218,8 +217,7 @@ def mean_kernel(problem: Attention, config: Config) -> tuple[list[str], Kernel]:
         probabilities_of(problem, inner, config, rows, edge)
         inner.add("mean_slope += tl.sum(p * gradient, 1)")
         scope.lines += inner.lines
-    where, _, mask = per_row(problem, MEAN, rows).partition(", mask=")
-    scope.add(f"tl.store({where}, mean_slope{', mask=' + mask if mask else ''})")
+    scope.add(stored(per_row(problem, MEAN, rows), "mean_slope", rows.mask))
     lines = [*documentation(problem, "Each query's mean slope, of all keys that it sees."), *scope.lines]
     kernel = Kernel("attention_means", problem.arguments, blocks * math.prod(problem.batch), config.warps, config.stages)
     return lines, kernel

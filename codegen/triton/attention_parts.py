@@ -208,32 +208,36 @@ class Rows:
     mask: str = ""
 
 
-def load(problem: Attention, name: str, rows: Rows, turned: bool = False) -> str:
-    """A block of rows of a tensor, with all columns; or, turned, with columns as the first axis."""
-    tensor = problem.tensors[name]
+def place(problem: Attention, name: str, rows: Rows) -> tuple[str, str]:
+    """Pointers to a block of rows of a tensor, with all columns, and the mask that says which there are, if not all are."""
     narrow = name in ("query", "key", "of_query", "of_key")
     width, padded = (problem.width, problem.padded) if narrow else (problem.value_width, problem.padded_value)
     column = "column" if narrow or problem.padded == problem.padded_value else "value_column"
-    first, second = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
-    masks = [f"{rows.mask}{first}"] * bool(rows.mask) + [f"({column} < {width}){second}"] * (width < padded)
-    where = pointers(tensor, name, f"{rows.name}{first}", f"{column}{second}")
-    return f"{where}, mask={' & '.join(masks)}" if masks else where
+    masks = [f"{rows.mask}[:, None]"] * bool(rows.mask) + [f"({column} < {width})[None, :]"] * (width < padded)
+    return pointers(problem.tensors[name], name, f"{rows.name}[:, None]", f"{column}[None, :]"), " & ".join(masks)
 
 
-def read(problem: Attention, name: str, rows: Rows, turned: bool = False) -> str:
-    text = load(problem, name, rows, turned)
-    return f"tl.load({text}, other=0.0)" if "mask=" in text else f"tl.load({text})"
+def read(problem: Attention, name: str, rows: Rows) -> str:
+    return loaded(*place(problem, name, rows), "0.0")
 
 
 def write(problem: Attention, name: str, rows: Rows, value: str) -> str:
-    where, _, mask = load(problem, name, rows).partition(", mask=")
-    return f"tl.store({where}, {value}.to({problem.tensors[name].argument}.dtype.element_ty){', mask=' + mask if mask else ''})"
+    where, mask = place(problem, name, rows)
+    return stored(where, f"{value}.to({problem.tensors[name].argument}.dtype.element_ty)", mask)
 
 
 def per_row(problem: Attention, name: str, rows: Rows) -> str:
-    tensor = problem.tensors[name]
-    where = f"{name}_head + {rows.name}" + (f" * {tensor.row}" if tensor.row != 1 else "")
-    return f"{where}, mask={rows.mask}" if rows.mask else where
+    """Pointers to what there is one of in each row."""
+    row = problem.tensors[name].row
+    return f"{name}_head + {rows.name}" + (f" * {row}" if row != 1 else "")
+
+
+def loaded(where: str, mask: str, other: str) -> str:
+    return f"tl.load({where}, mask={mask}, other={other})" if mask else f"tl.load({where})"
+
+
+def stored(where: str, value: str, mask: str) -> str:
+    return f"tl.store({where}, {value}{', mask=' + mask if mask else ''})"
 
 
 def define_columns(problem: Attention, scope: Scope) -> None:
@@ -260,7 +264,7 @@ def scores(problem: Attention, scope: Scope, product: str, rows: Rows, keys: Row
     if tensor is not None:
         where = pointers(tensor, "mask", f"{rows.name}{row}", f"{keys.name}{key}")
         there = [f"{x.mask}{axis}" for x, axis, s in ((rows, row, tensor.row), (keys, key, tensor.column)) if x.mask and s]
-        given = f"tl.load({where}, mask={' & '.join(there)}, other=0)" if there else f"tl.load({where})"
+        given = loaded(where, " & ".join(there), "0")
         if tensor.dtype == "bool":
             hidden.append(f"({given} != 0)")
         else:
