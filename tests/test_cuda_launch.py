@@ -619,8 +619,9 @@ def test_everything_can_be_imported_without_triton_and_cupy() -> None:
 def test_the_benchmark_of_steps_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses agree, and what is told of launches is there. Nothing is timed."""
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "bench"))
+    monkeypatch.setitem(sys.modules, "torch", None)  # it takes seconds to import
     bench = importlib.import_module("gpu")
-    monkeypatch.setattr(bench, "FIRST", 3)
-    eager, compiled = (x for x in bench.compared("tiny", 0, 0) if x.name.startswith("tapejit"))
-    assert len(eager.losses) == len(compiled.losses) == 3
+    monkeypatch.setattr(bench, "FIRST", 2)
+    eager, compiled = bench.compared("tiny", 0, 0)
+    assert len(eager.losses) == len(compiled.losses) == 2
     assert re.fullmatch(r"Triton kernels for sm_90, \d+ launches", bench.launches(compiled.step))
