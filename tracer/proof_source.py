@@ -5,6 +5,7 @@ import __future__
 
 import ast
 import linecache
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
@@ -15,6 +16,7 @@ class UnprovedError(Exception):
 
 
 Definition = ast.FunctionDef | ast.Lambda
+PARSING = threading.Lock()  # before Python 3.13, two threads that make trees at the same time may end with a SystemError
 FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -37,9 +39,10 @@ def definition(code: CodeType) -> Definition:
 def compiled(text: str, name: str, flags: int) -> tuple[list[Definition], list[CodeType]]:
     """All functions of a file, as they are written and as code."""
     try:
-        tree = ast.parse(text)
+        with PARSING:
+            tree = ast.parse(text)
         code = compile(tree, name, "exec", flags, dont_inherit=True)
-    except (SyntaxError, ValueError) as reason:  # a notebook's cell may hold more than Python
+    except (SyntaxError, ValueError, SystemError) as reason:  # a notebook's cell may hold more than Python; see PARSING
         raise UnprovedError(f"its source cannot be read: {reason}") from None
     return [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.Lambda))], list(inner(code))
 
