@@ -250,26 +250,35 @@ def seconds(value: float | None) -> str:
     return f"{value * 1e6:.1f} us" if value < 1e-3 else f"{value * 1e3:.2f} ms" if value < 1 else f"{value:.2f} s"
 
 
+def against_peers(variants: dict[str, Any]) -> list[str]:
+    """How long a compiled step takes, as a multiple of each peer's."""
+    peers = {NAMES[p]: variants[p]["best"] for p in PEERS if p in variants}
+    lines = []
+    for way in ("compiled", "pure") if peers else ():
+        ratios = ", ".join(f"{variants[way]['best'] / best:.2f} x {name}" for name, best in peers.items())
+        lines.append(f"  {way + ':':9} {ratios}")
+    return lines
+
+
 def mebibytes(size: int | None) -> str:
     return "-" if size is None else f"{size / 2**20:.2f} MiB"
 
 
 def table(row: dict[str, Any]) -> list[str]:
-    peers = [row["variants"][p]["best"] for p in PEERS if p in row["variants"]]
-    base = min(peers, default=row["variants"]["eager"]["best"])
-    against = "/ peer" if peers else "/ eager"
+    eager = row["variants"]["eager"]["best"]
     lines = [
         f"\n{row['workload']}: {row['steps']} losses agree to {row['difference']:.0e} (tolerance {TOLERANCE:.0e})",
-        f"  {'':24} {'median':>10} {'+-':>5} {'best':>10} {against:>8} {'cold':>10} {'warm':>10} {'peak':>11}  threads",
+        f"  {'':24} {'median':>10} {'+-':>5} {'best':>10} {'/ eager':>8} {'cold':>10} {'warm':>10} {'peak':>11}  threads",
     ]
     for name, found in row["variants"].items():
         low, high = found["quartiles"]
         spread = f"{(high - low) / 2 / found['median']:.0%}"
         start = "".join(f"{seconds(found.get(k)):>11}" for k in ("cold", "warm"))
-        ratio = f"{found['best'] / base:8.2f}"
+        ratio = f"{found['best'] / eager:8.2f}"
         times = f"{seconds(found['median']):>10} {spread:>5} {seconds(found['best']):>10} {ratio}"
         label = NAMES[name] if found.get("compiled", True) else f"{NAMES[name]} *"
         lines.append(f"  {label:24} {times}{start} {mebibytes(found['peak']):>11}  {found['threads'] or '-'}")
+    lines += against_peers(row["variants"])
     if "bytes" in row:
         rate = row["bytes"] / row["bytes_seconds"] / 1e9
         lines.append(f"  copying its {row['bytes'] / 2**20:.0f} MiB takes {seconds(row['bytes_seconds'])} ({rate:.1f} GB/s)")

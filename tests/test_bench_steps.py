@@ -65,6 +65,18 @@ def test_losses_that_differ_are_a_failure(load: Any) -> None:
             steps.agree({"a": [2.0, 1.0], "b": wrong})
 
 
+def test_ratios_are_against_eager_and_each_peer(load: Any) -> None:
+    steps = load("steps")
+    times = {"eager": 4.0, "compiled": 1.0, "pure": 0.5, "torch": 2.0, "mlx": 8.0}
+    figures = {"quartiles": [1.0, 1.0], "median": 1.0, "peak": None, "threads": 0}
+    variants = {name: {"best": t, **figures} for name, t in times.items()}
+    text = "\n".join(steps.table({"workload": "tiny", "steps": 2, "difference": 0.0, "variants": variants}))
+    assert "compiled: 0.50 x PyTorch eager, 0.12 x MLX compile" in text and "pure:     0.25 x PyTorch eager, 0.06 x" in text
+    assert " 0.25 " in next(line for line in text.splitlines() if "tapejit compiled " in line)
+    del variants["torch"], variants["mlx"]
+    assert steps.against_peers(variants) == []
+
+
 def test_floors_are_compared_with_the_fastest_peer(load: Any) -> None:
     floors = load("floors")
     times = {"compiled": 0.9, "eager": 3.0, "torch": 2.0, "jax": 1.0}
