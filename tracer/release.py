@@ -49,7 +49,7 @@ def let_go(recorder: Any, views: Counter[int]) -> None:
     seen: set[int] = set()
     for n in range(last, recorder.first - 1, -1):  # views before what they are views of
         slot = values[n].slot
-        if slot in outside or slot in seen or type(arrays[slot]) is not np.ndarray:
+        if slot in outside or slot in seen or arrays[slot] is None:
             continue
         if tensors[n] is not None:
             if count_in(tensors, n) > LONE_TENSOR + hidden[id(tensors[n])] + views[n]:
