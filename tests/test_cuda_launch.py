@@ -213,6 +213,25 @@ def test_more_odd_addresses_than_variants(monkeypatch: pytest.MonkeyPatch) -> No
     assert any(len(p.variants) == 1 for p in programs(compiled))
 
 
+def test_kernels_for_odd_addresses_that_do_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    compiled, memory = tj.compile(lambda x: (x * 2).exp()), numbers(9)
+    for _ in range(3):
+        compiled(memory[:8])
+
+    def compiler(wanted: Wanted, target: str) -> Binary:
+        raise RuntimeError("PassManager::run failed")
+
+    monkeypatch.setattr(Compiling, "compiler", staticmethod(compiler))
+    with pytest.warns(
+        RuntimeWarning, match="no multiples of 16 bytes are computed with plainly: Triton cannot compile"
+    ) as seen:
+        for _ in range(3):
+            np.testing.assert_allclose(compiled(memory[1:]).cpu().numpy(), (memory[1:] * 2).exp().cpu().numpy(), 1e-6)
+    assert len(seen) == 1 and not programs(compiled)[0].stopped
+    np.testing.assert_allclose(compiled(memory[:8]).cpu().numpy(), (memory[:8] * 2).exp().cpu().numpy(), 1e-6)
+
+
 def test_another_stream_waits_for_the_arena(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
     usual = streams.Stream.wait_event

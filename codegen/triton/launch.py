@@ -104,6 +104,8 @@ class Launcher:
         self.make_table()
         self.make_rows(binaries)
         self.intact = True  # whether no input has been written yet
+        if recipe.constants:
+            xp.cuda.get_current_stream().synchronize()  # programs run on any stream
         parts = in_parts(recipe.order, recipe.first_write)
         self.parts = [(kind, numbers, self.launches(kind, numbers), intact) for kind, numbers, intact in parts]
 

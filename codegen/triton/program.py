@@ -23,7 +23,7 @@ from ..place import Placed, on
 from ..runner import Program, runner
 from . import tune
 from .assemble import Assembly, GpuBuild
-from .binaries import Binary, kept, versions
+from .binaries import Binary, CompileError, kept, versions
 from .body import PRODUCT
 from .capture import FEWEST
 from .driver import DeviceError, remedy, target
@@ -146,8 +146,10 @@ class Gpu:
             names = frozenset(name for name, slot in self.build.inputs.items() if slot in slots)
             try:
                 self.variants[slots] = self.made(names)
-            except GraphError:
+            except (GraphError, CompileError, DeviceError) as reason:
                 self.variants[slots] = None
+                told = f"[compile] arrays at addresses that are no multiples of 16 bytes are computed with plainly: {reason}"
+                warnings.warn(told, RuntimeWarning, stacklevel=2)
         return self.variants.get(slots)
 
     def stop(self, reason: str) -> None:
