@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from ...tracer.graph import Form, Graph
 from ..kernels import Launch, kept
 from ..prepare import Prepared, prepared
 from .attention import in_halves, printed_attention, with_outs
-from .blocks import UNITS, Config, configs, family, fitted, table, tiles
+from .blocks import LEAST, UNITS, Config, configs, family, fitted, table, tiles
 from .contraction import Contraction
 from .matmul import contraction_of, printed_product
 from .printer import printed
@@ -59,12 +60,23 @@ class Prints:
 
     def together(self, launches: Sequence[Launch]) -> list[Printed]:
         """Products that are to be one launch, each as one kernel: the largest tiles with which all of them together occupy a
-        device, and the same for all."""
+        device."""
         works = [contraction_of(x, self.forms) for x in launches]
         chosen = zip(launches, self.configs(works), strict=True)
         return [printed_product(x, self.forms, self.target, self.precision, c) for x, c in chosen]
 
     def configs(self, works: list[Contraction]) -> list[Config]:
-        rows = [[fitted(c, w, self.target) for w in works] for c in table(works[0], self.target, self.precision)]
+        """For each of some products the tile: the n-th of its own table, with n the same for all."""
+        tables = [table(w, self.target, self.precision) for w in works]
+        rows = []
+        for n in range(max(map(len, tables))):
+            rows.append([self.fitted(t[min(n, len(t) - 1)], w) for t, w in zip(tables, works, strict=True)])
         counts = [sum(tiles(c, w) for c, w in zip(row, works, strict=True)) for row in rows]
         return next((row for row, n in zip(rows, counts, strict=True) if n >= UNITS[family(self.target)]), rows[-1])
+
+    def fitted(self, config: Config, work: Contraction) -> Config:
+        """A tile for a product. Where more threads have to hold what follows, those that multiply without matrix units would be
+        short of registers for a great depth."""
+        found = fitted(config, work, self.target)
+        plain = work.dtype == "float32" and self.precision == "ieee"
+        return replace(found, block_k=LEAST) if plain and found.warps > config.warps else found
