@@ -83,11 +83,13 @@ SINGLES: dict[str, tuple[Table, Table]] = {
     ),
     "gfx": (
         {
+            32: [Config(32, 32, 4, 2), Config(32, 32, 4, 1)],
             64: [Config(64, 32, 8, 2), Config(32, 32, 8, 2)],
             128: [Config(32, 16, 4, 2), Config(32, 16, 8, 2)],
             256: [Config(16, 16, 4, 1), Config(16, 16, 8, 1)],
         },
         {
+            32: [Config(32, 32, 4, 2), Config(32, 32, 4, 1)],
             64: [Config(32, 32, 8, 2), Config(32, 16, 4, 2)],
             128: [Config(32, 16, 4, 2), Config(32, 16, 8, 2)],
             256: [Config(16, 16, 4, 1)],
