@@ -18,9 +18,10 @@ from . import cache
 from .build import Build, Opaque, check_outputs, singles
 from .kernels import Launch, kept, scheduled
 from .llvm import jit
-from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Steps, Table, rounded
+from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Rounds, Steps, Table, rounded
 from .llvm.entry import Binding, shared_by_programs
 from .llvm.target import host
+from .llvm.worth import gain
 from .names import source
 from .plan import Arena, Life
 from .prepare import Prepared, prepared
@@ -29,7 +30,8 @@ from .recipe import key as key_of
 from .runner import Program
 
 PARALLEL = 500_000  # scalar ops from which more than one thread is worth a try
-BRIEF = 5_000_000  # and from which others may run Python meanwhile
+WORTH = 1.3  # how many times as quick as one two threads have to be for that, if it is brief
+BRIEF = 5_000_000  # scalar ops up to which a program is brief; while others run, there may be Python meanwhile
 
 
 class Native:
@@ -177,11 +179,15 @@ class NativeBuild(Build):
             shown=self.shown(),
             checked=any(x.check for x in self.steps),
             danger=self.in_danger(singles(self.steps), self.fails()),
-            parallel=cost > PARALLEL,
+            parallel=cost > PARALLEL and (cost > BRIEF or self.gain() >= WORTH),
             releases=cost > BRIEF,
             most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
             again=self.safe_outputs(),
         )
+
+    def gain(self) -> float:
+        """How many times as quick as one thread two are, roughly."""
+        return gain(Rounds(self.arena).of([m for m in self.made if m is not None]), self.forms)
 
     def safe_outputs(self) -> list[int]:
         """New memories that nothing is written to before all that may fail is over."""

@@ -249,6 +249,16 @@ def test_what_a_product_reads_turned_is_written_along_rows(x: Any) -> None:
     assert all(str(s.index) == "c + 20*r" for s in joined.nest.stores())
 
 
+def test_a_chain_of_small_products_is_not_worth_two_threads() -> None:
+    def loop(x: Any, w: Any) -> Any:
+        for _ in range(20):
+            x = tj.tanh(x @ w)
+        return x
+
+    assert built(loop, tj.randn(32, 64), tj.randn(64, 64)).gain() < 1.1
+    assert built(lambda x, w: tj.tanh(x @ w) @ w, tj.randn(512, 256), tj.randn(256, 256)).gain() > 1.6
+
+
 # ---- decisions
 
 

@@ -379,6 +379,7 @@ def threads() -> Iterator[None]:
 def test_threads_change_no_bit(hasty: Any, threads: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("TAPEJIT_CACHE", "0")
     monkeypatch.setattr(native_module, "PARALLEL", 0)
+    monkeypatch.setattr(native_module, "WORTH", 0)
     tables = [tj.from_numpy(values(shape)) for shape in [(300, 129), (2500, 9), (40, 700)]]
     weight, loss_of = tj.from_numpy(values((129, 40))), tj.arange(300) % 40
 
@@ -730,6 +731,7 @@ def test_calls_from_several_python_threads(real: Any, hasty: Any) -> None:
 def test_a_forked_child_goes_on(real: Any, hasty: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("TAPEJIT_CACHE", "0")
     monkeypatch.setattr(native_module, "PARALLEL", 0)
+    monkeypatch.setattr(native_module, "WORTH", 0)
     x = tj.from_numpy(values((64, 300)))
 
     @tj.compile
