@@ -327,6 +327,8 @@ class Schedule:
         """How a reduction can be part of a step: as the total of its rows or of its columns."""
         assert step.domain is not None
         if step.decided and domain.rows == 1 < step.domain.cols and domain.cols == step.domain.rows:
+            if step.reads_across():
+                return ""  # several rows at a time, which is no place for what is added up along them
             try:
                 Reading(self, step).input_of(node, "down")
                 return "down"

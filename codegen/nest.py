@@ -201,15 +201,9 @@ def vector_of(domain: Domain, step: Step) -> str:
     """The loop along which most elements stand one after the other."""
     if step.node is not None or any(m.kind in ("column", "down") for m in step.members.values()):
         return "c"
-    score = {"r": 0, "c": 0}
-    for m in step.members.values():
-        for e in walk([m.expr] if m.expr is not None else []):
-            if e.kind == "load" and e.depends(domain.r) and e.depends(domain.c):
-                for name, v in (("r", domain.r), ("c", domain.c)):
-                    score[name] += e.data[1].factor(v) == 1
     if domain.cols == 1 and domain.rows > 1:
         return "r"
-    return "r" if score["r"] > score["c"] and domain.rows > 1 else "c"
+    return "r" if domain.rows > 1 and step.reads_across() else "c"
 
 
 def choose_rows(schedule: Schedule, step: Step) -> None:

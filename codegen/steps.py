@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..tracer.graph import Node
-from .expr import Expr
+from .expr import Expr, walk
 from .index import ZERO, Index, atom, flattened, unflattened, var
 from .lower import Place
 
@@ -106,6 +106,15 @@ class Step:
     computed: dict[str, Expr] = field(default_factory=dict)  # of operands that are computed while they are read: what they are
     operands: set[str] = field(default_factory=set)  # the values in memory that a node reads
     check: str = ""  # the value that says whether the program has to stop here
+
+    def reads_across(self) -> bool:
+        """Whether more of what is read stands side by side in a column than in a row."""
+        assert self.domain is not None
+        r, c, found = self.domain.r, self.domain.c, 0
+        for e in walk([m.expr for m in self.members.values() if m.expr is not None]):
+            if e.kind == "load" and e.depends(r) and e.depends(c):
+                found += (e.data[1].factor(r) == 1) - (e.data[1].factor(c) == 1)
+        return found > 0
 
     @property
     def open(self) -> bool:

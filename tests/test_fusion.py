@@ -266,3 +266,16 @@ def test_decisions_have_reasons(x: Any) -> None:
     build = built(lambda x: F.softmax(x @ x.t(), -1), x)
     assert build.decisions
     assert all(": " in line for line in build.decisions)
+
+
+def test_a_norm_does_not_turn_the_loops_of_a_bias_gradient() -> None:
+    """The sums of columns are made several at a time; their norm, which goes along them, is a kernel of its own."""
+    x, w = tj.randn(32, 24), tj.randn(24, 20)
+
+    def function() -> Any:
+        g = (x @ w).sum(0)
+        return g, (g * g).sum()
+
+    found = [s.nest for s in steps(function) if s.nest is not None and "sum" in s.nest.ops]
+    assert [n.vector for n in found if n.domain.rows == 20] == ["r"]
+    assert len(found) == 2
