@@ -183,6 +183,15 @@ def test_products_go_along_with_products(seen: Any) -> None:
     assert [len(u.launches) for u in products] == [1, 1, 2, 1]
 
 
+def test_deep_products_that_go_along_are_computed_in_parts(seen: Any) -> None:
+    """Four programs would go through thousands of elements one after the other, and most of a device would be idle."""
+    x, y, z = tensor(16, 4000), tensor(4000, 20), tensor(4000, 16)
+    seen.tolerance = 5
+    run(lambda: [x @ y, (x @ z).tanh()])
+    first, second = largest(seen).units
+    assert len(first.launches) == len(second.launches) == 2 and first.kernel.grid > 32 and second.kind == "nest"
+
+
 def test_nobody_waits_for_long() -> None:
     """What a kernel reads has to be kept until it is launched: it does not wait for others for ever."""
     x, y = tensor(40, 40), tensor(40, 40)

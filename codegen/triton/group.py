@@ -124,9 +124,11 @@ class Grouping:
         given = [self.units[i] for i in chosen]
         first = given[0]
         if first.kind == "product" and first.printed is not None:
-            launches = [x.launches[0] for x in given]
-            return self.writer.of(first.launches[0]) if len(given) == 1 else [self.one(given, self.writer.together(launches))]
-        return given if len(given) == 1 else [self.one(given, self.parts(chosen))]
+            if len(given) == 1:
+                return self.writer.of(first.launches[0])
+            stages = self.writer.together([x.launches[0] for x in given])
+            return [one(x, [y.printed for y in x if y.printed is not None]) for x in stages if x]
+        return given if len(given) == 1 else [one(given, self.parts(chosen))]
 
     def parts(self, chosen: list[int]) -> list[Printed]:
         """The kernels of nests: one for each that is for itself, and one for all that are the same."""
@@ -144,13 +146,14 @@ class Grouping:
                 found.append(printed_family(members, table) if members else printed_alike(texts, table))
         return found
 
-    def one(self, given: list[Unit], parts: list[Printed]) -> Unit:
-        reads, writes = ([getattr(x, name) for x in given] for name in ("reads", "writes"))
-        return Unit(
-            tuple(y for x in given for y in x.launches),
-            parts[0] if len(parts) == 1 else merged(parts),
-            given[0].kind,
-            frozenset().union(*reads),
-            frozenset().union(*writes),
-            given[0].dtype,
-        )
+
+def one(given: list[Unit], parts: list[Printed]) -> Unit:
+    """Some units as one, whose kernel is made of these."""
+    return Unit(
+        tuple(y for x in given for y in x.launches),
+        parts[0] if len(parts) == 1 else merged(parts),
+        given[0].kind,
+        frozenset[str]().union(*[x.reads for x in given]),
+        frozenset[str]().union(*[x.writes for x in given]),
+        given[0].dtype,
+    )

@@ -9,12 +9,14 @@ from ...tracer.graph import Form, Graph
 from ..kernels import Launch, kept
 from ..prepare import Prepared, prepared
 from .attention import in_halves, printed_attention, with_outs
-from .blocks import LEAST, UNITS, Config, configs, family, fitted, table, tiles
+from .blocks import LEAST, UNITS, Config, configs, family, fitted, in_parts, table, tiles
 from .contraction import Contraction
 from .matmul import contraction_of, printed_product
 from .printer import printed
 from .scan import printed_scan
 from .text import Printed
+
+DEEP = 64  # rounds of a product that take longer than another launch, which adds parts
 
 
 def prepared_for_gpu(graph: Graph) -> Prepared:
@@ -59,11 +61,14 @@ class Prints:
         return contraction_of(launch, self.forms).dtype
 
     def together(self, launches: Sequence[Launch]) -> list[Printed]:
-        """Products that are to be one launch, each as one kernel: the largest tiles with which all of them together occupy a
-        device."""
+        """Products that are to be one launch: the largest tiles with which all of them together occupy a device. If they do
+        not, those of a great depth are computed in parts."""
         works = [contraction_of(x, self.forms) for x in launches]
-        chosen = zip(launches, self.configs(works), strict=True)
-        return [printed_product(x, self.forms, self.target, self.precision, c) for x, c in chosen]
+        chosen, units = self.configs(works), UNITS[family(self.target)]
+        if 2 * sum(map(tiles, chosen, works)) < units:
+            deep = [w.depth >= DEEP * c.block_k for c, w in zip(chosen, works, strict=True)]
+            chosen = [in_parts(c, w, units) if d else c for c, w, d in zip(chosen, works, deep, strict=True)]
+        return [printed_product(x, self.forms, self.target, self.precision, c) for x, c in zip(launches, chosen, strict=True)]
 
     def configs(self, works: list[Contraction]) -> list[Config]:
         """For each of some products the tile: the n-th of its own table, with n the same for all."""

@@ -92,10 +92,10 @@ class Units:
         key = (body, *[a.type for a in kernel.arguments], f"{kernel.warps} {kernel.stages}")
         return self.known.setdefault(key, (text.source, kernel))
 
-    def together(self, launches: Sequence[Launch]) -> list[Printed]:
-        """Products that are to be one launch, each as one kernel."""
+    def together(self, launches: Sequence[Launch]) -> tuple[list[Unit], list[Unit]]:
+        """Products that are to be one launch, and what adds up those that are computed in parts."""
         units = [self.kernels(x, text) for x, text in zip(launches, self.prints.together(launches), strict=True)]
-        return [x.printed for found in units for x in found if x.printed is not None]
+        return [x[0] for x in units], [y for x in units for y in x[1:]]
 
 
 def own(name: str, launch: Launch) -> str:
