@@ -180,6 +180,52 @@ def test_training_of_a_gpt() -> None:
     assert len(program.recipe.rows) <= 26 and not program.recipe.danger
 
 
+class Last(tj.nn.Module):
+    """What a recurrent network has read at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = tj.nn.GRU(4, 6, batch_first=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.cells(x)[0][:, -1]
+
+
+def pictures() -> Any:
+    conv, norm, head = tj.nn.Conv2d(1, 4, 3, padding=1), tj.nn.BatchNorm2d(4), tj.nn.Linear(36, 3)
+    return tj.nn.Sequential(conv, norm, tj.nn.ReLU(), tj.nn.MaxPool2d(2), tj.nn.Flatten(), head)
+
+
+def dense() -> Any:
+    return tj.nn.Sequential(tj.nn.Linear(4, 8), tj.nn.GELU(), tj.nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "halves"), [(Last, (2, 3, 4), False), (pictures, (2, 1, 6, 6), False), (dense, (5, 4), True)]
+)
+def test_other_networks_with_clipping_and_scaling(make: Any, shape: tuple[int, ...], halves: bool) -> None:
+    def script(compile: Any) -> list[Any]:
+        model = make().to("cuda")
+        optimizer = tj.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scaler = tj.amp.GradScaler("cuda", enabled=halves, init_scale=128.0)
+
+        @compile
+        def step(x: Any) -> Any:
+            with tj.autocast("cuda", dtype=tj.float16, enabled=halves):
+                loss = model(x).float().pow(2).mean()
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            tj.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        return [*[step(numbers(*shape, seed=i)) for i in range(4)], *model.parameters()]
+
+    same(script, **({"rtol": 1e-2, "atol": 1e-3} if halves else {"rtol": 1e-4, "atol": 1e-5}))
+
+
 # ---- ways to compile
 
 
