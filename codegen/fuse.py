@@ -335,7 +335,7 @@ class Schedule:
             except UnfusableError:
                 return ""
         kinds = [("total", domain), ("column", turned(domain))]
-        for kind, wanted in kinds if step.decided else kinds[::-1]:
+        for kind, wanted in kinds if step.decided or domain.rows == 1 else kinds[::-1]:  # a column of one would have no lanes
             if kind == "column" and wanted.flat != Domain(wanted.rows, wanted.cols).flat:
                 continue
             if step.decided and not step.domain.same_as(wanted):

@@ -279,3 +279,19 @@ def test_a_norm_does_not_turn_the_loops_of_a_bias_gradient() -> None:
     found = [s.nest for s in steps(function) if s.nest is not None and "sum" in s.nest.ops]
     assert [n.vector for n in found if n.domain.rows == 20] == ["r"]
     assert len(found) == 2
+
+
+def test_a_total_of_everything_has_lanes() -> None:
+    """Beside elements that are kept too: one row, whose columns are computed several at a time, not one column."""
+
+    def function(x: tj.Tensor) -> Any:
+        kept = x * 3
+        return kept, kept.tanh().sum()
+
+    assert text(steps(function, tj.randn(8, 8))) == (
+        "for r in range(1):\n"
+        "    for c in range(64):  # several at a time\n"
+        "        t0 += tanh(mul(x0[c], float32(s0)))\n"
+        "        t1[c] = mul(x0[c], float32(s0))\n"
+        "    t0[0] = t0\n"
+    )
