@@ -1261,7 +1261,17 @@ def test_an_argument_that_is_also_captured_is_an_argument_if_another_was_given_b
     always = tj.compile(fixed.step, pure=True)
     for _ in range(8):
         always(fixed.batches[0])
-    assert always.traces[0].skipped == 0  # it cannot be told whether it is used as an argument
+    assert always.traces[0].skipped > 0  # the source tells that it is used as an argument
+    assert float(always(fixed.batches[1]).detach()) == float(fixed.step(fixed.batches[1]).detach())
+
+    def untold(x: Any) -> Any:
+        found = locals()  # nobody knows what is read here
+        return found["x"] * 2 + fixed.batches[0].sum() * 0
+
+    unknown = tj.compile(untold, pure=True)
+    for _ in range(8):
+        unknown(fixed.batches[0])
+    assert unknown.traces[0].skipped == 0  # it cannot be told whether it is used as an argument
 
 
 def test_views_that_are_returned_and_written() -> None:
@@ -1282,4 +1292,21 @@ def test_views_that_are_returned_and_written() -> None:
             y.sum().backward()
             grads.append((y.tolist(), w.grad.tolist()))
         assert grads[0] == grads[1]
+    assert pure.traces[0].skipped > 0
+
+
+def test_what_is_in_a_namespace() -> None:
+    """A plain object of names, whose class is Python's, holds a leaf: its gradient is dropped at each call."""
+    space = types.SimpleNamespace(w=tj.ones(3, requires_grad=True))
+
+    def function(k: int) -> Any:
+        space.w.grad = None
+        return (space.w * k).sum()
+
+    pure = tj.compile(function, pure=True)
+    for i in range(9):
+        loss = pure(i // 3)
+        assert space.w.grad is None
+        loss.backward()
+        assert space.w.grad.tolist() == [float(i // 3)] * 3
     assert pure.traces[0].skipped > 0

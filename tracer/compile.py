@@ -100,6 +100,7 @@ class Compiled:
         self.pure_lock = threading.RLock()
         self.pures: list[Pure] = []  # of a function that is pure: recordings that do without Python
         self.notes: dict[Any, Notes] = {}  # of its last calls, by their paths
+        self.undecided = False  # whether what a promised function captures is only told by its source
         self.steady = True  # calls that follow each other take the same path, as far as is known
         self.gave_up: str | None = None
         self.off = os.environ.get("TAPEJIT") == "eager"
@@ -188,9 +189,12 @@ class Compiled:
         if trace is not None and trace.impure is not None:
             return None
         try:
-            proof = None if self.pure else prove(self.function, args, kwargs)
-            return Before(state, self.function, args, kwargs, proof)
+            proof = prove(self.function, args, kwargs) if not self.pure or self.undecided else None
+            return Before(state, self.function, args, kwargs, proof, self.pure)
         except UnprovedError as reason:
+            if self.pure:
+                self.undecided = False
+                return Before(state, self.function, args, kwargs, None, True)
             assert trace is not None
             trace.impure = f"{UNCERTAIN}: {reason}"
         except NotPureError as reason:
@@ -224,7 +228,8 @@ class Compiled:
                 raise NotPureError(UNSTEADY)
             found = Pure(frame, before, notes, self, args, kwargs, result, state)
         except UndecidedError as reason:
-            trace.purified += not self.pure  # a few more calls may tell
+            self.undecided = self.pure  # what the source says may tell, or a few more calls
+            trace.purified += not self.pure
             self._needs_python(None, reason)
             return
         except NotPureError as reason:

@@ -26,6 +26,7 @@ PLAIN = (int, float, bool, str, bytes, complex, type(None))
 SKIPPED = (type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic, *PLAIN)
 LIBRARY = __name__.rpartition(".tracer")[0] + "."
 OTHERS = {*sys.stdlib_module_names, "numpy", "cupy"}
+NAMESPACES = {"SimpleNamespace", "Namespace"}  # of types and argparse: the names in them are the user's
 MOST = 100_000  # objects: more is not looked through
 _OWN = {"_version_number", "_parameters", "_buffers", "_modules"}  # of a module, compared by themselves or not at all
 
@@ -110,7 +111,7 @@ class Reach:
         fields = getattr(x, "__dict__", None)
         if type(fields) is dict and isinstance(fields.get("function"), types.FunctionType) and of_others(type(x).__module__):
             return (x.function,)  # a compiled one
-        if type(fields) is not dict or of_others(type(x).__module__):
+        if type(fields) is not dict or (of_others(type(x).__module__) and type(x).__name__ not in NAMESPACES):
             return ()
         self.names += [(fields, name, value) for name, value in fields.items() if not isinstance(value, PLAIN)]
         return [*fields.values(), *methods_of(type(x))]

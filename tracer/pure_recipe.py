@@ -43,8 +43,7 @@ class Recipe:
         before.check(state)
         self.proof = before.proof
         self.grad_mode, self.dtype, self.device = state.grad, dtypes.get_default_dtype(), devices._default_device
-        given = list(leaves((args, kwargs)))
-        self.reach = Reach(compiled.function, *[x for x in given if not isinstance(x, Tensor)])
+        self.reach = Reach(compiled.function, *before.starts)
         self.settings = Settings(self.reach.modules)
         self.scalars = list(frame.scalars)
         self.optimizers = before.stepped(trace, frame.tensors, frame.scalars)

@@ -29,12 +29,16 @@ from .trace import Call, Number, Trace, alike
 class Before:
     """What a function can reach, before a call of it."""
 
-    def __init__(self, state: State, function: Callable[..., Any], args: Any, kwargs: Any, proof: Proof | None) -> None:
-        self.proof = proof  # whether Python may be skipped, if nobody has promised it
+    def __init__(
+        self, state: State, function: Callable[..., Any], args: Any, kwargs: Any, proof: Proof | None, promised: bool
+    ) -> None:
+        self.proof = None if promised else proof  # that Python may be skipped, if nobody has promised it
+        self.read = proof  # what the function reads, if its source was gone through
         self.warnings = errors.warned[0]
         self.grad_mode = state.grad
         given = list(leaves((args, kwargs)))
-        self.reach = Reach(function, *[x for x in given if not isinstance(x, Tensor)])
+        self.starts = [*[x for x in given if not isinstance(x, Tensor)], *(proof.found.values() if proof is not None else ())]
+        self.reach = Reach(function, *self.starts)
         held = [*given, *[x for _, x in self.reach.cells], *[x for _, _, x in self.reach.names]]
         self.given = [x if isinstance(x, PLAIN) else None for x in held]
         self.settings = Settings(self.reach.modules)
@@ -46,7 +50,7 @@ class Before:
 
     def may_capture(self, t: Tensor) -> bool:
         """Whether the function may have a tensor from elsewhere than its arguments."""
-        return self.reach.holds(t) if self.proof is None else self.proof.reads(t)
+        return self.reach.holds(t) if self.read is None else self.read.reads(t)
 
     def leaf_of(self) -> dict[int, Tensor]:
         """Of gradients that there were: whose they were."""
