@@ -51,6 +51,7 @@ class Pure(Recipe):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self.after: Pure | None = None  # the recording that ran after this one, when another did
         self.arms = 0  # how often captured tensors were bound
         self.quickest = math.inf  # seconds of a call
         self.lock = self.compiled.pure_lock
