@@ -428,6 +428,26 @@ def test_memory_that_numpy_writes_between_an_op_and_its_gradient() -> None:
     assert trained(tj.compile) == trained(lambda f: f)
 
 
+def test_two_tensors_on_memory_of_numpys() -> None:
+    """One is written by an op that runs at once; the other, which is seen after it, shows what was written."""
+
+    def trained(compile):
+        found = []
+
+        def step(x, y):
+            y.scatter_(-1, y.argmax(-1, keepdim=True), 0.5)
+            z = x * x
+            return z, y.abs()
+
+        f = compile(step)
+        for i in range(6):
+            x = tj.arange(6.0).reshape(2, 3) + i
+            found.append([t.tolist() for t in f(x, tj.from_numpy(x.numpy()))])
+        return found
+
+    assert trained(tj.compile) == trained(lambda f: f)
+
+
 def test_a_hook_that_comes_after_the_pass() -> None:
     """The pass is run again where what was matched is: a hook on a node of an earlier segment was not there the first time."""
     w, seen = tj.ones(3, 3, requires_grad=True), []

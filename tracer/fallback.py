@@ -11,7 +11,7 @@ from typing import Any
 
 from ..eager.op import execute
 from ..eager.pending import Pending
-from ..eager.tape import PENDING, Node
+from ..eager.tape import PENDING, Node, _numbers
 from ..eager.tensor import Tensor, versions_of, wrap
 from .frame import Frame
 from .record import backward_pass
@@ -61,9 +61,10 @@ class Fallback(Frame):
                 self.tensors[n]._node, self.tensors[n]._requires_grad = node, wanted
         self.earlier.clear()
         seen = [(n, self.tensors[n], a) for n, a in self.copies.items() if self.tensors[n] is not None]
-        changed = [(t._array, t._array.copy(), a) for n, t, a in seen if not self.unchanged(n)]
-        for array, _, copy in changed:  # the ops saw what was there then; what they keep for later is this memory
-            array[...] = copy
+        changed = [(t, t._array, a) for n, t, a in seen if not self.unchanged(n)]
+        for t, _, copy in changed:  # the ops saw what was there then
+            t._array = copy
+        first = next(_numbers)
         state = self.state
         was = state.grad
         self.as_they_are = []
@@ -77,11 +78,13 @@ class Fallback(Frame):
                         self.interpret_backward(entry)
         finally:
             state.grad = was
-            for array, present, _ in changed:
-                array[...] = present
+            for t, array, _ in changed:
+                t._array = array
             for t, wanted, node in reversed(self.as_they_are):
                 t._requires_grad, t._node = wanted, node
             self.as_they_are = []
+        if changed:
+            self.keep_memory({id(copy): array for _, array, copy in changed}, first)
         for t, wanted, node in flags:  # what the user changed himself since
             if node is None and t._node is not None and not wanted:
                 t._node, t._requires_grad = None, False
@@ -98,6 +101,26 @@ class Fallback(Frame):
                 self.copies.pop(n, None)
                 self.slots[id(t._array)] = slot
                 self.number[id(t)] = n
+
+    def keep_memory(self, memory: dict[int, Any], first: int) -> None:
+        """What the ops have kept for their gradients is memory that others write, not what it held when they ran."""
+
+        def own(value: Any) -> Any:
+            if type(value) is not tuple or not value:
+                return value
+            if type(value[0]) is tuple:
+                return tuple(map(own, value))
+            return (memory.get(id(value[0]), value[0]), *value[1:])
+
+        stack = [t._node for t in self.tensors if t is not None]
+        seen: set[int] = set()
+        while stack:
+            node = stack.pop()
+            if isinstance(node, Node) and node.number >= first and id(node) not in seen:
+                seen.add(id(node))
+                stack.extend(node.edges)
+                if type(node.saved) is dict:
+                    node.saved = {name: own(value) for name, value in node.saved.items()}
 
     def interpret_call(self, entry: Call) -> None:
         given: list[Any] = []
