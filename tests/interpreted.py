@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import shadow
 from tapejit.codegen.kernels import Launch, launches, scheduled
 from tapejit.codegen.runner import shown
 from tapejit.codegen.triton.prints import Prints, prepared_for_gpu
 from tapejit.codegen.triton.run import run
 from tapejit.codegen.triton.text import Printed
+from tapejit.tracer import program
 from tapejit.tracer.functional import graph_of
 from tapejit.tracer.graph import Graph, GraphError
 from tapejit.tracer.interpret import copied, run_op
@@ -91,3 +95,16 @@ def shadowed(seen: Any, both: Callable[..., None], make: Callable[..., Any], det
         return lambda arrays, scalars: both(seen, fast, plain, arrays, scalars)
 
     return make_both
+
+
+@contextmanager
+def watched(monkeypatch: Any, tolerance: float = 1.0, deterministic: bool = False) -> Iterator[shadow.Seen]:
+    """Everything that is replayed is also run by kernels."""
+    found = shadow.Seen()
+    found.tolerance = tolerance
+    make = shadowed(found, shadow.both, program.make_program, deterministic)
+    monkeypatch.setattr(program, "make_program", make)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, about infinities
+        yield found
+    assert found.runs

@@ -6,7 +6,6 @@ Programs run under `shadow`: twice from the same memory, plainly and by kernels.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -39,13 +38,8 @@ MAKE = program.make_program
 @pytest.fixture
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed is also run by kernels."""
-    found = shadow.Seen()
-    found.tolerance = 0.5  # float32 to 1e-5
-    monkeypatch.setattr(program, "make_program", interpreted.shadowed(found, shadow.both, MAKE))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, about infinities
+    with interpreted.watched(monkeypatch, tolerance=0.5) as found:  # float32 to 1e-5
         yield found
-    assert found.runs
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,6 @@ from tapejit.codegen.expr import Exprs
 from tapejit.codegen.index import Index, Picked, atom
 from tapejit.codegen.nest import Nest, Scatter
 from tapejit.codegen.steps import Domain
-from tapejit.tracer import program
 from test_native import run, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
@@ -25,18 +23,12 @@ from tapejit.codegen.triton import aot
 from tapejit.codegen.triton.printer import printed
 from tapejit.codegen.triton.run import run as launch
 
-MAKE = program.make_program
-
 
 @pytest.fixture
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed is also run by kernels that add in a fixed order."""
-    found = shadow.Seen()
-    monkeypatch.setattr(program, "make_program", interpreted.shadowed(found, shadow.both, MAKE, deterministic=True))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with interpreted.watched(monkeypatch, deterministic=True) as found:
         yield found
-    assert found.runs
 
 
 def added(rows: int, cols: int, targets: int, dtype: str, step: int = 0) -> Nest:

@@ -6,7 +6,6 @@ Programs run under `shadow`: twice from the same memory, plainly and by kernels.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
-from tapejit.tracer import program
 from test_native import run, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
@@ -24,20 +22,15 @@ import interpreted
 from tapejit.codegen.triton import aot, body, matmul
 from tapejit.codegen.triton.blocks import Config
 
-MAKE = program.make_program
 SIZES = [(1, 1, 1), (1, 40, 70), (33, 1, 17), (17, 65, 1), (16, 16, 16), (31, 33, 64), (64, 65, 129), (129, 63, 31)]
 
 
 @pytest.fixture
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed is also run by kernels."""
-    found = shadow.Seen()
-    found.tolerance = 0.5  # float32 to 1e-5
-    monkeypatch.setattr(program, "make_program", interpreted.shadowed(found, shadow.both, MAKE))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, about infinities
+    with interpreted.watched(monkeypatch, tolerance=0.5) as found:  # float32 to 1e-5
         yield found
-    assert found.runs and any(x.kind == "product" for p in found.programs for x in p.launches)
+    assert any(x.kind == "product" for p in found.programs for x in p.launches)
 
 
 def tensor(*shape: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,26 +11,20 @@ import pytest
 import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
-from tapejit.tracer import program
 from test_native import run, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 import interpreted
 
-MAKE = program.make_program
 LONG = 17001
 
 
 @pytest.fixture
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed is also run by kernels."""
-    found = shadow.Seen()
-    monkeypatch.setattr(program, "make_program", interpreted.shadowed(found, shadow.both, MAKE))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, about infinities
+    with interpreted.watched(monkeypatch) as found:
         yield found
-    assert found.runs
 
 
 def passes(function: Callable[[], Any], cols: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import shadow
 import tapejit as tj
-from tapejit.tracer import program
 from test_native import run, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
@@ -18,19 +16,14 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'tape
 import interpreted
 from tapejit.codegen.triton import aot
 
-MAKE = program.make_program
 SCANS = {"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "recurrence"}
 
 
 @pytest.fixture
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed is also run by kernels, scans among them."""
-    found = shadow.Seen()
-    monkeypatch.setattr(program, "make_program", interpreted.shadowed(found, shadow.both, MAKE))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, about infinities
+    with interpreted.watched(monkeypatch) as found:
         yield found
-    assert found.runs
     left = [x.node.op.name for p in found.programs for x, k in zip(p.launches, p.kernels, strict=True) if k is None]
     assert not SCANS & set(left)
 
