@@ -22,6 +22,15 @@ class Twins:
         kept = {id(k.leaf) for k in mine.kept} == {id(k.leaf) for k in theirs.kept}
         simple = mine.simple and theirs.simple and not any(k.required for k in (*mine.kept, *theirs.kept))
         self.fit = simple and kept and None not in (*self.captured, *self.optimizers)
+        self.slots: list[tuple[int, int]] = []  # of each captured tensor, here and there
+        self.steps: list[tuple[Any, int]] = []  # of each optimizer: the places of its count, and how many
+        if self.fit:
+            self.slots = [
+                (a.value.slot, theirs.captured[i].value.slot) for a, i in zip(mine.captured, self.captured, strict=True)
+            ]
+            for o in mine.optimizers:
+                found = [o.counters[id(p)] for p in o.advanced if id(p) in o.counters]
+                self.steps.append((in_steps(found), len(found)))
 
 
 def places(mine: list[Any], theirs: list[Any], same: Callable[[Any, Any], bool]) -> list[Any]:
@@ -49,32 +58,32 @@ def taken_over(mine: Any, theirs: Any, twins: Twins) -> bool:
     """Let a recording that has lent nothing go on where another one is; False if it has to begin by itself."""
     if any(len(o.counts) > 1 or not o.is_away() for o in theirs.optimizers):
         return False
-    unlent = {id(x) for x in theirs.seen}
+    unlent, count = {id(x) for x in theirs.seen}, theirs.count
     mine.count = 0
     mine.seen = list(mine.kept)
-    for a, i in zip(mine.captured, twins.captured, strict=True):
-        b = theirs.captured[i]
-        mine.arrays[a.value.slot] = theirs.arrays[b.value.slot]
-        a.pending, b.pending = b.pending, None
-        if a.pending is not None:
-            a.pending.frame, a.pending.slot = a, a.value.slot
-            a.since = b.since - theirs.count
+    arrays, others, all_theirs = mine.arrays, theirs.arrays, theirs.captured
+    for a, i, (here, there) in zip(mine.captured, twins.captured, twins.slots, strict=True):
+        arrays[here] = others[there]
+        b = all_theirs[i]
+        pending = b.pending
+        if pending is not None:
+            a.pending, b.pending = pending, None
+            pending.frame, pending.slot, a.since = a, here, b.since - count
         elif id(b) in unlent:
             mine.seen.append(a)
     for k in theirs.kept:
         k.settle()
         k.away = False
-    for a, i in zip(mine.optimizers, twins.optimizers, strict=True):
-        change_hands(a, theirs.optimizers[i])
+    for a, i, steps in zip(mine.optimizers, twins.optimizers, twins.steps, strict=True):
+        change_hands(a, theirs.optimizers[i], *steps)
     mine.ids |= theirs.ids
     mine.tensor_mark, mine.module_mark = theirs.tensor_mark, theirs.module_mark
     theirs.forget()
     return True
 
 
-def change_hands(a: Stepped, b: Stepped) -> None:
+def change_hands(a: Stepped, b: Stepped, steps: Any, many: int) -> None:
     """The optimizer's state, which is away, and its count."""
-    steps = [a.counters[id(p)] for p in a.advanced if id(p) in a.counters]
     a.state, b.state = b.state, None
-    a.counts, b.counts = [[n, in_steps(steps), len(steps), dicts] for n, _, _, dicts in b.counts], []
+    a.counts, b.counts = [[n, steps, many, dicts] for n, _, _, dicts in b.counts], []
     a.optimizer.__dict__["_lender"] = a
