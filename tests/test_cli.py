@@ -326,14 +326,13 @@ def test_the_picture_shows_both_curves() -> None:
     (["demo", "-o", "no/folder.html"], "there is no folder no"),
     (["report2"], "there is no command 'report2'"),
 ])  # fmt: skip
-def test_bad_input_is_one_sentence(
-    script: str, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_sentence(script: str, arguments: list[str], sentence: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """One sentence, of the processes that it starts too."""
     Path("broken.py").write_text("def :\n")
     Path("fails.py").write_text("import tapejit as tj\n@tj.compile\ndef step():\n    return 1 / 0\n")
     Path("alone.py").write_text("import tapejit as tj\n@tj.compile\ndef step(x):\n    return x\n")
     assert cli.main(arguments) not in (0, 1)
-    err = capsys.readouterr().err
+    err = capfd.readouterr().err
     assert sentence in err and err.startswith("tapejit: ") and len(err.splitlines()) == 1
 
 

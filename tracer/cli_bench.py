@@ -16,6 +16,7 @@ before any time is printed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -226,11 +227,16 @@ def serve(answers: Connection, script: str, name: str, way: str) -> None:
             method, *given = question
             answers.send(("found", getattr(side, method)(*given)))
     except RefusalError as reason:
-        answers.send(("refused", str(reason)))
+        give_up(answers, str(reason))
     except EOFError:
         pass
     except Exception as error:
-        answers.send(("refused", f"{name} fails when it is run {way}: {type(error).__name__}: {error}"))
+        give_up(answers, f"{name} fails when it is run {way}: {type(error).__name__}: {error}")
+
+
+def give_up(answers: Connection, reason: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the other side has given up before
+        answers.send(("refused", reason))
 
 
 class Other:
