@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 
@@ -14,6 +15,10 @@ import tapejit as tj
 os.environ.setdefault("TAPEJIT_BACKEND", "plain")
 _folder = tempfile.TemporaryDirectory(prefix="tapejit-tests-")  # what tests compile is kept nowhere
 os.environ["TAPEJIT_CACHE_DIR"] = os.path.join(_folder.name, "cache")
+
+# A shell that starts tests in the background has them ignore Ctrl-C, which some of them send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every run, and no verdict by the clock. `fresh_state` below runs once per test, which is meant.
 hypothesis.settings.register_profile(
