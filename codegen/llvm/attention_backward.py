@@ -250,7 +250,7 @@ class _Backward:
         if seen is not None:
             gradient = f.select(seen, gradient, constant(0, plan.kind))
             f.store(gradient, place)
-        return f.fma(p, gradient, so_far)
+        return plan.join(f, p, gradient, so_far)
 
     def add_to(
         self, sums: Rows, left: Rows, right: Rows, width: int, first: Value, count: Value, end: Value, more: Value

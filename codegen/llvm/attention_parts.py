@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .builder import BYTES, I1, I64, PTR, Function, Module, Type, Value, constant
+from .contraction import join_of
 from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
 from .target import Target
 from .vmath_exp import exp_within
@@ -86,6 +87,7 @@ class Plan:
     def __init__(self, spec: Attention, target: Target) -> None:
         self.spec, self.scalar = spec, spec.scalar
         self.lanes = target.lanes(spec.scalar)
+        self.join = join_of(target)
         many = target.bits == 512 or target.triple.startswith(("aarch64", "arm64"))  # 32 registers or 16
         self.rows = 8 if many and spec.queries >= 8 else min(4, spec.queries)
         self.vectors = 2
@@ -255,7 +257,7 @@ def product(
         sums = zeros(len(places), plan.kind)
         if adds:
             sums = [f.select(f.params[4], f.load(place, plan.kind), zero) for place, zero in zip(places, sums, strict=True)]
-        found = multiply(f, left, Side(b, scalar, across), [Axis(depth, step, right)], [(0, 0)], sums, True)
+        found = multiply(f, left, Side(b, scalar, across), [Axis(depth, step, right)], [(0, 0)], sums, plan.join)
         if factors:
             times = [number(f, f.pointer(f.params[4], i, scalar), plan.kind) for i in range(plan.rows)]
             found = [f.mul(x, times[i // vectors]) for i, x in enumerate(found)]

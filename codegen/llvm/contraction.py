@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .builder import Function, Value
+from .micro import Join
 from .target import Target
 
 Load = Callable[[Function, list[Value], Value, Value, int, str, Value | None], Value]
@@ -72,6 +73,8 @@ def registers(target: Target) -> int:
     return 32 if target.has("avx512f") or target.triple.startswith(("aarch64", "arm64")) else 16
 
 
-def fused(target: Target) -> bool:
-    """Whether multiply-and-add is one instruction."""
-    return target.has("fma") or target.triple.startswith(("aarch64", "arm64"))
+def join_of(target: Target) -> Join:
+    """Multiply and add: as one instruction, where there is one."""
+    if target.has("fma") or target.triple.startswith(("aarch64", "arm64")):
+        return Function.fma
+    return lambda f, a, b, total: f.add(f.mul(a, b), total)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from ...eager.ops.windows import Geometry, input_size, kernel_size, output_size, spans
 from .builder import Module
-from .contraction import Epilogue, fused, registers
+from .contraction import Epilogue, join_of, registers
 from .conv_outer import Outer
 from .conv_weights import Gradient
 from .kernel import Kernel
+from .micro import Join
 from .slide import Slide, flat, tile_for
 from .sliding import Sliding
 from .target import Target
@@ -43,11 +44,11 @@ def emit_conv(module: Module, name: str, conv: Conv, pointers: int, epilogue: Ep
         return None
     lanes, room = target.lanes(scalar), registers(target)
     if conv.op == "conv_weight_grad":
-        gradient = _weight_gradient(conv, lanes, room, pointers, epilogue, fused(target))
+        gradient = _weight_gradient(conv, lanes, room, pointers, epilogue, join_of(target))
         return gradient.emit(module, name) if gradient is not None else None
     sliding = flat(_forward(conv, lanes) if conv.op == "conv" else _backward(conv, lanes))
     tile = tile_for(sliding, room)
-    return Sliding(sliding, tile, pointers, epilogue, fused(target)).emit(module, name)
+    return Sliding(sliding, tile, pointers, epilogue, join_of(target)).emit(module, name)
 
 
 def _forward(conv: Conv, lanes: int) -> Slide:
@@ -85,7 +86,7 @@ def _backward(conv: Conv, lanes: int) -> Slide:
 
 
 def _weight_gradient(
-    conv: Conv, lanes: int, room: int, pointers: int, epilogue: Epilogue, fused: bool
+    conv: Conv, lanes: int, room: int, pointers: int, epilogue: Epilogue, join: Join
 ) -> Gradient | Outer | None:
     x, g, geometry = conv.first, conv.second, conv.geometry
     if g.strides[-1] != 1:
@@ -97,4 +98,4 @@ def _weight_gradient(
     dense = all(s == math.prod(g.shape[i + 1 :]) for i, s in enumerate(g.strides) if i > 1)
     many = 2 * (g.shape[1] // geometry.groups) >= lanes
     form = Outer if many and dense else Gradient
-    return form(windows, g, geometry.groups, kernel, geometry.dilation, room, pointers, epilogue, fused)
+    return form(windows, g, geometry.groups, kernel, geometry.dilation, room, pointers, epilogue, join)

@@ -195,7 +195,7 @@ class Outer(WeightGradient):
             ]
             sums = [f.load(slot, self.kind) for slot in slots]
             axes, taps = self.depth(count)
-            for slot, value in zip(slots, multiply(f, left, right, axes, taps, sums, self.fused), strict=True):
+            for slot, value in zip(slots, multiply(f, left, right, axes, taps, sums, self.join), strict=True):
                 f.store(value, slot)
 
     def depth(self, count: Value) -> tuple[list[Axis], list[tuple[int, int]]]:

@@ -181,14 +181,14 @@ class Gradient(WeightGradient):
         """Full vectors, and what is left over."""
         full, rest = divmod(self.out[-1], self.lanes)
         if full > 2:
-            sums = multiply(f, left, right, [Axis(full, self.lanes, self.lanes)], [(0, 0)], sums, self.fused)
+            sums = multiply(f, left, right, [Axis(full, self.lanes, self.lanes)], [(0, 0)], sums, self.join)
         else:
-            sums = multiply(f, left, right, [], [(j * self.lanes, j * self.lanes) for j in range(full)], sums, self.fused)
+            sums = multiply(f, left, right, [], [(j * self.lanes, j * self.lanes) for j in range(full)], sums, self.join)
         if rest:
             mask = first_lanes(rest, self.lanes)
             left = Side(left.pointer, self.scalar, left.places, masks=(mask,) * len(left.places))
             right = Side(right.pointer, self.scalar, right.places, masks=(mask,) * len(right.places))
-            sums = multiply(f, left, right, [], [(full * self.lanes, full * self.lanes)], sums, self.fused)
+            sums = multiply(f, left, right, [], [(full * self.lanes, full * self.lanes)], sums, self.join)
         return sums
 
     # ---- the sums of all samples

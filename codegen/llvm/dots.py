@@ -12,7 +12,7 @@ from .blocking import PIECE, PIECES
 from .builder import Function, Module, Type, Value, constant
 from .contraction import Epilogue, Gemm
 from .kernel import Kernel, Phase
-from .micro import Axis, Side, first_lanes, lane_sums, multiply, scaled, zeros
+from .micro import Axis, Join, Side, first_lanes, lane_sums, multiply, scaled, zeros
 from .packing import source
 from .spans import parameters, share, unravel
 
@@ -26,7 +26,7 @@ def suits(gemm: Gemm, lanes: int) -> bool:
     return along and plain and lanes > 1 and min(gemm.m, gemm.n) <= FEW
 
 
-def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, lanes: int, fused: bool) -> Kernel:
+def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, lanes: int, join: Join) -> Kernel:
     f = module.function(name, parameters(pointers))
     begin, end = f.params[-2:]
     rows, columns = _tile(gemm, lanes)
@@ -39,7 +39,7 @@ def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Ep
         def tile(m: Value, height: int, n: Value, width: int) -> None:
             left = Side(f.pointer(a, scaled(f, m, gemm.a.row), gemm.scalar), gemm.scalar, _places(height, gemm.a.row))
             right = Side(f.pointer(b, scaled(f, n, gemm.b.column), gemm.scalar), gemm.scalar, _places(width, gemm.b.column))
-            sums = _products(f, left, right, gemm.k, Type(gemm.scalar, lanes), fused)
+            sums = _products(f, left, right, gemm.k, Type(gemm.scalar, lanes), join)
             for r in range(height):
                 row = f.add(m, constant(r, m.type))
                 for start, some in _short(f, sums[r * width : (r + 1) * width]):
@@ -72,17 +72,17 @@ def _places(count: int, stride: int) -> tuple[int, ...]:
     return tuple(i * stride for i in range(count))
 
 
-def _products(f: Function, left: Side, right: Side, k: int, kind: Type, fused: bool) -> list[Value]:
+def _products(f: Function, left: Side, right: Side, k: int, kind: Type, join: Join) -> list[Value]:
     sums = zeros(len(left.places) * len(right.places), kind)
     full, rest = divmod(k, kind.lanes)
     unroll = next(u for u in (2, 1) if full % u == 0)
     if full:
         axes = [Axis(full // unroll, unroll * kind.lanes, unroll * kind.lanes)]
-        sums = multiply(f, left, right, axes, [(u * kind.lanes,) * 2 for u in range(unroll)], sums, fused)
+        sums = multiply(f, left, right, axes, [(u * kind.lanes,) * 2 for u in range(unroll)], sums, join)
     if rest:
         mask = first_lanes(rest, kind.lanes)
         left, right = (Side(s.pointer, s.scalar, s.places, masks=(mask,) * len(s.places)) for s in (left, right))
-        sums = multiply(f, left, right, [], [(full * kind.lanes,) * 2], sums, fused)
+        sums = multiply(f, left, right, [], [(full * kind.lanes,) * 2], sums, join)
     return sums
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .blocking import Plan, Shape, choose
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .contraction import Epilogue, Gemm, Load, Operand, all_differ, by_depth, fused, registers
+from .contraction import Epilogue, Gemm, Load, Operand, all_differ, by_depth, join_of, registers
 from .dots import emit_dots, suits
 from .kernel import Kernel
 from .micro import scaled
@@ -30,9 +30,9 @@ def emit(
     if gemm.n == 1 and by_depth(gemm.a) and plan is None:
         return emit(module, name, _swapped(gemm), pointers, _one_by_one(gemm.m, epilogue), target)
     if suits(gemm, target.lanes(gemm.scalar)) and plan is None:
-        return emit_dots(module, name, gemm, pointers, epilogue, target.lanes(gemm.scalar), fused(target))
+        return emit_dots(module, name, gemm, pointers, epilogue, target.lanes(gemm.scalar), join_of(target))
     plan = plan or choose(shape_of(gemm, target))
-    work = Product(gemm, plan, pointers, epilogue, fused(target))
+    work = Product(gemm, plan, pointers, epilogue, join_of(target))
     phases = [work.pack(module, f"{name}_pack")] if work.shared_size else []
     phases.append(work.compute(module, name))
     return Kernel(tuple(phases), work.shared_size, work.scratch_size)

@@ -8,10 +8,12 @@ Where the parts are is given in elements from a pointer, so a convolution's wind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .builder import I64, Function, Type, Value, constant
+
+Join = Callable[[Function, Value, Value, Value], Value]  # join(f, factor, factor, sum) is the sum with their product added
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Axis:
 
 
 def multiply(
-    f: Function, left: Side, right: Side, axes: Sequence[Axis], taps: Sequence[tuple[int, int]], sums: list[Value], fused: bool
+    f: Function, left: Side, right: Side, axes: Sequence[Axis], taps: Sequence[tuple[int, int]], sums: list[Value], join: Join
 ) -> list[Value]:
     """`sums`, one for each left and right part (the right ones together), with the products of the whole depth added.
 
@@ -57,26 +59,25 @@ def multiply(
     """
     if not axes:
         for tap in taps:
-            sums = _step(f, left, right, tap, sums, fused)
+            sums = _step(f, left, right, tap, sums, join)
         return sums
     axis, rest = axes[0], axes[1:]
     if axis.rounds == 1:
-        return multiply(f, left, right, rest, taps, sums, fused)
+        return multiply(f, left, right, rest, taps, sums, join)
     with f.loop(0, axis.rounds, carried=sums) as loop:
         here, there = left.at(f, loop.index, axis.left), right.at(f, loop.index, axis.right)
-        loop.next(*multiply(f, here, there, rest, taps, loop.carried, fused))
+        loop.next(*multiply(f, here, there, rest, taps, loop.carried, join))
     return loop.results
 
 
-def _step(f: Function, left: Side, right: Side, tap: tuple[int, int], sums: list[Value], fused: bool) -> list[Value]:
+def _step(f: Function, left: Side, right: Side, tap: tuple[int, int], sums: list[Value], join: Join) -> list[Value]:
     kind, width = sums[0].type, len(right.places)
     columns = [right.part(f, j, tap[1], kind) for j in range(width)]
     found = []
     for i in range(len(left.places)):
         factor = left.part(f, i, tap[0], kind)
         for j, column in enumerate(columns):
-            before = sums[i * width + j]
-            found.append(f.fma(factor, column, before) if fused else f.add(f.mul(factor, column), before))
+            found.append(join(f, factor, column, sums[i * width + j]))
     return found
 
 

@@ -19,7 +19,7 @@ from .blocking import Plan
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
 from .contraction import Epilogue, Gemm, Operand, by_depth, distinct, matrices, straight
 from .kernel import Phase
-from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .micro import Axis, Join, Side, first_lanes, multiply, scaled, zeros
 from .packing import pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source
 from .spans import Span, aligned, block, parameters, share, unravel, whole
 
@@ -43,7 +43,7 @@ class Product:
     plan: Plan
     pointers: int
     epilogue: Epilogue
-    fused: bool
+    join: Join
 
     # ---- sizes
 
@@ -352,7 +352,7 @@ class Piece:
         rounds = f.div(steps, constant(unroll, I64)) if steps is not None else work.gemm.k // unroll
         axes = [Axis(rounds, along_a * unroll, along_b * unroll)]
         taps = [(u * along_a, u * along_b) for u in range(unroll)]
-        sums = multiply(f, left, right, axes, taps, sums, work.fused)
+        sums = multiply(f, left, right, axes, taps, sums, work.join)
         if work.buffered:
             self.put(m if start is None else self.rows.start, m, n, vectors, sums)
             return

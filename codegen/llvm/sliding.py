@@ -14,7 +14,7 @@ from functools import cached_property
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
 from .contraction import Epilogue
 from .kernel import Kernel, Phase
-from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .micro import Axis, Join, Side, first_lanes, multiply, scaled, zeros
 from .product import LINES
 from .slide import Slide, Tile
 from .spans import Span, aligned, block, parameters, unravel, whole
@@ -32,7 +32,7 @@ class Sliding:
     tile: Tile
     pointers: int
     epilogue: Epilogue
-    fused: bool
+    join: Join
 
     @property
     def scalar(self) -> str:
@@ -116,7 +116,7 @@ class Sliding:
         right = self.input(f, at[1], base, [o for o, _ in outputs], lines, masks)
         left = self.weights(f, at[1], m, height)
         axes, taps = self.depth(height * lines * len(masks))
-        sums = multiply(f, left, right, axes, taps, zeros(height * lines * len(masks), self.kind), self.fused)
+        sums = multiply(f, left, right, axes, taps, zeros(height * lines * len(masks), self.kind), self.join)
         if slide.between:
             self.keep(f, [o for o, _ in outputs], m, lines, len(masks), sums)
             return

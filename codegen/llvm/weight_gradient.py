@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .contraction import Epilogue
+from .micro import Join
 from .windows import Array, Ints, Windows
 
 
@@ -20,7 +21,7 @@ class WeightGradient:
     room: int  # registers
     pointers: int
     epilogue: Epilogue
-    fused: bool
+    join: Join
 
     @property
     def scalar(self) -> str:
