@@ -139,18 +139,21 @@ def test_prologues(how: str, m: int, n: int, k: int) -> None:
     plain = operand(0, a, (2,)), operand(1, b, (2,))
 
     def prologue(x: Operand) -> Any:
-        def load(f: Any, batch: Any, row: Any, column: Any, lanes: int, along: str, mask: Any) -> Any:
-            kind = Type("float", lanes)
-            i64 = Type("i64", lanes)
-            steps = constant(0, i64) if lanes == 1 else f.steps(lanes)
-            rows, columns = f.splat(row, lanes), f.splat(column, lanes)
-            rows, columns = (f.add(rows, steps), columns) if along == "row" else (rows, f.add(columns, steps))
-            place = f.add(f.mul(rows, constant(x.row, i64)), f.mul(columns, constant(x.column, i64)))
-            place = f.add(place, f.splat(f.mul(batch[0], constant(x.batch[0], Type("i64"))), lanes))
-            value = f.gather(f.params[x.pointer], place, "float", mask)
-            value = f.mul(value, constant(2, kind))
-            value = f.add(value, f.mul(f.convert("sitofp", rows, "float"), constant(10, kind)))
-            return f.add(value, f.convert("sitofp", columns, "float"))
+        def load(f: Any, batch: Any, along: str, other: Any) -> Any:
+            def line(first: Any, lanes: int, mask: Any) -> Any:
+                kind = Type("float", lanes)
+                i64 = Type("i64", lanes)
+                steps = constant(0, i64) if lanes == 1 else f.steps(lanes)
+                there, fixed = f.add(f.splat(first, lanes), steps), f.splat(other, lanes)
+                rows, columns = (there, fixed) if along == "row" else (fixed, there)
+                place = f.add(f.mul(rows, constant(x.row, i64)), f.mul(columns, constant(x.column, i64)))
+                place = f.add(place, f.splat(f.mul(batch[0], constant(x.batch[0], Type("i64"))), lanes))
+                value = f.gather(f.params[x.pointer], place, "float", mask)
+                value = f.mul(value, constant(2, kind))
+                value = f.add(value, f.mul(f.convert("sitofp", rows, "float"), constant(10, kind)))
+                return f.add(value, f.convert("sitofp", columns, "float"))
+
+            return line
 
         return load
 

@@ -10,7 +10,10 @@ from .builder import Function, Value
 from .micro import Join
 from .target import Target
 
-Load = Callable[[Function, list[Value], Value, Value, int, str, Value | None], Value]
+# line(first, lanes, mask) is the vector that begins at a row or a column of a line
+Line = Callable[[Value, int, Value | None], Value]
+# load(f, batch indices, "row" or "column", index) is the line along the rows of a column, or along the columns of a row
+Load = Callable[[Function, list[Value], str, Value], Line]
 # epilogue(f, batch indices, m, n of the first lane, the results as a vector along n, a mask or None) stores what it wants.
 Epilogue = Callable[[Function, list[Value], Value, Value, Value, Value | None], None]
 
@@ -24,7 +27,7 @@ class Operand:
     row: int
     column: int
     scalar: str = "float"  # in memory
-    load: Load | None = None  # computes it instead: load(f, batch, row, column, lanes, "row" or "column", mask)
+    load: Load | None = None  # computes it instead
 
     @property
     def plain(self) -> bool:

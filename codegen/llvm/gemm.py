@@ -76,10 +76,7 @@ def _turned_load(load: Load | None) -> Load | None:
         return None
     there = {"row": "column", "column": "row"}
 
-    def turned(f: Function, batch: list[Value], row: Value, column: Value, lanes: int, along: str, mask: Value | None) -> Value:
-        return load(f, batch, column, row, lanes, there[along], mask)
-
-    return turned
+    return lambda f, batch, along, other: load(f, batch, there[along], other)
 
 
 def _one_by_one(m: int, epilogue: Epilogue) -> Epilogue:

@@ -1,6 +1,6 @@
 """Operands of contractions, read and laid out for the register tile.
 
-`fetch` reads a vector of an operand wherever it is: next to each other, strided, as half floats, or computed by a prologue.
+A `line` reads vectors of an operand wherever it is: next to each other, strided, as half floats, or computed by a prologue.
 The packing functions copy an operand into panels, so that a tile finds what it needs side by side. They read it in the order it
 has in memory: an operand whose panels lie across memory is packed a few steps of the depth at a time.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Type, Value, constant
-from .contraction import Operand
+from .contraction import Line, Operand
 from .micro import first_lanes, scaled, widened
 
 
@@ -27,17 +27,23 @@ class Source:
         place = f.add(scaled(f, row, self.operand.row), scaled(f, column, self.operand.column))
         return f.pointer(self.base, place, self.operand.scalar)
 
-    def fetch(self, f: Function, row: Value, column: Value, lanes: int, along: str, mask: Value | None) -> Value:
-        """The vector that begins at an element and goes along its row's neighbours below ("row") or beside it ("column")."""
+    def line(self, f: Function, along: str, other: Value) -> Line:
+        """What stands along the rows of a column ("row"), or along the columns of a row."""
         operand = self.operand
         if operand.load is not None:
-            return operand.load(f, self.batch, row, column, lanes, along, mask)
-        stride = operand.row if along == "row" else operand.column
-        where = self.address(f, row, column)
-        if stride == 1 or lanes == 1:
-            return widened(f, f.load(where, Type(operand.scalar, lanes), mask), self.scalar)
-        index = f.mul(f.steps(lanes), constant(stride, Type("i64", lanes)))
-        return widened(f, f.gather(where, index, operand.scalar, mask), self.scalar)
+            computed = operand.load(f, self.batch, along, other)
+            return lambda first, lanes, mask: widened(f, computed(first, lanes, mask), self.scalar)
+        stride, fixed = (operand.row, operand.column) if along == "row" else (operand.column, operand.row)
+        base = f.pointer(self.base, scaled(f, other, fixed), operand.scalar)
+
+        def loaded(first: Value, lanes: int, mask: Value | None) -> Value:
+            where = f.pointer(base, scaled(f, first, stride), operand.scalar)
+            if stride == 1 or lanes == 1:
+                return widened(f, f.load(where, Type(operand.scalar, lanes), mask), self.scalar)
+            index = f.mul(f.steps(lanes), constant(stride, Type("i64", lanes)))
+            return widened(f, f.gather(where, index, operand.scalar, mask), self.scalar)
+
+        return loaded
 
 
 def source(f: Function, operand: Operand, batch: list[Value], scalar: str, base: Value | None = None) -> Source:
@@ -55,11 +61,10 @@ def pack_straight(
     """A panel of `count` columns from `first` on, from row `start` to row `stop`: row by row, filled up to whole vectors."""
     width = -(-count // lanes) * lanes
     with f.loop(start, stop) as loop:
-        there = f.pointer(to, scaled(f, loop.index, width), matrix.scalar)
+        there, line = f.pointer(to, scaled(f, loop.index, width), matrix.scalar), matrix.line(f, "column", loop.index)
         for j in range(0, count, lanes):
             column = f.add(first, constant(j, I64)) if j else first
-            vector = matrix.fetch(f, loop.index, column, lanes, "column", first_lanes(count - j, lanes))
-            f.store(vector, f.pointer(there, j, matrix.scalar))
+            f.store(line(column, lanes, first_lanes(count - j, lanes)), f.pointer(there, j, matrix.scalar))
 
 
 def pack_turned(f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int) -> None:
@@ -78,7 +83,7 @@ def _pack_gathered(
 ) -> None:
     mask = first_lanes(count, lanes)
     with f.loop(start, stop) as loop:
-        vector = matrix.fetch(f, loop.index, first, lanes, "column", mask)
+        vector = matrix.line(f, "column", loop.index)(first, lanes, mask)
         f.store(vector, f.pointer(to, f.mul(loop.index, step), matrix.scalar))
 
 
@@ -109,7 +114,7 @@ def _pack_computed(
 
     def columns(row: Value, mask: Value | None) -> None:
         with f.loop(0, count) as column:
-            vector = matrix.fetch(f, row, f.add(first, column.index), lanes, "row", mask)
+            vector = matrix.line(f, "row", f.add(first, column.index))(row, lanes, mask)
             f.store(vector, f.pointer(square, scaled(f, column.index, lanes), matrix.scalar))
 
     def turn(row: Value, depth: int) -> None:
@@ -171,22 +176,22 @@ def pack_rows_by_depth(
 ) -> None:
     """A panel of `count` rows from `first` on, from a step of the depth to another one: side by side for each step."""
     with f.loop(start, stop) as loop:
-        there = f.pointer(to, scaled(f, loop.index, count), matrix.scalar)
+        there, line = f.pointer(to, scaled(f, loop.index, count), matrix.scalar), matrix.line(f, "row", loop.index)
         for i in range(0, count, lanes):
             many = min(lanes, 1 << (count - i - 1).bit_length())
             mask = first_lanes(count - i, many)
             row = f.add(first, constant(i, I64)) if i else first
-            f.store(matrix.fetch(f, row, loop.index, many, "row", mask), f.pointer(there, i, matrix.scalar), mask)
+            f.store(line(row, many, mask), f.pointer(there, i, matrix.scalar), mask)
 
 
 def pack_rows(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
     """A panel of `count` rows from `first` on: one after the other."""
     full = k // lanes * lanes
     with f.loop(0, count) as row:
-        there, here = f.pointer(to, scaled(f, row.index, k), matrix.scalar), f.add(first, row.index)
+        there, line = f.pointer(to, scaled(f, row.index, k), matrix.scalar), matrix.line(f, "column", f.add(first, row.index))
 
-        def some(column: Value, mask: Value | None, here: Value = here, there: Value = there) -> None:
-            f.store(matrix.fetch(f, here, column, lanes, "column", mask), f.pointer(there, column, matrix.scalar), mask)
+        def some(column: Value, mask: Value | None, line: Line = line, there: Value = there) -> None:
+            f.store(line(column, lanes, mask), f.pointer(there, column, matrix.scalar), mask)
 
         if full:
             with f.loop(0, full, lanes) as loop:
