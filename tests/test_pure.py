@@ -130,7 +130,7 @@ TURNS = [b for i in range(12) for b in batches(1, rows=5 + i % 3)]
 @pytest.mark.parametrize("look", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_shapes_that_take_turns(name: str, look: bool) -> None:
-    """What one recording has lent goes over to the next."""
+    """One recording has lent, and the others run for it."""
     side = both(OPTIMIZERS[name], look=look, data=TURNS * 2, norm=True, drop=True)
     assert side.runs[0] <= 12 and side.step.hits >= 12
 
@@ -144,6 +144,54 @@ def test_somebody_looks_between_turns(at: int) -> None:
             assert side.model.first.weight.grad is not None
 
     both(adam, between, data=TURNS * 2)
+
+
+def test_gradients_that_somebody_keeps_outlive_turns() -> None:
+    held: list[tuple[Any, Any]] = []
+
+    def between(i: int, side: Side) -> None:
+        if i > 12 and i % 2:
+            gradient = side.model.first.weight.grad
+            assert gradient is not None
+            held.append((gradient, gradient.tolist()))
+
+    both(adam, between, data=TURNS * 2)
+    assert len(held) > 8 and all(gradient.tolist() == before for gradient, before in held)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_loops_of_several_lengths_take_turns(every: int) -> None:
+    """A weight that a loop uses again and again: its gradient was written as often as the call was long."""
+
+    def seen(pure: bool) -> list[Any]:
+        tj.manual_seed(3)
+        cell = nn.Linear(4, 4)
+        opt = adam(cell.parameters())
+
+        def step(x: Any) -> Any:
+            h = x[0]
+            for t in range(x.shape[0]):
+                h = cell(h + x[t]).tanh()
+            opt.zero_grad()
+            h.sum().backward()
+            opt.step()
+            return h.sum()
+
+        run: Any = tj.compile(step, pure=True) if pure else step
+        found = []
+        for i in range(24):
+            found.append(run(tj.randn(2 + i % 3, 2, 4)).item())
+            if i % every == 0:
+                found += [[p.grad.tolist(), p.grad._version, p._version, p.tolist()] for p in cell.parameters()]
+        assert not pure or sum(trace.skipped for trace in run.traces) > 8
+        return found
+
+    for a, b in zip(seen(False), seen(True), strict=True):
+        assert np.allclose(*[np.array(flat(x)) for x in (a, b)], rtol=1e-4, atol=1e-6)
+
+
+def flat(x: Any) -> list[float]:
+    return [n for part in x for n in flat(part)] if isinstance(x, list) else [x]
 
 
 @pytest.mark.parametrize("name", ["NAdam", "RAdam", "Adagrad", "ASGD", "Adadelta"])

@@ -28,7 +28,7 @@ from .pure_loans import Captured, Kept
 from .pure_match import like
 from .pure_reach import NotPureError, UndecidedError
 from .pure_recipe import Recipe
-from .pure_relay import Twins, taken_over
+from .pure_relay import Stay, Twins, can_be_host
 from .pure_watch import Before, Notes
 from .replay import Replayer
 
@@ -64,6 +64,10 @@ class Pure(Recipe):
         self.arrays: list[Any] = [None] * len(self.trace.roots)
         self.ids: set[int] = set()  # of captured arrays
         self.tensor_mark = self.module_mark = -1
+        self.stay: Stay | None = None  # while it runs as the guest of another recording
+        self.guests: list[Pure] = []
+        self.written: dict[int, int] | None = None  # how often the guest that ran last has written each leaf's gradient
+        self.lenders = self.own_lenders()
         for optimizer in self.optimizers:
             optimizer.lock = self.lock
         tensors = [c.tensor for c in self.captured] + [k.leaf for k in self.kept]
@@ -82,9 +86,9 @@ class Pure(Recipe):
             if tensors is not None and self.proof is not None and not self.proof.holds():
                 self._let_go()
                 return MISS
-            if tensors is not None and self.armed and (self.unmoved() or self.still()):
+            if tensors is not None and self._is_ready():
                 return self._run(state, tensors)
-            if tensors is not None and not self.armed and self._relieve():
+            if tensors is not None and not self.armed and self._is_guest():
                 tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
                 if tensors is not None:
                     return self._run(state, tensors)
@@ -101,12 +105,13 @@ class Pure(Recipe):
             return MISS if tensors is None else self._run(state, tensors)
 
     def _run(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
-        scalars, arrays, segment = self.scalars, self.arrays, self.segment
-        back = bool(self.seen)  # whether there is something to lend
-        for optimizer in self.optimizers:
-            if not optimizer.is_away():
+        scalars, arrays, segment, stay = self.scalars, self.arrays, self.segment, self.stay
+        owner = self if stay is None else stay.host
+        back = bool(owner.seen)  # whether there is something to lend
+        for optimizer, lender, _ in self.lenders:
+            if not lender.is_away():
                 back = True
-                if not optimizer.arm():
+                if not lender.arm():
                     return self._miss()
             if not optimizer.refresh(state, scalars):
                 return self._miss()
@@ -114,8 +119,12 @@ class Pure(Recipe):
             return self._miss()
         if self.draws:
             self._draw()
-        for optimizer in self.optimizers:
-            optimizer.advance(scalars)
+        for _, lender, places in self.lenders:
+            lender.advance(scalars, places)
+        if stay is None:
+            self.written = None
+        else:
+            stay.take_gradients()
         interrupted = False
         try:
             run = segment.run
@@ -126,6 +135,8 @@ class Pure(Recipe):
         except BaseException as error:
             self._failed(error)
             interrupted = True
+        if stay is not None:
+            stay.give_gradients()
         if self.arguments.counts:
             for t, count in self.arguments.written(tensors):
                 versions_of(t)[0] += count
@@ -133,8 +144,8 @@ class Pure(Recipe):
         for slot in self.handed:
             arrays[slot] = None
         if back:
-            self._lend()
-        self.count += 1
+            owner._lend()
+        owner.count += 1
         if self.once:
             self.settle()
         if interrupted:
@@ -151,8 +162,10 @@ class Pure(Recipe):
         """The program has failed; unless it came to its end, and only then to Ctrl-C, which waits until all is handed out."""
         if isinstance(error, KeyboardInterrupt) and self.made and self.arrays[self.made[0][1]] is not None:
             return
-        for optimizer in self.optimizers:
-            optimizer.take_back()
+        for _, lender, _ in self.lenders:
+            lender.take_back()
+        if self.stay is not None:
+            self.stay.give_gradients()
         self._miss()
         raise error
 
@@ -241,16 +254,36 @@ class Pure(Recipe):
             if optimizer.state is None:
                 optimizer.lend()
 
-    def _relieve(self) -> bool:
-        """Take over from another recording of the function, if one has lent the same things, and all is as it was."""
+    def own_lenders(self) -> list[Any]:
+        """Of each optimizer: who has its state, and which numbers of the program are its count, if not those that that one
+        knows."""
+        return [(o, o, None) for o in self.optimizers]
+
+    def _is_ready(self) -> bool:
+        """Whether all that it captures is bound, and as it was."""
+        if self.stay is None:
+            return self.armed and (self.unmoved() or self.still())
+        host = self.stay.host
+        if self.unmoved() and host.unmoved():
+            return True
+        marks = CHANGES[0], COUNT[0]
+        if self.settings.hold() and can_be_host(host, self.stay.twins) and (host.unmoved() or host.still()):
+            self.tensor_mark, self.module_mark = marks
+            return self.stay is not None
+        return False
+
+    def _is_guest(self) -> bool:
+        """Become the guest of another recording of the function, if one has lent the same things, and all is as it was."""
+        if self.stay is not None:
+            self.stay.end()
         for other in self.compiled.pures:
             if other.armed:
                 twins = self.twins.get(other)
                 if twins is None:
                     twins = self.twins[other] = Twins(self, other)
-                if twins.fit and self.settings.hold() and (other.unmoved() or other.still()) and taken_over(self, other, twins):
-                    self.armed = True
-                    armed[id(self)] = self
+                if can_be_host(other, twins) and self.settings.hold() and (other.unmoved() or other.still()):
+                    self.tensor_mark, self.module_mark = other.tensor_mark, other.module_mark
+                    self.stay = Stay(self, other, twins)
                     return True
         return False
 
@@ -293,6 +326,8 @@ class Pure(Recipe):
     def settle(self) -> None:
         """All that was lent is there for everybody, and arrays are let go of: others may want to know them to be theirs."""
         with self.lock:
+            if self.stay is not None:
+                self.stay.end()
             if not self.armed:
                 return
             self.armed = False
@@ -305,16 +340,19 @@ class Pure(Recipe):
             self.forget()
 
     def forget(self) -> None:
-        """Everything that was lent is somebody else's by now."""
+        """Nothing is lent any more."""
         self.armed = False
         armed.pop(id(self), None)
+        for guest in list(self.guests):
+            if guest.stay is not None:
+                guest.stay.end()
         self.arrays[:] = [None] * len(self.arrays)
         self.seen = []
         self.ids.clear()
 
     def _miss(self) -> Any:
         """A guard does not hold: Python finds all as it should be."""
-        self.settle()
+        (self if self.stay is None else self.stay.host).settle()
         self._let_go()
         return MISS
 

@@ -165,8 +165,10 @@ class Kept:
         gradient._array.become(array)
         gradient._array = array
         del gradient._lender
-        if self.writes:
-            gradient._versions = [self.writes]
+        by_guest = self.pure.written
+        writes = self.writes if by_guest is None else by_guest[id(self.leaf)]
+        if writes:
+            gradient._versions = [writes]
         self.given = None
 
     def count(self, calls: int) -> None:

@@ -1,7 +1,8 @@
-"""Recordings of one function that take turns, as with batches of several lengths: what one has lent goes over to the next.
+"""Recordings of one function that take turns, as with batches of several lengths: one has lent, and the others run for it.
 
 Settling all that one recording has lent, and lending it again for the next, would cost more than the Python that is skipped.
-They have the same parameters, so the pending arrays, the memory behind them and the optimizers' counts only change hands.
+They have the same parameters: so who runs next is the *guest* of the one that has lent, its *host*. It knows the memory of what
+they capture, gives the host the gradients that it makes, and has the host count its calls. The loans stay where they are.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .pure_loans import Captured
+from .pure_loans import Captured, Kept
 from .pure_updates import Stepped, in_steps
 
 
@@ -17,20 +18,22 @@ class Twins:
     """Whether two recordings capture the same things, and where the other one has each of them."""
 
     def __init__(self, mine: Any, theirs: Any) -> None:
-        self.captured = places(mine.captured, theirs.captured, same_tensor)
-        self.optimizers = places(mine.optimizers, theirs.optimizers, same_optimizer)
-        kept = {id(k.leaf) for k in mine.kept} == {id(k.leaf) for k in theirs.kept}
-        simple = mine.simple and theirs.simple and not any(k.required for k in (*mine.kept, *theirs.kept))
-        self.fit = simple and kept and None not in (*self.captured, *self.optimizers)
-        self.slots: list[tuple[int, int]] = []  # of each captured tensor, here and there
-        self.steps: list[tuple[Any, int]] = []  # of each optimizer: the places of its count, and how many
+        captured = places(mine.captured, theirs.captured, same_tensor)
+        kept = places(mine.kept, theirs.kept, same_gradient)
+        optimizers = places(mine.optimizers, theirs.optimizers, same_optimizer)
+        self.fit = mine.simple and theirs.simple and None not in (*captured, *kept, *optimizers)
+        self.captured: list[tuple[int, int]] = []  # slots, here and there
+        self.gradients: list[tuple[int, int]] = []
+        self.writes = {id(k.leaf): k.writes for k in mine.kept}
+        self.lenders: list[Any] = []  # of each optimizer: who has its state, and which numbers of the program are its count
         if self.fit:
-            self.slots = [
-                (a.value.slot, theirs.captured[i].value.slot) for a, i in zip(mine.captured, self.captured, strict=True)
-            ]
-            for o in mine.optimizers:
+            others = theirs.captured
+            self.captured = [(a.value.slot, others[i].value.slot) for a, i in zip(mine.captured, captured, strict=True)]
+            pairs = [(a.value, theirs.kept[i].value) for a, i in zip(mine.kept, kept, strict=True)]
+            self.gradients = [(a.slot, b.slot) for a, b in pairs if a is not None]
+            for o, i in zip(mine.optimizers, optimizers, strict=True):
                 found = [o.counters[id(p)] for p in o.advanced if id(p) in o.counters]
-                self.steps.append((in_steps(found), len(found)))
+                self.lenders.append((o, theirs.optimizers[i], (in_steps(found), len(found))))
 
 
 def places(mine: list[Any], theirs: list[Any], same: Callable[[Any, Any], bool]) -> list[Any]:
@@ -47,6 +50,12 @@ def same_tensor(a: Captured, b: Captured) -> bool:
     return one.form is other.form and one.requires_grad is other.requires_grad and one.tracked is other.tracked
 
 
+def same_gradient(a: Kept, b: Kept) -> bool:
+    if a.leaf is not b.leaf or a.required or b.required:
+        return False
+    return a.value is b.value is None or (a.value is not None and b.value is not None and a.value.form is b.value.form)
+
+
 def same_optimizer(a: Stepped, b: Stepped) -> bool:
     if a.optimizer is not b.optimizer or a.counters.keys() != b.counters.keys():
         return False
@@ -54,36 +63,40 @@ def same_optimizer(a: Stepped, b: Stepped) -> bool:
     return one == other
 
 
-def taken_over(mine: Any, theirs: Any, twins: Twins) -> bool:
-    """Let a recording that has lent nothing go on where another one is; False if it has to begin by itself."""
-    if any(len(o.counts) > 1 or not o.is_away() for o in theirs.optimizers):
-        return False
-    unlent, count = {id(x) for x in theirs.seen}, theirs.count
-    mine.count = 0
-    mine.seen = list(mine.kept)
-    arrays, others, all_theirs = mine.arrays, theirs.arrays, theirs.captured
-    for a, i, (here, there) in zip(mine.captured, twins.captured, twins.slots, strict=True):
-        arrays[here] = others[there]
-        b = all_theirs[i]
-        pending = b.pending
-        if pending is not None:
-            a.pending, b.pending = pending, None
-            pending.frame, pending.slot, a.since = a, here, b.since - count
-        elif id(b) in unlent:
-            mine.seen.append(a)
-    for k in theirs.kept:
-        k.settle()
-        k.away = False
-    for a, i, steps in zip(mine.optimizers, twins.optimizers, twins.steps, strict=True):
-        change_hands(a, theirs.optimizers[i], *steps)
-    mine.ids |= theirs.ids
-    mine.tensor_mark, mine.module_mark = theirs.tensor_mark, theirs.module_mark
-    theirs.forget()
-    return True
+def can_be_host(theirs: Any, twins: Twins) -> bool:
+    """Whether what one has lent is all there, and one count of steps is all that an optimizer needs."""
+    return twins.fit and all(len(o.counts) == 1 and o.is_away() for o in theirs.optimizers)
 
 
-def change_hands(a: Stepped, b: Stepped, steps: Any, many: int) -> None:
-    """The optimizer's state, which is away, and its count."""
-    a.state, b.state = b.state, None
-    a.counts, b.counts = [[n, steps, many, dicts] for n, _, _, dicts in b.counts], []
-    a.optimizer.__dict__["_lender"] = a
+class Stay:
+    """A recording as the guest of another one."""
+
+    def __init__(self, guest: Any, host: Any, twins: Twins) -> None:
+        self.guest, self.host = guest, host
+        self.twins = twins
+        arrays, others = guest.arrays, host.arrays
+        for here, there in twins.captured:
+            arrays[here] = others[there]
+        guest.ids, guest.lenders = host.ids, twins.lenders
+        host.guests.append(guest)
+
+    def take_gradients(self) -> None:
+        """The memory of the gradients of the last call, which this one may write into."""
+        arrays, others = self.guest.arrays, self.host.arrays
+        for here, there in self.twins.gradients:
+            arrays[here], others[there] = others[there], None
+
+    def give_gradients(self) -> None:
+        arrays, others = self.guest.arrays, self.host.arrays
+        for here, there in self.twins.gradients:
+            others[there], arrays[here] = arrays[here], None
+        self.host.written = self.twins.writes
+
+    def end(self) -> None:
+        """The host has settled, or the guest runs by itself."""
+        guest = self.guest
+        if guest in self.host.guests:
+            self.host.guests.remove(guest)
+        guest.stay = None
+        guest.arrays[:] = [None] * len(guest.arrays)
+        guest.ids, guest.lenders = set(), guest.own_lenders()

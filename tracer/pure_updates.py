@@ -171,14 +171,14 @@ class Stepped:
         self.groups[i], self.numbers[i] = snapshot(group), now
         return True
 
-    def advance(self, scalars: list[Any]) -> None:
-        """One more step."""
+    def advance(self, scalars: list[Any], elsewhere: Any = None) -> None:
+        """One more step. The numbers of another program are `elsewhere`: its places, and how many."""
         self.optimizer._opt_called = True
         for entry in self.counts:
             count = entry[0] = entry[0] + 1
-            places = entry[1]
+            places, many = elsewhere or entry[1:3]
             if type(places) is slice:
-                scalars[places] = [count] * entry[2]
+                scalars[places] = [count] * many
             else:
                 for place in places:
                     scalars[place] = count
