@@ -182,6 +182,21 @@ def test_a_layer_is_one_kernel_and_so_is_the_product_of_its_gradient() -> None:
     assert "maths.random_mask" in backward and backward.count("tl.store") == 1
 
 
+def test_powers_of_numbers_are_computed_before_elements_are_read() -> None:
+    """They are calls of a function: what was in registers would be spilled."""
+    weight, x = tensor(48, 32).requires_grad_(), tensor(40, 32)
+    optimizer = tj.optim.AdamW([weight])
+
+    def step() -> None:
+        F.linear(x, weight).sum().backward()
+        optimizer.step()
+
+    (source,) = [k.source for _, k, _ in products(step) if "libdevice.pow" in k.source]
+    after = source.split("product = total")[1]
+    assert "tl.load(" in after and "libdevice.pow" not in after
+    assert source.rindex("tl.dot") < source.index("libdevice.pow")  # and no register holds them meanwhile
+
+
 def test_a_mask_that_is_handed_out_is_written_where_it_is_drawn(seen: Any) -> None:
     """The tape of what is compiled without its backward pass wants it."""
     x, w = tensor(40, 24).requires_grad_(), tensor(33, 24)

@@ -160,6 +160,13 @@ class Body:
         assert found is not None
         return Operand(found, e.dtype)
 
+    def scalars(self, roots: Iterable[Expr]) -> None:
+        """What is the same for all elements, before anything that there is one of for each: powers of numbers are calls of a
+        function, which all registers that are in use would have to survive."""
+        for e in walk(roots):
+            if e.kind == "op" and not self.by_rows(e) and not self.by_cols(e):
+                self.value(e)
+
     def find(self, e: Expr) -> str | None:
         return next((s.values[e] for s in self.scopes.values() if e in s.values), None)
 

@@ -217,6 +217,7 @@ class Writer:
     def follow(self) -> None:
         body, (stage,) = self.after, self.work.nest.stages
         body.scopes, body.masks = {"program": self.scope}, dict(self.masks)
+        body.scalars(self.work.nest.expressions())
         for e in walk(self.work.nest.expressions()):
             if e.kind == "product":
                 name = self.scope.values[e] = body.name(PRODUCT)
