@@ -14,8 +14,9 @@ from tapejit import nn
 from tapejit.eager import devices
 from tapejit.eager.tape import local
 from tapejit.tracer import program
-from tapejit.tracer.diff import Observer, distance
+from tapejit.tracer.diff import Observer
 from tapejit.tracer.saved import Before, Memory
+from tapejit.tracer.ulps import distance
 from traced import seen
 
 

@@ -1,13 +1,16 @@
 """`diff`: a step run eagerly and compiled from the same state, compared op by op.
 
 The step runs once, eagerly, while it is recorded and a copy of each op's result is kept. Then the programs that a replay of
-this recording would run are run one statement at a time, on copies of what the step was given, and each result is compared
-with eager's. After a break Python went on with eager's values, so each segment begins from those.
+this recording would run are run on copies of what the step was given: plain ones one statement at a time, and each result is
+compared with eager's; native ones as `diff_native.py` says. After a break Python went on with eager's values, so each segment
+begins from those.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 import numpy as np
@@ -17,12 +20,19 @@ from ..eager.op import OPS, Op, execute
 from ..eager.pending import Pending
 from ..eager.tape import State, local
 from ..eager.tensor import Tensor
+from .compile import Compiled
+from .diff_native import Inspection, NoProgramError
 from .explain import shown
+from .generators import GRAPH_GENERATORS, backend_of, uses_gpu
+from .graph import GraphError
+from .interpret import copied
 from .program import calls, used_slots, written
 from .pure import settle_all
 from .record import Recorder
+from .release import LONE_TENSOR, count_in
 from .saved import Before, Copy, Memory
-from .trace import Break, Call, Trace
+from .trace import WRITTEN, Break, Call, Trace
+from .ulps import beyond, distance, on_cpu
 
 
 class Comparison:
@@ -39,7 +49,8 @@ class Comparison:
     def __init__(self) -> None:
         self.ulps: float = 0  # of the op that differs, or the largest of all
         self.ops = 0  # how many were compared
-        self.notes: list[str] = []  # what a replay would run eagerly, so that there was nothing to compare
+        self.native = 0  # of how many of them native code was compared as well
+        self.notes: list[str] = []  # what a replay would run eagerly or without native code, and why
 
     def differs(self, op: str, line: str, eager: Any, compiled: Any, index: tuple[int, ...] | None, ulps: float) -> None:
         self.agrees = False
@@ -48,7 +59,8 @@ class Comparison:
     def __str__(self) -> str:
         notes = "".join(f"\n  {note}" for note in self.notes)
         if self.agrees:
-            return f"eager and compiled agree: {self.ops} ops, the largest error is {self.ulps:g} ulps{notes}"
+            how = f", {self.native} of them in native code" if self.native else ""
+            return f"eager and compiled agree: {self.ops} ops{how}, the largest error is {self.ulps:.3g} ulps{notes}"
         head = f"eager and compiled differ first in op {self.ops}, {self.op} at {self.line}"
         if self.index is None:
             return f"{head}\n  eager     {described(self.eager)}\n  compiled  {described(self.compiled)}{notes}"
@@ -67,7 +79,7 @@ def described(x: Any) -> str:
 def error_in_words(array: Any, ulps: float) -> str:
     if array.dtype.kind in "biu":
         return f"off by {ulps:g}"
-    return "not a number or infinite in one of them" if np.isinf(ulps) else f"{ulps:g} ulps"
+    return "not a number or infinite in one of them" if np.isinf(ulps) else f"{ulps:.4g} ulps"
 
 
 def diff(fn: Any = None, /, *args: Any, ulps: float = 4, rtol: float = 0.0, **kwargs: Any) -> Any:
@@ -75,7 +87,9 @@ def diff(fn: Any = None, /, *args: Any, ulps: float = 4, rtol: float = 0.0, **kw
 
     `diff(step, x, y)` calls `step(x, y)` once and returns a `Comparison`: print it, or ask for `.agrees`, `.op`, `.line`,
     `.eager`, `.compiled`, `.ulps`, `.index`. Results of floating point differ when they are more than `ulps` units in the last
-    place and more than `rtol` of eager's value apart; others when they are not the same. `step` may be compiled or not.
+    place and more than `rtol` of eager's value apart; others when they are not the same. `step` may be compiled or not; if it
+    is, its backend is the one that is compared. Native code has functions of its own and adds up in another order: there an op
+    may be off by `ulps` for each time that it rounds, counted in units of what it adds up.
 
     Afterwards all is as it was that the step can reach by name, through arguments, closures, globals and attributes: tensors,
     their gradients and flags, modules, optimizers, schedulers, lists, dicts, and the default random generator. Python has state
@@ -94,10 +108,17 @@ def diff(fn: Any = None, /, *args: Any, ulps: float = 4, rtol: float = 0.0, **kw
     observer = Observer(state, before)
     try:
         observer.observe(fn, args, kwargs)
-        return compare(observer, ulps, rtol)
+        return compare(observer, wanted_backend(fn), ulps, rtol)
     finally:
         observer.close()
         before.restore()
+
+
+def wanted_backend(fn: Any) -> str:
+    """The backend that a compiled function or module asks for."""
+    fn = fn.__func__ if isinstance(fn, MethodType) else fn
+    found = fn if isinstance(fn, Compiled) else getattr(type(fn), "forward", None)
+    return found.backend if isinstance(found, Compiled) else "auto"
 
 
 # ---- the eager run
@@ -110,6 +131,7 @@ class Part:
         self.first_slot = first_slot
         self.memory = Memory()
         self.inputs: dict[int, Copy] = {}  # of slots that are there before it
+        self.alive: set[int] = set()  # values that it makes and somebody sees afterwards
 
 
 class Observer(Recorder):
@@ -137,8 +159,9 @@ class Observer(Recorder):
         else:
             setting.below = self
         try:
-            function(*args, **kwargs)
+            result = function(*args, **kwargs)
             self.finish()
+            del result  # until now somebody had it
         except BaseException:
             self.reveal()
             raise
@@ -162,6 +185,17 @@ class Observer(Recorder):
         self.results.append([devices.copy(t._array.real if isinstance(t._array, Pending) else t._array) for t in changed])
         return result
 
+    def stop(self, reason: str, kind: type[Break] = Break) -> None:
+        self.enter_segment()
+        hidden, views = Counter(map(id, self.concealed)), Counter(id(t._base) for t in self.tensors if t is not None)
+        self.part.alive |= {
+            n
+            for n in range(self.first, len(self.tensors))
+            if self.tensors[n] is not None
+            and count_in(self.tensors, n) > LONE_TENSOR + hidden[id(self.tensors[n])] + views[id(self.tensors[n])]
+        }
+        super().stop(reason, kind)
+
     def enter_segment(self) -> None:
         for i in range(self.scanned, len(self.trace.entries)):
             if isinstance(self.trace.entries[i], Break):
@@ -172,8 +206,9 @@ class Observer(Recorder):
         slot = self.slot_of[id(array)]
         root = self.trace.roots[slot]
         inside = root >= self.part.first_slot and root not in self.trace.outside
-        if not inside and slot not in self.part.inputs:
-            self.part.inputs[slot] = self.part.memory.save(array)
+        for s, a in () if inside else ((slot, array), (root, self.arrays[root])):
+            if s not in self.part.inputs and a is not None:
+                self.part.inputs[s] = self.part.memory.save(a)
 
     def outside_value(self, t: Tensor, array: Any) -> Any:
         self.before.touch(t)
@@ -226,7 +261,7 @@ class Observer(Recorder):
 # ---- the compiled run
 
 
-def compare(observer: Observer, ulps: float, rtol: float) -> Comparison:
+def compare(observer: Observer, wanted: str, ulps: float, rtol: float) -> Comparison:
     trace, found = observer.trace, Comparison()
     obstacle = trace.obstacle()
     if obstacle is not None:
@@ -241,7 +276,10 @@ def compare(observer: Observer, ulps: float, rtol: float) -> Comparison:
             found.notes.append(f"up to {shown(entry.line)} it runs eagerly, as the tape there cannot be planned")
         elif ops:
             results = observer.results[done : done + len(ops)]
+            native = inspection(observer, (start, stop), wanted, found, ulps, rtol)
             compare_segment(observer, (start, stop), ops, results, found, ulps, rtol)
+            if native is not None and found.agrees:
+                compare_native(native, ops, found)
         done += len(ops)
         start = stop + 1
     return found
@@ -277,46 +315,53 @@ def compare_segment(
             if e.shape != c.shape or e.dtype != c.dtype:
                 found.differs(*where, e, c, None, np.inf)
                 return
-            errors = distance(e, c)
-            beyond = np.where(within(e, c, errors, ulps, rtol), 0.0, errors)
-            if beyond.any():
-                index = np.unravel_index(int(beyond.argmax()), beyond.shape)
-                found.differs(*where, e, c.copy(), tuple(int(i) for i in index), float(beyond[index]))
+            off = distance(e, c)
+            worse = beyond(e, c, off, ulps, rtol)
+            if worse.any():
+                index = np.unravel_index(int(worse.argmax()), worse.shape)
+                found.differs(*where, e, c.copy(), tuple(int(i) for i in index), float(worse[index]))
                 return
-            found.ulps = max(found.ulps, float(errors.max(initial=0)))
+            found.ulps = max(found.ulps, float(off.max(initial=0)))
 
 
-def on_cpu(array: Any) -> Any:
-    return np.asarray(array) if isinstance(array, (np.ndarray, np.generic)) else devices.to_numpy(array)
+# ---- native code
 
 
-def within(eager: Any, compiled: Any, errors: Any, ulps: float, rtol: float) -> Any:
-    """Which elements are close enough."""
-    if eager.dtype.kind in "biu":
-        return errors == 0
-    close = errors <= ulps
-    if rtol:
-        e, c = eager.astype(np.float64), compiled.astype(np.float64)
-        close |= np.abs(e - c) <= rtol * np.abs(e)
-    return close
+def inspection(
+    observer: Observer, bounds: tuple[int, int], wanted: str, found: Comparison, ulps: float, rtol: float
+) -> Inspection | None:
+    """What it takes to look at a segment's native program, which has to be kept before the plain one runs; None without one."""
+    trace, (start, stop) = observer.trace, bounds
+    backend, end = backend_of(wanted, uses_gpu(trace, start, stop)), trace.entries[stop]
+    if backend not in GRAPH_GENERATORS or end.reason is WRITTEN:
+        return None
+    part = observer.parts[start]
+    nodes = [plan for n, plan in end.state.nodes.items() if n in part.alive]
+    keep = {trace.values[n].slot for n in part.alive} | used_slots(trace, stop) | end.state.slots(nodes)
+    try:
+        arrays = {slot: copy.array() for slot, copy in part.inputs.items() if slot < len(trace.roots)}
+        made = Inspection(trace, bounds, keep, arrays, observer.scalars, GRAPH_GENERATORS[backend], ulps, rtol)
+    except GraphError as reason:
+        found.notes.append(f"up to {shown(end.line)} it runs without native code: {reason}")
+        return None
+    if made.shares_memory():
+        found.notes.append(f"up to {shown(end.line)} it runs without native code: its arrays share memory")
+        return None
+    made.inputs = {x.slot: copied(arrays[x.slot], made.graph.forms[x.name]) for x in made.graph.inputs}
+    return made
 
 
-def distance(a: Any, b: Any) -> Any:
-    """How many numbers of their dtype lie between two arrays' elements; 0 for two NaNs, infinite for one, and for one that is
-    infinite. Of integers: their difference."""
-    if a.dtype.kind in "biu":
-        return np.abs(a.astype(np.float64) - b.astype(np.float64)) + ((a != b) & (a.astype(np.float64) == b.astype(np.float64)))
-    x, y = in_order(a), in_order(b)
-    found = (np.maximum(x, y) - np.minimum(x, y)).astype(np.float64)
-    nan_a, nan_b = np.isnan(a), np.isnan(b)
-    found = np.where(nan_a ^ nan_b | (np.isinf(a) ^ np.isinf(b)), np.inf, found)
-    return np.where((nan_a & nan_b) | (a == b), 0.0, found)
-
-
-def in_order(a: Any) -> Any:
-    """Floating point numbers as integers in the same order, one apart for neighbours."""
-    size = a.dtype.itemsize
-    kind = np.dtype(f"u{size}")
-    bits = np.ascontiguousarray(a).view(kind).reshape(a.shape)
-    sign = kind.type(1 << (8 * size - 1))
-    return np.where(bits & sign, ~bits, bits | sign)
+def compare_native(native: Inspection, ops: list[Call], found: Comparison) -> None:
+    first = found.ops - len(ops)
+    try:
+        fault = native.fault()
+    except NoProgramError as reason:
+        found.notes.append(f"up to {shown(ops[-1].line)} it runs without native code: {reason}")
+        return
+    found.native += len(ops)
+    found.ulps = max(found.ulps, native.largest)
+    if fault is None:
+        return
+    found.ops = first + 1 + next(i for i, call in enumerate(ops) if call is fault.call)
+    found.differs(fault.call.op.name, shown(fault.call.line), fault.eager, fault.compiled, fault.index, fault.ulps)
+    found.notes.append(fault.note or "in native code; without it, it is right")

@@ -15,13 +15,16 @@ from time import perf_counter
 from typing import Any
 
 from .explain import logged
-from .graph import GraphError
+from .functional import graph_of
+from .graph import Graph, GraphError
 from .program import Plain, Program, calls, values_of
 from .trace import WRITTEN, Break, Trace
 
 BACKENDS = ["auto", "llvm", "triton", "plain"]
 Generator = Callable[[Trace, int, int, frozenset[int], Program], Any]  # gives what has a `run`
+GraphGenerator = Callable[[Graph, int, Program], Any]  # the same for a graph, and how many arrays it will be given
 GENERATORS: dict[str, Generator] = {}
+GRAPH_GENERATORS: dict[str, GraphGenerator] = {}
 AHEAD_OF_TIME: dict[str, Callable[[], Any]] = {}  # by backend: gives the module that compiles for devices that are not here
 TRIALS = 4  # runs of the native program, the first of which does not count, before the plain one is measured
 MARGIN = 1.2  # how much slower it may seem: a run of the plain program says little, and the same results twice are worth more
@@ -32,6 +35,16 @@ def add_backend(name: str, generator: Generator) -> None:
     GENERATORS[name] = generator
     if name not in BACKENDS:
         BACKENDS.append(name)
+
+
+def add_graph_backend(name: str, generator: GraphGenerator) -> None:
+    """Enter a backend that makes programs of graphs: `diff` can ask it for values in the middle of one."""
+
+    def of_entries(trace: Trace, start: int, stop: int, keep: frozenset[int], plain: Program) -> Any:
+        return generator(graph_of(trace, start, stop, keep), len(trace.roots), plain)
+
+    GRAPH_GENERATORS[name] = generator
+    add_backend(name, of_entries)
 
 
 def backend_of(wanted: str, on_gpu: bool = False) -> str:
