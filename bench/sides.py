@@ -85,8 +85,11 @@ class Tapejit(TorchLike):
         return self.compiled is None or bool(self.programs())
 
     def peak(self) -> int:
-        """NumPy's arrays, and the arenas that native programs keep from step to step, which were there before it."""
-        return peak_bytes("tapejit", self.last_step) + sum(program.arena.size for program in self.programs())
+        """NumPy's arrays, and the memory that native programs keep from step to step, which was there before it."""
+        from tapejit.tracer.cli_bench import arena_bytes, segments
+
+        kept = arena_bytes(segments(self.compiled)) if self.compiled else 0
+        return int(peak_bytes("tapejit", self.last_step) + kept)
 
 
 class Torch(TorchLike):

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .llvm.assemble import Steps, aligned, built
+from .llvm.assemble import Steps, built
 from .llvm.entry import bind
+from .llvm.shared import aligned
 from .native import NativeBuild
 
 ROUNDS = 3  # through the whole program

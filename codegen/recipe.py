@@ -18,9 +18,9 @@ import numpy as np
 from ..tracer.graph import Graph
 from . import cache
 from .llvm import jit, threads
-from .llvm.assemble import aligned
 from .llvm.entry import Binding, bind
 from .llvm.pool import MOST_THREADS
+from .llvm.shared import aligned
 from .llvm.target import host
 from .names import name_of
 from .runner import Program, runner
@@ -45,6 +45,11 @@ class Recipe:
     releases: bool
     most_threads: int  # that there is memory for; 0 for any number
     again: list[int]  # new memories that nothing is written to before all that may fail is over
+
+    @property
+    def shares(self) -> bool:
+        """Whether its arena is memory that it has in common with other programs."""
+        return len(self.steps) == 1 and bool(self.steps[0])
 
     def text(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -81,25 +86,55 @@ def kept_on_disk(name: str | None) -> tuple[Recipe, list[bytes]] | None:
 def put_together(
     recipe: Recipe, graph: Graph, objects: list[bytes], opaque: Callable[[int, Any, int], Any] | None, plain: Program
 ) -> Program:
-    """The function that runs a recipe. `opaque` gives what is called for a step without a name, on the arena's memory."""
+    """The function that runs a recipe. `opaque` gives what is called for a step without a name, on the arena's memory.
+
+    A program of one part shares its arena with others. While another thread uses that, it runs on memory of its own. Parts
+    leave things in the arena for each other, so they have one to themselves.
+    """
     names = [n for n in recipe.steps if n]
     library = jit.link(objects, threads.pool().imports(), names) if names else None
-    memory, start = aligned(recipe.arena)
     constants = [np.frombuffer(base64.b64decode(data), kind).reshape(shape).copy() for kind, shape, data in recipe.constants]
-    words = [start, *[c.ctypes.data for c in constants]]
     binding = Binding(tuple(recipe.bound), tuple((n, kind) for n, kind in recipe.numbers))
+
+    def bound(name: str, memory: Any, start: int) -> Any:
+        assert library is not None
+        return bind(
+            library[name],
+            binding,
+            [start, *[c.ctypes.data for c in constants]],
+            parallel=recipe.parallel,
+            releases_gil=recipe.releases,
+            most_threads=recipe.most_threads or MOST_THREADS,
+            keep=(library, memory, constants),
+            shares=recipe.arena if memory is None else None,
+        )
+
+    if recipe.shares:
+        (name,) = names
+        others = Spare(lambda: bound(name, *aligned(recipe.arena)))
+        return runner(recipe, graph, [bound(name, None, 0)], plain, np, again=recipe.again, spare=others)
+    memory, start = aligned(recipe.arena)
     programs = []
     for i, name in enumerate(recipe.steps):
         if name:
-            assert library is not None
-            keep = (library, memory, constants)
-            flags = {"parallel": recipe.parallel, "releases_gil": recipe.releases}
-            most = recipe.most_threads or MOST_THREADS
-            programs.append(bind(library[name], binding, words, **flags, most_threads=most, keep=keep))
+            programs.append(bound(name, memory, start))
         else:
             assert opaque is not None
             programs.append(opaque(i, memory, start - memory.ctypes.data))
     return runner(recipe, graph, programs, plain, np, again=recipe.again)
+
+
+class Spare:
+    """A program on memory of its own, made when it is first wanted."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
+        self.program: Any = None
+
+    def __call__(self, arrays: list[Any], scalars: list[Any]) -> Any:
+        if self.program is None:
+            self.program = self.make()
+        return self.program(arrays, scalars)
 
 
 def encoded(array: Any) -> tuple[str, list[int], str]:

@@ -38,11 +38,14 @@ def runner(
     xp: Any,
     empties: Sequence[Any] | None = None,
     again: Sequence[int] = (),
+    spare: Any = None,
 ) -> Program:
     """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module. `empties` make
     new arrays, one for each new memory. Those `again` may be what the list still holds of the run before, if nobody else does:
-    then gradients that nobody has looked at do not need room twice."""
+    then gradients that nobody has looked at do not need room twice. The `spare` is what runs instead of the one program if that
+    says that its memory is in use."""
     space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain, "references": sys.getrefcount, "alone": alone()}
+    space["spare"] = spare
     space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(recipe.memories))})
     lines = ["def run(a, s):"]
     lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
@@ -62,7 +65,8 @@ def runner(
         space[f"p{i}"] = program
         if recipe.steps[i]:
             stopped = f" or a[{recipe.slots + len(recipe.memories)}]" if recipe.checked else ""
-            lines.append(f"    if not p{i}(a, s){stopped}:")
+            ran = f"(p{i}(a, s) or spare(a, s))" if spare is not None else f"p{i}(a, s)"
+            lines.append(f"    if not {ran}{stopped}:")
         else:  # what it raises, the plain program raises in the right place
             lines += ["    try:", f"        p{i}(a, s)", "    except Exception:"]
         lines += [f"        {line}" for line in failed]

@@ -186,6 +186,7 @@ def guard(seen: Seen, monkeypatch: Any) -> None:
     monkeypatch.setenv("TAPEJIT_CACHE", "0")  # whose programs have none
     monkeypatch.setattr(build, "planned", guards.planned)
     monkeypatch.setattr(recipe, "aligned", guards.aligned)
+    monkeypatch.setattr(recipe.Recipe, "shares", False)  # each has an arena of its own, with its own margins
     monkeypatch.setattr(recipe, "np", guards)
     seen.after = guards.check
 

@@ -28,7 +28,7 @@ import random
 import signal
 import statistics
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -202,14 +202,15 @@ def peak_bytes(step: Any, compiled: Compiled | None) -> int:
         peak = tracemalloc.get_traced_memory()[1] - before
     finally:
         tracemalloc.stop()
-    kept = {} if compiled is None else {id(s): arena_bytes(s.native) for s in segments(compiled)}
-    return peak + sum(kept.values())
+    return peak + arena_bytes([] if compiled is None else segments(compiled))
 
 
-def arena_bytes(native: Any) -> int:
-    """The memory that a native program keeps from run to run."""
-    recipe = getattr(native, "recipe", None)
-    return 0 if recipe is None else int(recipe.arena)
+def arena_bytes(segments: Iterable[Any]) -> int:
+    """The memory that native programs keep from run to run; most have it in common."""
+    natives = {id(s.native): s.native for s in segments}.values()
+    recipes = [native.recipe for native in natives if getattr(native, "recipe", None) is not None]
+    common = [r.arena for r in recipes if getattr(r, "shares", True)]  # on a GPU all have
+    return max(common, default=0) + sum(r.arena for r in recipes) - sum(common)
 
 
 # ---- two processes

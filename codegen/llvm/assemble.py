@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from ...tracer.graph import Form
 from ..kernels import Launch, signature
 from ..plan import Arena
@@ -280,10 +278,3 @@ def built(texts: list[str], steps: Steps, names: list[str]) -> jit.Library:
     """Everything compiled and linked."""
     objects = jit.objects([*dict.fromkeys(texts), str(steps.module)])
     return jit.link(objects, threads.pool().imports(), names)
-
-
-def aligned(size: int) -> tuple[Any, int]:
-    """Memory for so many bytes, and an address in it that is a multiple of 64."""
-    memory = np.empty(size + 64, np.uint8)
-    start = memory.ctypes.data
-    return memory, start + -start % 64

@@ -2,7 +2,7 @@
 
 `program(arrays, scalars)` takes two lists. It puts the addresses of some of the arrays and some of the numbers into the
 program's table, releases the GIL, runs the step on all threads or on this one, and returns True. It returns False, and does
-nothing, if another thread is just running the same program: table and arena are for one run at a time.
+nothing, if another thread is just running the same program, or one that shares its arena: both are for one run at a time.
 
 One function serves all programs: what is particular to one (which slots, which places, its step) is in a descriptor, an array
 of words that Python hands the function as its `self`. So a program needs no code of its own for that.
@@ -25,6 +25,7 @@ import numpy as np
 from . import choice, entry_text, jit, threads
 from .entry_text import FROM_PYTHON, HEAD, HEAD_WORDS, HEADER, KINDS, PARALLEL, RELEASES
 from .pool import MOST_THREADS
+from .shared import Shared, aligned
 from .work import at_work, making
 
 Program = Callable[[list[Any], list[Any]], bool]
@@ -55,14 +56,21 @@ def bind(
     releases_gil: bool = True,
     most_threads: int = MOST_THREADS,
     keep: Any = None,
+    shares: int | None = None,
 ) -> Program:
-    """A program from the address of its step. `keep` lives as long as it: the library, the arena.
+    """A program from the address of its step. `keep` lives as long as it: the library, the arena. If it `shares` the memory
+    that programs have in common, it gets so many bytes of it, or of its own: the first constant is for where they begin.
 
     It never runs on more than `most_threads`, whatever `tj.set_num_threads` says later: its scratch memory may be for so many.
     The arrays are only looked at: they have to stay alive until it returns.
     """
     flags = (PARALLEL if parallel else 0) | (RELEASES if releases_gil else 0)
     words = _descriptor(step, binding, constants, flags, most_threads)
+    if shares is not None:
+        place = int(words[HEAD["table"]]) + binding.words
+        if not memory().admit(words, place, HEAD["lock"], shares):
+            own, words[place] = aligned(shares)
+            keep = (keep, own)
     return _native(words, keep) if _fields_are_known() else _slow(words, binding, keep)
 
 
@@ -99,6 +107,7 @@ def _descriptor(step: int, binding: Binding, constants: Sequence[int], flags: in
     }
     for name, value in head.items():
         words[HEAD[name]] = value
+    words[HEAD["lock"]] = words.ctypes.data
     for name, value in choice.initial().items():
         words[HEAD["state"] + choice.STATE[name]] = value
     words[HEAD_WORDS:before] = [*binding.slots, *numbers]
@@ -128,7 +137,11 @@ class _Code:
         python = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0 for name in FROM_PYTHON}
         types = {"list_type": id(list), "float_type": id(float), "array_type": id(np.ndarray), "type_error": id(TypeError)}
         imports = {**python, **types, **pool.imports(), "pool": pool.address, **(replaced or {})}
-        self.library = jit.link(jit.objects([entry_text.text()], opt=0), imports, ["tj_program", "tj_epoch", "tj_copy"])
+        self.library = jit.link(
+            jit.objects([entry_text.text()], opt=0), imports, ["tj_program", "tj_epoch", "tj_copy", "tj_take"]
+        )
+        take = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(self.library["tj_take"])
+        self.shared = Shared(take)
         fastcall = 0x80  # METH_FASTCALL: arguments come as an array
         self.definition = _Definition(b"program", self.library["tj_program"], fastcall, b"Runs a compiled program.")
         if hasattr(os, "register_at_fork"):
@@ -137,6 +150,11 @@ class _Code:
     def _after_fork(self) -> None:
         """Programs that other threads were running in the parent are free again in the child."""
         ctypes.c_int64.from_address(self.library["tj_epoch"]).value += 1
+
+
+def memory() -> Shared:
+    """What programs have in common."""
+    return _code().shared
 
 
 def _code() -> _Code:
@@ -183,9 +201,9 @@ def _slow(words: Any, binding: Binding, keep: Any) -> Program:
     table = words[words[HEAD["table"]] :]
 
     def program(arrays: list[Any], scalars: list[Any], keep: Any = keep) -> bool:
-        if words[HEAD["in_use"]]:
+        lock = int(words[HEAD["lock"]])
+        if not memory().take(lock):
             return False
-        words[HEAD["in_use"]] = 1
         try:
             for i, slot in enumerate(binding.slots):
                 table[i] = arrays[slot].ctypes.data
@@ -196,7 +214,7 @@ def _slow(words: Any, binding: Binding, keep: Any) -> Program:
             else:
                 run(table.ctypes.data, 0, 1, pool.library["tj_alone"])
         finally:
-            words[HEAD["in_use"]] = 0
+            ctypes.c_int64.from_address(lock).value = 0
         return True
 
     return program

@@ -16,7 +16,8 @@ KINDS = {"double": 0, "i64": 1, "bits": 2}
 PARALLEL, RELEASES = 1, 2
 
 # The descriptor, in words. After the head: the slots, pairs of place and kind of the numbers, the table.
-HEAD = {"in_use": 0, "step": 1, "flags": 2, "slots": 3, "numbers": 4, "length": 5, "table": 6, "most": 7, "state": 8}
+# `lock` is the address of the word that says whether its memory is in use: its own `in_use`, or that of memory that it shares.
+HEAD = {"in_use": 0, "step": 1, "flags": 2, "slots": 3, "numbers": 4, "length": 5, "table": 6, "most": 7, "lock": 8, "state": 9}
 HEAD_WORDS = HEAD["state"] + choice.STATE_WORDS
 
 MESSAGES = {
@@ -77,14 +78,11 @@ types:
   %lists = and i1 %list1, %list2
   br i1 %lists, label %take, label %bad_lists
 take:
-  %epoch = load i64, ptr @tj_epoch
-  %user = load atomic i64, ptr %words monotonic, align 8
-  %taken = icmp eq i64 %user, %epoch
-  br i1 %taken, label %busy, label %try
-try:
-  %old = cmpxchg ptr %words, i64 %user, i64 %epoch acq_rel monotonic
-  %mine = extractvalue { i64, i1 } %old, 1
-  br i1 %mine, label %begin, label %busy
+  %lock_at = getelementptr i64, ptr %words, i64 $lock
+  %lock = load ptr, ptr %lock_at
+  %mine = call i32 @tj_take(ptr %lock)
+  %free = icmp ne i32 %mine, 0
+  br i1 %free, label %begin, label %busy
 busy:
   %no = call ptr @PyBool_FromLong(i64 0)
   ret ptr %no
@@ -221,7 +219,7 @@ alone:
   call void %step(ptr %table, i64 0, i64 1, ptr @tj_alone)
   br label %done
 done:
-  store atomic i64 0, ptr %words release, align 8
+  store atomic i64 0, ptr %lock release, align 8
   br i1 %releases, label %restore, label %leave
 restore:
   call void @PyEval_RestoreThread(ptr %thread)
@@ -240,8 +238,23 @@ bad_array:
   call void @PyErr_SetString(ptr @type_error, ptr @not_array)
   br label %fail
 fail:
-  store atomic i64 0, ptr %words release, align 8
+  store atomic i64 0, ptr %lock release, align 8
   ret ptr null
+}
+
+define i32 @tj_take(ptr %lock) nounwind {
+entry:
+  %epoch = load i64, ptr @tj_epoch
+  %user = load atomic i64, ptr %lock monotonic, align 8
+  %taken = icmp eq i64 %user, %epoch
+  br i1 %taken, label %busy, label %try
+try:
+  %old = cmpxchg ptr %lock, i64 %user, i64 %epoch acq_rel monotonic
+  %mine = extractvalue { i64, i1 } %old, 1
+  %found = zext i1 %mine to i32
+  ret i32 %found
+busy:
+  ret i32 0
 }
 
 define void @tj_copy(ptr %table, i64 %thread, i64 %threads, ptr %pool) nounwind {
