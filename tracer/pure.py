@@ -113,7 +113,7 @@ class Pure(Recipe):
                 back = True
                 if not lender.arm():
                     return self._miss()
-            if not optimizer.refresh(state, scalars):
+            if not optimizer.refresh(state, scalars, lender):
                 return self._miss()
         if self.checks and not self._indices_are_good():
             return self._miss()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .pure_loans import Captured, Kept
-from .pure_updates import Stepped, in_steps
+from .pure_updates import Stepped
 
 
 class Twins:
@@ -32,8 +32,7 @@ class Twins:
             pairs = [(a.value, theirs.kept[i].value) for a, i in zip(mine.kept, kept, strict=True)]
             self.gradients = [(a.slot, b.slot) for a, b in pairs if a is not None]
             for o, i in zip(mine.optimizers, optimizers, strict=True):
-                found = [o.counters[id(p)] for p in o.advanced if id(p) in o.counters]
-                self.lenders.append((o, theirs.optimizers[i], (in_steps(found), len(found))))
+                self.lenders.append((o, theirs.optimizers[i], o.all_places()))
 
 
 def places(mine: list[Any], theirs: list[Any], same: Callable[[Any, Any], bool]) -> list[Any]:
@@ -57,7 +56,7 @@ def same_gradient(a: Kept, b: Kept) -> bool:
 
 
 def same_optimizer(a: Stepped, b: Stepped) -> bool:
-    if a.optimizer is not b.optimizer or a.counters.keys() != b.counters.keys():
+    if a.optimizer is not b.optimizer or a.counters.keys() != b.counters.keys() or a.updated != b.updated:
         return False
     one, other = ([*[id(p) for p in x.advanced], *[id(t) for _, held in x.held for t in held.values()]] for x in (a, b))
     return one == other

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from ..eager.optim.foretold import Foretold
 from ..eager.optim.optimizer import POST_HOOKS, PRE_HOOKS, Optimizer
 from ..eager.tape import State
 from ..eager.tensor import Tensor
@@ -25,7 +26,9 @@ LIBRARY = STEP.__module__.rpartition(".")[0]
 def is_librarys(optimizer: Optimizer) -> bool:
     """Whether an optimizer's updates are known to follow from its declarations."""
     cls = type(optimizer)
-    return cls.step is STEP and cls.update.__module__.rpartition(".")[0] == LIBRARY and "update" not in optimizer.__dict__
+    methods = ("update", "settings", "foretell", "foretold") if isinstance(optimizer, Foretold) else ("update",)
+    ours = all(getattr(cls, name).__module__.rpartition(".")[0] == LIBRARY for name in methods)
+    return cls.step is STEP and ours and optimizer.__dict__.keys().isdisjoint(methods)
 
 
 def snapshot(group: dict[str, Any]) -> dict[str, Any]:
@@ -64,13 +67,15 @@ class Remembered:
         self.state = {id(p): dict(values) for p, values in optimizer.state.items() if isinstance(values, dict)}
 
     def advanced(self) -> list[Any]:
-        """The parameters whose count of steps went on by one. All else must be what it was."""
+        """The parameters whose count of steps went on by one, or of which other numbers are remembered that steps change. All
+        else must be what it was."""
         kind = type(self.optimizer).__name__
         if len(self.groups) != len(self.optimizer.param_groups):
             raise NotPureError(f"it adds parameters to {kind}")
         if not all(unchanged(g, was) for g, was in zip(self.optimizer.param_groups, self.groups, strict=True)):
             raise NotPureError(f"it changes settings of {kind}")
         found = []
+        changing = self.optimizer.remembers if isinstance(self.optimizer, Foretold) else ()
         for p, values in self.optimizer.state.items():
             was = self.state.get(id(p))
             if was is None or list(was) != list(values):
@@ -78,9 +83,10 @@ class Remembered:
             for key, value in values.items():
                 if value is was[key] or (not isinstance(value, Tensor) and alike(value, was[key])):
                     continue
-                if key != COUNT or type(value) is not int or value != was[key] + 1:
+                if key not in changing and (key != COUNT or type(value) is not int or value != was[key] + 1):
                     raise NotPureError(f"{kind} remembers {key}, which it computes at each step")
-                found.append(p)
+                if not found or found[-1] is not p:
+                    found.append(p)
         return found
 
 
@@ -102,7 +108,7 @@ class Stepped:
         self.advanced = list(advanced)
         self.state: Any = None  # while it is away from the optimizer
         self.held = [(p, {k: v for k, v in s.items() if isinstance(v, Tensor)}) for p, s in optimizer.state.items()]
-        self.counts: list[list[Any]] = []  # [count, its places, how many, the dicts that hold it]
+        self.counts: list[Any] = []  # [count, its places, how many, the dicts that hold it]
 
     def hooked(self) -> bool:
         own = self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks
@@ -137,9 +143,14 @@ class Stepped:
         """The places of numbers that come from here."""
         return {p for group in self.places for places in group for p in places} | set(self.counters.values())
 
+    def all_places(self) -> Any:
+        """What `advance` of another one has to know to count for this one."""
+        found = [self.counters[id(p)] for p in self.advanced if id(p) in self.counters]
+        return in_steps(found), len(found)
+
     # ---- at each call
 
-    def refresh(self, state: State, scalars: list[Any]) -> bool:
+    def refresh(self, state: State, scalars: list[Any], lender: Stepped) -> bool:
         """Whether the settings are what they were; those that are numbers of the program may be others."""
         groups = self.optimizer.param_groups
         before, state.handler = state.handler, refuse  # at once, as this is for each call
@@ -190,8 +201,8 @@ class Stepped:
 
     # ---- lending
 
-    def arm(self) -> bool:
-        """Begin to count for the optimizer, if its state is what it was."""
+    def fits(self) -> bool:
+        """Whether the optimizer has its state, and that is what it was, but for numbers."""
         state = self.optimizer.__dict__.get("state")
         if state is None or self.hooked() or len(state) != len(self.held):
             return False
@@ -199,6 +210,13 @@ class Stepped:
             values = state.get(p)
             if values is None or any(values.get(k) is not t for k, t in tensors.items()):
                 return False
+        return True
+
+    def arm(self) -> bool:
+        """Begin to count for the optimizer, if its state is what it was."""
+        if not self.fits():
+            return False
+        state = self.optimizer.state
         found: dict[int, tuple[list[int], list[Any]]] = {}
         for p in self.advanced:
             count = state[p].get(COUNT)
@@ -240,15 +258,19 @@ class Stepped:
 
     def settle(self) -> None:
         """The counts as they are by now, and the state to the optimizer."""
-        for count, _, _, dicts in self.counts:
-            for values in dicts:
-                values[COUNT] = count
+        self.tell()
         self.counts = []
         if self.state is not None:
             fields = self.optimizer.__dict__
             fields.setdefault("state", self.state)
             fields.pop("_lender", None)
             self.state = None
+
+    def tell(self) -> None:
+        """Put the counts into the state."""
+        for count, _, _, dicts in self.counts:
+            for values in dicts:
+                values[COUNT] = count
 
 
 def in_steps(places: list[int]) -> Any:

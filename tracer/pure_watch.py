@@ -20,6 +20,7 @@ from ..eager.tape import State
 from ..eager.tensor import Tensor
 from .program import calls
 from .proof_guards import Proof
+from .pure_foretold import stepped_by
 from .pure_match import leaves
 from .pure_reach import PLAIN, NotPureError, Reach, Settings
 from .pure_updates import Remembered, Stepped
@@ -77,7 +78,7 @@ class Before:
         for remembered in self.remembered:
             advanced, optimizer = remembered.advanced(), remembered.optimizer
             if advanced or any(id(p) in written for g in optimizer.param_groups for p in g["params"]):
-                found.append(Stepped(optimizer, advanced))
+                found.append(stepped_by(remembered, advanced))
         for call in ops:
             if call.op.mutates and isinstance(call.inputs[0], int) and tensors[call.inputs[0]] is not None:
                 p = tensors[call.inputs[0]]

@@ -7,6 +7,7 @@ from typing import Any
 from ..op import apply, primitive
 from ..ops.create import full_like
 from ..tensor import Tensor
+from .foretold import Foretold
 from .kernels import averaged_square, decayed, descent, updated
 from .optimizer import Optimizer, begun, check_fused, non_negative, number
 
@@ -39,8 +40,11 @@ def expand_adagrad(
 ADAGRAD_UPDATE = primitive("adagrad_update", "composite", run_adagrad, expand=expand_adagrad, upcast=False, mutates=(0, 2))
 
 
-class Adagrad(Optimizer):
+class Adagrad(Foretold):
     """The gradient divided by the root of the sum of all its squares so far."""
+
+    changeable = ("lr", "lr_decay", "eps", "weight_decay")
+    remembers = ("step",)
 
     def __init__(
         self,
@@ -78,16 +82,22 @@ class Adagrad(Optimizer):
     def share_memory(self) -> None:
         """For PyTorch's sake: sums are in this process's memory."""
 
+    def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(number(group[name]) for name in self.changeable)
+
+    @staticmethod
+    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, decay, eps, weight_decay), (step,) = settings, remembered
+        return (lr / (1 + step * decay), eps, weight_decay), (step + 1,), None
+
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        lr, decay, hyper = number(group["lr"]), number(group["lr_decay"]), (number(group["eps"]), number(group["weight_decay"]))
-        attrs = {"maximize": bool(group["maximize"])}
+        settings, attrs = self.settings(group), {"maximize": bool(group["maximize"])}
         for p in params:
             if not self.state[p]:
                 self._begin(p)
             state = self.state[p]
-            rate = lr / (1 + state["step"] * decay)
-            state["step"] += 1
-            apply(ADAGRAD_UPDATE, (p, p._grad, state["sum"], rate, *hyper), attrs)
+            numbers, _ = self.foretold(settings, state)
+            apply(ADAGRAD_UPDATE, (p, p._grad, state["sum"], *numbers), attrs)
 
 
 # ---- Adadelta
@@ -131,6 +141,10 @@ ADADELTA_UPDATE = primitive(
 
 class Adadelta(Optimizer):
     """The gradient scaled so that steps have the size of recent steps."""
+
+    hyper = ("lr", "rho", "eps", "weight_decay")
+    switches = ("maximize", "differentiable")
+    counter = "step"
 
     def __init__(
         self,

@@ -6,8 +6,9 @@ from typing import Any
 
 from ..op import apply, primitive
 from ..tensor import Tensor
+from .foretold import Foretold
 from .kernels import averaged, averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, begun, non_negative, number, unit_interval
+from .optimizer import begun, non_negative, number, unit_interval
 
 
 def moments(p: Tensor) -> dict[str, Any]:
@@ -50,8 +51,11 @@ def expand_adamax(
 ADAMAX_UPDATE = primitive("adamax_update", "composite", run_adamax, expand=expand_adamax, upcast=False, mutates=(0, 2, 3))
 
 
-class Adamax(Optimizer):
+class Adamax(Foretold):
     """Adam with the largest recent gradient in place of the root mean square."""
+
+    changeable = ("lr", "betas", "eps", "weight_decay")
+    remembers = ("step",)
 
     def __init__(
         self,
@@ -77,17 +81,22 @@ class Adamax(Optimizer):
             },
         )  # fmt: skip
 
+    def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return (number(group["lr"]), *map(number, group["betas"]), number(group["eps"]), number(group["weight_decay"]))
+
+    @staticmethod
+    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, beta1, *rest), step = settings, remembered[0] + 1
+        return (lr / (1 - beta1**step), beta1, *rest), (step,), None
+
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        lr, (beta1, beta2) = number(group["lr"]), map(number, group["betas"])
-        hyper = (beta1, beta2, number(group["eps"]), number(group["weight_decay"]))
-        attrs = {"maximize": bool(group["maximize"])}
+        settings, attrs = self.settings(group), {"maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
                 state.update(step=0, exp_avg=begun(p), exp_inf=begun(p))
-            state["step"] += 1
-            rate = lr / (1 - beta1 ** state["step"])
-            apply(ADAMAX_UPDATE, (p, p._grad, state["exp_avg"], state["exp_inf"], rate, *hyper), attrs)
+            numbers, _ = self.foretold(settings, state)
+            apply(ADAMAX_UPDATE, (p, p._grad, state["exp_avg"], state["exp_inf"], *numbers), attrs)
 
 
 # ---- NAdam
@@ -136,8 +145,11 @@ def expand_nadam(
 NADAM_UPDATE = primitive("nadam_update", "composite", run_nadam, expand=expand_nadam, upcast=False, mutates=(0, 2, 3))
 
 
-class NAdam(Optimizer):
+class NAdam(Foretold):
     """Adam with Nesterov momentum, the weight of which grows along a schedule."""
+
+    changeable = ("lr", "betas", "eps", "weight_decay", "momentum_decay")
+    remembers = ("step", "mu_product")
 
     numbers = {"step": int, "mu_product": float}
 
@@ -168,21 +180,28 @@ class NAdam(Optimizer):
             },
         )  # fmt: skip
 
+    def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        rest = (number(group[name]) for name in ("eps", "weight_decay", "momentum_decay"))
+        return (number(group["lr"]), *map(number, group["betas"]), *rest)
+
+    @staticmethod
+    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (*hyper, decay), (step, product) = settings, remembered
+        lr, beta1, step = hyper[0], hyper[1], step + 1
+        mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (t * decay)) for t in (step, step + 1))
+        product *= mu
+        parts = (lr * (1 - mu) / (1 - product), lr * next_mu / (1 - product * next_mu))
+        return (*hyper, *parts, step), (step, product), None
+
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        lr, (beta1, beta2), decay = number(group["lr"]), map(number, group["betas"]), number(group["momentum_decay"])
-        hyper = (lr, beta1, beta2, number(group["eps"]), number(group["weight_decay"]))
+        settings = self.settings(group)
         attrs = {"decoupled": bool(group["decoupled_weight_decay"]), "maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
                 state.update({"step": 0, "mu_product": 1.0, **moments(p)})
-            state["step"] += 1
-            step = state["step"]
-            mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (t * decay)) for t in (step, step + 1))
-            state["mu_product"] *= mu
-            product = state["mu_product"]
-            parts = (lr * (1 - mu) / (1 - product), lr * next_mu / (1 - product * next_mu))
-            apply(NADAM_UPDATE, (p, p._grad, state["exp_avg"], state["exp_avg_sq"], *hyper, *parts, step), attrs)
+            numbers, _ = self.foretold(settings, state)
+            apply(NADAM_UPDATE, (p, p._grad, state["exp_avg"], state["exp_avg_sq"], *numbers), attrs)
 
 
 # ---- RAdam
@@ -241,8 +260,11 @@ def rectification(lr: float, beta1: float, beta2: float, step: int) -> tuple[flo
     return lr / correction1 * (factor * correction2) ** 0.5, True
 
 
-class RAdam(Optimizer):
+class RAdam(Foretold):
     """Adam that does not divide by the root mean square before enough gradients were seen to trust it."""
+
+    changeable = ("lr", "betas", "eps", "weight_decay")
+    remembers = ("step",)
 
     def __init__(
         self,
@@ -269,15 +291,22 @@ class RAdam(Optimizer):
             },
         )  # fmt: skip
 
+    def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return (number(group["lr"]), *map(number, group["betas"]), number(group["eps"]), number(group["weight_decay"]))
+
+    @staticmethod
+    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, beta1, beta2, *_), step = settings, remembered[0] + 1
+        rate, rectified = rectification(lr, beta1, beta2, step)
+        return (*settings, rate), (step,), rectified
+
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        lr, (beta1, beta2) = number(group["lr"]), map(number, group["betas"])
-        hyper = (lr, beta1, beta2, number(group["eps"]), number(group["weight_decay"]))
+        settings = self.settings(group)
         flags = {"decoupled": bool(group["decoupled_weight_decay"]), "maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
                 state.update(moments(p))
-            state["step"] += 1
-            rate, rectified = rectification(lr, beta1, beta2, state["step"])
+            numbers, rectified = self.foretold(settings, state)
             attrs = {"rectified": rectified, **flags}
-            apply(RADAM_UPDATE, (p, p._grad, state["exp_avg"], state["exp_avg_sq"], *hyper, rate), attrs)
+            apply(RADAM_UPDATE, (p, p._grad, state["exp_avg"], state["exp_avg_sq"], *numbers), attrs)

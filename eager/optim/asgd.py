@@ -6,8 +6,9 @@ from typing import Any
 
 from ..op import apply, primitive
 from ..tensor import Tensor
+from .foretold import Foretold
 from .kernels import averaged, decayed, descent, updated
-from .optimizer import Optimizer, begun, non_negative, number
+from .optimizer import begun, non_negative, number
 
 
 def run_asgd(
@@ -34,10 +35,12 @@ def expand_asgd(
 ASGD_UPDATE = primitive("asgd_update", "composite", run_asgd, expand=expand_asgd, upcast=False, mutates=(0, 2))
 
 
-class ASGD(Optimizer):
+class ASGD(Foretold):
     """Gradient descent that also averages, in `state["ax"]`, the parameters of all steps after `t0`."""
 
     numbers = {"step": int, "eta": float, "mu": float}
+    changeable = ("lr", "lambd", "alpha", "t0", "weight_decay")
+    remembers = ("step", "eta", "mu")
 
     def __init__(
         self,
@@ -61,14 +64,21 @@ class ASGD(Optimizer):
             },
         )  # fmt: skip
 
+    def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(number(group[name]) for name in self.changeable)
+
+    @staticmethod
+    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, lambd, alpha, t0, weight_decay), (step, eta, mu) = settings, remembered
+        step += 1
+        after = (step, lr / (1 + lambd * lr * step) ** alpha, 1 / max(1, step - t0))
+        return (eta, mu, lambd, weight_decay), after, None
+
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        lr, lambd, alpha, t0 = (number(group[name]) for name in ("lr", "lambd", "alpha", "t0"))
-        hyper, attrs = (lambd, number(group["weight_decay"])), {"maximize": bool(group["maximize"])}
+        settings, attrs = self.settings(group), {"maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, eta=lr, mu=1.0, ax=begun(p))
-            state["step"] += 1
-            apply(ASGD_UPDATE, (p, p._grad, state["ax"], state["eta"], state["mu"], *hyper), attrs)
-            state["eta"] = lr / (1 + lambd * lr * state["step"]) ** alpha
-            state["mu"] = 1 / max(1, state["step"] - t0)
+                state.update(step=0, eta=settings[0], mu=1.0, ax=begun(p))
+            numbers, _ = self.foretold(settings, state)
+            apply(ASGD_UPDATE, (p, p._grad, state["ax"], *numbers), attrs)

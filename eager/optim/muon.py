@@ -15,8 +15,9 @@ from .. import dtypes
 from ..op import apply, primitive
 from ..ops.contraction import addmm
 from ..tensor import Tensor
+from .foretold import Foretold
 from .kernels import updated
-from .optimizer import Optimizer, begun, non_negative, number
+from .optimizer import begun, non_negative, number
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic: the steepest at 0 that keeps [0, 1] near 1 (Jordan 2024)
 
@@ -40,7 +41,7 @@ def orthogonal(xp: Any, x: Any, a: float, b: float, c: float, eps: float, steps:
 
 def run_muon(
     xp: Any, p: Any, g: Any, buffer: Any, lr: float, momentum: float, weight_decay: float,
-    a: float, b: float, c: float, eps: float, scale: float, *, nesterov: bool, steps: int,
+    a: float, b: float, c: float, eps: float, *, scale: float, nesterov: bool, steps: int,
 ) -> None:  # fmt: skip
     ahead = xp.empty(p.shape, np.float32)
 
@@ -57,7 +58,7 @@ def run_muon(
 
 def expand_muon(
     p: Tensor, g: Tensor, buffer: Tensor, lr: float, momentum: float, weight_decay: float,
-    a: float, b: float, c: float, eps: float, scale: float, *, nesterov: bool, steps: int,
+    a: float, b: float, c: float, eps: float, *, scale: float, nesterov: bool, steps: int,
 ) -> None:  # fmt: skip
     buffer.add_((g - buffer) * (1 - momentum))
     x = (g + (buffer - g) * momentum if nesterov else buffer).to(dtypes.bfloat16)
@@ -80,8 +81,10 @@ def adjustment(kind: str | None, rows: int, columns: int) -> float:
     return math.sqrt(max(1, rows / columns))
 
 
-class Muon(Optimizer):
+class Muon(Foretold):
     """Orthogonalised momentum with decoupled weight decay. Only matrices; use AdamW for biases and embeddings."""
+
+    changeable = ("lr", "momentum", "weight_decay", "ns_coefficients", "eps")
 
     def __init__(
         self,
@@ -114,20 +117,26 @@ class Muon(Optimizer):
                 if p.ndim != 2:
                     raise ValueError(f"Muon only supports 2D parameters whereas we found a parameter with size: {p.size()}")
 
-    def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        steps, coefficients = group["ns_steps"], tuple(map(number, group["ns_coefficients"]))
-        if steps >= 100:
-            raise ValueError("Number of steps must be less than 100 for computational efficiency")
-        if len(coefficients) != 3:
-            raise ValueError("Coefficients must be a tuple of exactly 3 values")
+    def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
         lr, momentum, weight_decay, eps = (number(group[name]) for name in ("lr", "momentum", "weight_decay", "eps"))
-        hyper = (lr, momentum, weight_decay, *coefficients, eps)
-        attrs = {"nesterov": bool(group["nesterov"]), "steps": int(steps)}
+        return (lr, momentum, weight_decay, *map(number, group["ns_coefficients"]), eps)
+
+    @staticmethod
+    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        return settings, (), None
+
+    def update(self, params: list[Any], group: dict[str, Any]) -> None:
+        if group["ns_steps"] >= 100:
+            raise ValueError("Number of steps must be less than 100 for computational efficiency")
+        if len(group["ns_coefficients"]) != 3:
+            raise ValueError("Coefficients must be a tuple of exactly 3 values")
+        settings, flags = self.settings(group), {"nesterov": bool(group["nesterov"]), "steps": int(group["ns_steps"])}
         for p in params:
             if p.ndim != 2:
                 raise ValueError("Param gradient must be a 2D matrix")
             state = self.state[p]
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = begun(p)
-            scale = adjustment(group["adjust_lr_fn"], *p.shape)
-            apply(MUON_UPDATE, (p, p._grad, state["momentum_buffer"], *hyper, scale), attrs)
+            numbers, _ = self.foretold(settings, state)
+            attrs = {"scale": adjustment(group["adjust_lr_fn"], *p.shape), **flags}
+            apply(MUON_UPDATE, (p, p._grad, state["momentum_buffer"], *numbers), attrs)

@@ -45,6 +45,9 @@ LION_UPDATE = primitive("lion_update", "composite", run_lion, expand=expand_lion
 class Lion(Optimizer):
     """The sign of an interpolated momentum, with decoupled weight decay (Chen et al. 2023); half of Adam's memory."""
 
+    hyper = ("lr", "betas", "weight_decay")
+    switches = ("maximize", "differentiable")
+
     def __init__(
         self,
         params: Any,
@@ -109,6 +112,10 @@ RPROP_UPDATE = primitive("rprop_update", "composite", run_rprop, expand=expand_r
 
 class Rprop(Optimizer):
     """Each weight has a step size of its own, grown while the gradient keeps its sign and shrunk when it turns."""
+
+    hyper = ("etas", "step_sizes")
+    switches = ("maximize", "differentiable")
+    counter = "step"
 
     def __init__(
         self,
