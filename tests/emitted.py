@@ -14,6 +14,7 @@ from tapejit.codegen.llvm.target import Target, host
 SCALARS = {
     "float32": "float",
     "float64": "double",
+    "float16": "half",
     "bool": "i8",
     **{f"{u}int{b}": f"i{b}" for u in ("", "u") for b in (8, 16, 32, 64)},
 }

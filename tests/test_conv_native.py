@@ -14,6 +14,7 @@ from tapejit.codegen.llvm import conv_outer
 from tapejit.codegen.llvm.builder import Module, Type, constant
 from tapejit.codegen.llvm.conv import Array, Conv, emit_conv
 from tapejit.codegen.llvm.gemm import store_to
+from tapejit.codegen.llvm.target import host
 from tapejit.eager.ops.windows import Geometry, exact, input_size, output_size
 
 SCALARS = {"float32": "float", "float64": "double"}
@@ -83,7 +84,7 @@ def array(pointer: int, x: np.ndarray) -> Array:
 def run(op: str, a: np.ndarray, b: np.ndarray, shape: tuple[int, ...], geometry: Geometry, bits: int = 512) -> np.ndarray:
     rest = int(np.prod(shape[1:] if op == "conv_weight_grad" else shape[2:]))
     batch = () if op == "conv_weight_grad" else (shape[1] * rest,)
-    module = Module()
+    module = Module(host().features)
     conv = Conv(op, array(0, a), array(1, b), geometry)
     kernel = emit_conv(module, "convolution", conv, 3, store_to(2, batch, rest, 1, SCALARS[a.dtype.name]), target(bits))
     assert kernel is not None
@@ -194,7 +195,7 @@ def test_epilogues(lines: int) -> None:
             value = f.add(value, constant(1, kind))
         store(f, sample, channel, pixel, value, mask)
 
-    module = Module()
+    module = Module(host().features)
     kernel = emit_conv(module, "c", Conv("conv", array(0, x), array(1, w), geometry), 4, epilogue, target(512))
     assert kernel is not None
     found = guarded(np.full((2, 18, 10, 21), np.nan, np.float32))

@@ -15,6 +15,7 @@ from kernels import Compiled, guarded, target
 from tapejit.codegen.llvm.blocking import choose
 from tapejit.codegen.llvm.builder import Module, Type, constant
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
+from tapejit.codegen.llvm.target import host
 
 SCALARS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat"}
 BATCHES = st.sampled_from([(3, 2), (1, 2), (3, 1), (1, 1)])
@@ -54,7 +55,7 @@ def check(gemm: Gemm, a: np.ndarray, b: np.ndarray, bits: int, seed: int = 0, pl
     scalar = {"float": np.float32, "double": np.float64}[gemm.scalar]
     shape = (*gemm.batch, gemm.m, gemm.n)
     strides = dense(shape)
-    module = Module()
+    module = Module(host().features)
     epilogue = store_to(2, strides[:-2], strides[-2], strides[-1], gemm.scalar)
     kernel = emit(module, "product", gemm, 3, epilogue, target(bits), plan)
     compiled = Compiled(module, kernel, 3)
@@ -159,7 +160,7 @@ def test_prologues(how: str, m: int, n: int, k: int) -> None:
 
     left, right = (dataclasses.replace(x, load=prologue(x)) for x in plain)
     gemm = Gemm((2,), m, n, k, left, right, "float")
-    module, shape = Module(), (2, m, n)
+    module, shape = Module(host().features), (2, m, n)
     kernel = emit(module, "product", gemm, 3, store_to(2, (m * n,), n, 1), target(512))
     found = guarded(np.full(shape, np.nan, np.float32))
     Compiled(module, kernel, 3)(a, b, found, order=np.random.default_rng(1))
@@ -190,7 +191,7 @@ def test_epilogues_see_each_result_once(lines: int, m: int, n: int, k: int) -> N
             value = f.add(value, constant(1, kind))
         add(f, batch, row, column, value, mask)
 
-    module = Module()
+    module = Module(host().features)
     gemm = Gemm((2,), m, n, k, operand(0, a, (2,)), operand(1, b, (2,)), "float")
     kernel = emit(module, "product", gemm, 4, epilogue, target(512))
     found = guarded(np.ones((2, m, n), np.float32))
@@ -203,7 +204,7 @@ def test_results_to_any_strides_and_types() -> None:
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (13, 21), "rows", np.float32), laid_out(rng, (21, 35), "rows", np.float32)
     for dtype in (np.float32, np.float16):
-        module = Module()
+        module = Module(host().features)
         gemm = Gemm((), 13, 35, 21, operand(0, a, ()), operand(1, b, ()), "float")
         kernel = emit(module, "product", gemm, 3, store_to(2, (), 1, 13, SCALARS[np.dtype(dtype).name]), target(512))
         found = guarded(np.zeros((35, 13), dtype))

@@ -135,20 +135,7 @@ def masked(f: Function, where: Value, stride: int, kind: Type, seen: Value | Non
     """Elements of a mask, a stride apart, where they are seen."""
     if stride == 0:
         return f.splat(f.load(where, Type(kind.scalar)), kind.lanes)
-    if kind.lanes == 1:
-        return one(f, where, kind, seen)
-    if stride == 1:
+    if stride == 1 or kind.lanes == 1:
         return f.load(where, kind, seen)
     steps = ", ".join(f"i64 {i * stride}" for i in range(kind.lanes))
     return f.gather(where, Value(f"<{steps}>", Type("i64", kind.lanes)), kind.scalar, seen)
-
-
-def one(f: Function, where: Value, kind: Type, seen: Value | None) -> Value:
-    """A single element, which is there only if it is seen."""
-    if seen is None:
-        return f.load(where, kind)
-    kept = f.stack(kind)
-    f.store(constant(0, kind), kept)
-    with f.when(seen):
-        f.store(f.load(where, kind), kept)
-    return f.load(kept, kind)

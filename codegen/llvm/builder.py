@@ -281,8 +281,19 @@ class Function:
         if scalar == "bfloat":
             assert op == "fptrunc"
             return self.shortened(a if a.type.scalar == "float" else self.convert("fptrunc", a, "float"))
+        if "half" in (a.type.scalar, scalar) and self.has("sse2") and not self.has("f16c"):
+            return self.by_integers(a, scalar)
         to = a.type.of(scalar)
         return self.value(f"{op} {a} to {to}", to)
+
+    def by_integers(self, a: Value, scalar: str) -> Value:
+        """To or from half floats, on an x86 that does not know them."""
+        from .halves import lengthened, shortened  # written with this file
+
+        if a.type.scalar == "half":
+            found = lengthened(self, a)
+            return found if scalar == "float" else self.convert("fpext", found, scalar)
+        return shortened(self, a if a.type.scalar == "float" else self.convert("fptrunc", a, "float"))
 
     def shortened(self, a: Value) -> Value:
         """A float rounded to bfloat, to even at ties: the upper half of its bits."""
@@ -317,6 +328,8 @@ class Function:
 
     def steps(self, lanes: int, scalar: str = "i64") -> Value:
         """0, 1, 2, ... in the lanes."""
+        if lanes == 1:
+            return constant(0, Type(scalar))
         return Value(f"<{', '.join(f'{scalar} {i}' for i in range(lanes))}>", Type(scalar, lanes))
 
     def mask_below(self, count: Value, lanes: int) -> Value:
@@ -342,6 +355,11 @@ class Function:
         align = BYTES[type.scalar]
         if mask is None:
             return self.value(f"load {type}, {pointer}, align {align}", type)
+        if type.lanes == 1:
+            before, zero = self.block, constant(0, type)
+            with self.when(mask):
+                found, inside = self.load(pointer, type), self.block
+            return self.value(f"phi {type} [ {zero.name}, %{before} ], [ {found.name}, %{inside} ]", type)
         if type.scalar in HALVES:
             return self.bits(self.load(pointer, type.of("i16"), mask), type)
         name = f"llvm.masked.load.{type.mangled}.p0"
@@ -369,8 +387,7 @@ class Function:
         """Elements at indices, a vector of i64."""
         lanes = index.type.lanes
         if lanes == 1:
-            assert mask is None
-            return self.load(self.pointer(base, index, scalar), Type(scalar))
+            return self.load(self.pointer(base, index, scalar), Type(scalar), mask)
         if scalar in HALVES:
             return self.bits(self.gather(base, index, "i16", mask), Type(scalar, lanes))
         where = self.value(f"getelementptr {scalar}, {base}, {index}", Type("ptr", lanes))
