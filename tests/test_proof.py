@@ -451,14 +451,6 @@ def test_objects_that_cannot_be_looked_at() -> None:
     assert skipped(f) == 0 and "division by zero" in why(f)
 
 
-def test_models_do_not_outlive_their_users() -> None:
-    f = tj.compile(lambda m, x: m(x).detach())
-    model = nn.Linear(3, 1)
-    for i in range(CALLS):
-        f(model, batch(i)[0])
-    assert skipped(f) == 0 and "kept alive" in why(f)
-
-
 # ---- what has to be noticed once Python is skipped
 
 

@@ -35,6 +35,7 @@ from .trace import Break, Trace
 
 UNCERTAIN = "it cannot be told that it only touches tensors"
 SETTLED = 4  # replays of a path after which it is worth a look whether its Python can be skipped
+MOST_STRANGERS = 32  # see `strangers`
 STRICT = "With strict=True this is an error; without it the call goes on eagerly."
 
 
@@ -100,6 +101,7 @@ class Compiled:
         self.pure_lock = threading.RLock()
         self.pures: list[Pure] = []  # of a function that is pure: recordings that do without Python
         self.notes: dict[Any, Notes] = {}  # of its last calls, by their paths
+        self.strangers = 0  # calls that were given objects and were like no other before, since guards were made
         self.undecided = False  # whether what a promised function captures is only told by its source
         self.steady = True  # calls that follow each other take the same path, as far as is known
         self.gave_up: str | None = None
@@ -221,11 +223,15 @@ class Compiled:
         trace = frame.trace
         if trace.impure is not None:
             return
-        notes = self.notes.pop(trace.keys, None)
-        self.notes[trace.keys] = Notes(frame, before, args, kwargs)
+        path = before.path(trace)
+        notes = self.notes.pop(path, None)
+        self.notes[path] = Notes(frame, before, args, kwargs)
         for old in list(self.notes)[: -self.budget]:
             del self.notes[old]
         if notes is None or trace not in self.traces or not notes.can_be_compared(before):
+            self.strangers += bool(before.objects)
+            if self.strangers > MOST_STRANGERS:
+                trace.impure = "it is given other objects at each call"
             return  # one call more, to compare with
         try:
             if trace.purified > 8 and trace.skipped < 4 * trace.purified:
@@ -242,6 +248,7 @@ class Compiled:
             self._needs_python(trace, reason)
             return
         trace.purified += 1
+        self.strangers = 0
         with self._lock:
             self.pures = [found, *self.pures]
             self._forget_pures(self.budget)

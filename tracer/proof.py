@@ -24,8 +24,8 @@ from ..eager.optim.optimizer import Optimizer
 from ..eager.tensor import Tensor
 from .proof_guards import ABSENT, Guards, Proof
 from .proof_source import UnprovedError, definition
-from .proof_values import MADE, Items, Known, Method, as_given, is_made, is_tensor, may_be_tensor
-from .pure_reach import LIBRARY, of_others
+from .proof_values import MADE, Items, Known, Method, as_given, is_made, is_tensor, may_be_tensor, objects
+from .pure_reach import LIBRARY, can_be_watched, of_others
 
 OPS = tuple(f"{LIBRARY}eager.{name}" for name in ("ops.", "op", "operators"))  # where functions are that only run ops
 LAYERS = tuple(f"{LIBRARY}eager.{name}." for name in ("nn", "optim"))
@@ -44,9 +44,11 @@ MOST_ROUNDS = 1000  # of a loop that goes through numbers
 def prove(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Proof:
     """That Python may be skipped; an `UnprovedError` says why it may not."""
     given, named = [as_given(x) for x in args], {name: as_given(x) for name, x in kwargs.items()}
-    if not all(map(is_made, (*given, *named.values()))):
-        raise UnprovedError("it is given objects, which would be kept alive")
-    guards = Guards()
+    found = [what for x in (*given, *named.values()) for what in objects(x)]
+    for what in found:
+        if not can_be_watched(what):
+            raise UnprovedError(f"it is given a {type(what).__name__}, which would be kept alive")
+    guards = Guards(found)
     Prover(guards, 0).call(Known(function), given, named)
     return Proof(guards)
 
@@ -271,6 +273,8 @@ class Prover:
     def of_object(self, what: Any, name: str) -> Any:
         """An attribute that is simply there."""
         cls = type(what)
+        if not self.guards.is_given(what):  # of which that is looked at with the arguments
+            self.guards.attribute(what, "__class__")
         usual = next(c for c in (Module, types.SimpleNamespace, object) if isinstance(what, c))
         for hook in ("__getattribute__", "__getattr__"):
             if inspect.getattr_static(cls, hook, None) is not inspect.getattr_static(usual, hook, None):

@@ -6,7 +6,7 @@ All of it is one Python function without loops, as in `pure_match.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import is_
 from typing import Any
@@ -33,12 +33,16 @@ class Proof:
 class Guards:
     """Collects what is read, and makes the function."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Iterable[Any] = ()) -> None:
+        self.given = {id(x) for x in given}  # objects among the arguments, which must not be kept
         self.attributes: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.elements: dict[tuple[int, str], tuple[Any, str, Any]] = {}
         self.cells: dict[int, tuple[Any, Any]] = {}
         self.containers: dict[int, tuple[Any, Any]] = {}
         self.tables: dict[int, dict[str, Any]] = {}  # of modules: their parameters, buffers and children
+
+    def is_given(self, x: Any) -> bool:
+        return id(x) in self.given
 
     def attribute(self, x: Any, name: str) -> Any:
         """An attribute of a class, a function or a namespace."""
@@ -113,4 +117,4 @@ class Guards:
         body = "".join(f"        {line}\n" for line in (*lines, "return True"))
         text = f"def holds():\n    try:\n{body}    except (AttributeError, ValueError):\n        return False\n"  # it is gone
         exec(compile(text, "<tapejit proof>", "exec"), space)
-        return space["holds"]  # type: ignore[no-any-return]
+        return space.pop("holds")  # type: ignore[no-any-return]  # so that it does not refer to itself

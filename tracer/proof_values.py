@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..eager import devices, dtypes
@@ -63,6 +64,15 @@ def as_given(x: Any) -> Any:
     if type(x) is dict and all(type(k) is str for k in x):
         return Fields({k: as_given(v) for k, v in x.items()})
     return Known(x)
+
+
+def objects(x: Any) -> Iterator[Any]:
+    """What an argument is, or holds, that ops cannot be given."""
+    if isinstance(x, (Items, Fields)):
+        for part in x.parts.values() if isinstance(x, Fields) else x.parts:
+            yield from objects(part)
+    elif not is_made(x):
+        yield x.what
 
 
 def is_tensor(x: Any) -> bool:

@@ -26,7 +26,7 @@ from .blueprint import LateNode, build
 from .computing import undisturbed
 from .pure_loans import Captured, Kept
 from .pure_match import like
-from .pure_reach import NotPureError, UndecidedError
+from .pure_reach import NotPureError, Settings, UndecidedError
 from .pure_recipe import Recipe
 from .pure_relay import Stay, Twins, can_be_host
 from .pure_watch import Before, Notes
@@ -38,6 +38,33 @@ TRIED = 8  # times that captured tensors are bound before it is asked whether th
 UNSTEADY = "its guards fail at most calls"
 MISS = object()  # what a call gives whose guards do not hold
 armed: weakref.WeakValueDictionary[int, Pure] = weakref.WeakValueDictionary()  # those that keep arrays
+
+
+doomed: list[Pure] = []  # those that were given something which is gone, and that somebody was using then
+
+
+def bury(reference: weakref.ref[Pure]) -> None:
+    """An object that a recording was given is gone, and so is the recording: not while it runs, or another thread uses it."""
+    pure = reference()
+    if pure is None:
+        return
+    if pure.lock._is_owned() or not pure.lock.acquire(blocking=False):
+        if pure not in doomed:
+            doomed.append(pure)
+        return
+    try:
+        pure.settle()
+        pure.empty()
+        pure.compiled.pures = [p for p in pure.compiled.pures if p is not pure]
+        for other in pure.compiled.pures:
+            other.after = None if other.after is pure else other.after
+    finally:
+        pure.lock.release()
+
+
+def bury_doomed() -> None:
+    for pure in [doomed.pop() for _ in range(len(doomed))]:
+        bury(weakref.ref(pure))
 
 
 def settle_all() -> None:
@@ -70,6 +97,9 @@ class Pure(Recipe):
         self.lenders = self.own_lenders()
         for optimizer in self.optimizers:
             optimizer.lock = self.lock
+        me = weakref.ref(self)
+        self.watched = [weakref.ref(x, lambda _: bury(me)) for x in self.given]
+        del self.given
         tensors = [c.tensor for c in self.captured] + [k.leaf for k in self.kept]
         self.touches = {id(x) for x in (*tensors, *[o.optimizer for o in self.optimizers])}
 
@@ -93,6 +123,8 @@ class Pure(Recipe):
                 if tensors is not None:
                     return self._run(state, tensors)
             self._let_go()
+        if doomed:
+            bury_doomed()
         if (tensors is None and not self.arguments.there(args, kwargs)) or not self.settings.hold():
             return MISS
         if self.proof is not None and not self.proof.holds():
@@ -349,6 +381,13 @@ class Pure(Recipe):
         self.arrays[:] = [None] * len(self.arrays)
         self.seen = []
         self.ids.clear()
+
+    def empty(self) -> None:
+        """It will never run again: let go of all that it has, at once."""
+        self.captured, self.kept, self.hidden, self.optimizers, self.lenders = [], [], [], [], []
+        self.late, self.returned, self.checks, self.given_grads = None, [], [], []
+        self.proof, self.settings = None, Settings(())
+        self.twins.clear()
 
     def _miss(self) -> Any:
         """A guard does not hold: Python finds all as it should be."""

@@ -42,8 +42,6 @@ class Share:
 class SteppedAsForetold(Stepped):
     """See the module's text."""
 
-    optimizer: Foretold
-
     def __init__(self, remembered: Remembered, advanced: Iterable[Any]) -> None:
         super().__init__(remembered.optimizer, advanced)
         self.was = remembered.state
@@ -104,7 +102,6 @@ class SteppedAsForetold(Stepped):
         return True
 
     def advance(self, scalars: list[Any], elsewhere: Any = None) -> None:
-        self.optimizer._opt_called = True
         for share in self.counts:
             share.before, share.remembered = share.remembered, share.after
             for x, (places, many) in zip(share.told, elsewhere or share.places, strict=True):

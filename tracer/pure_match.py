@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from operator import is_
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ..eager.devices import device_of
 from ..eager.pending import Pending, form_of, resolved
 from ..eager.tensor import Tensor
 from .matching import has_form
-from .pure_reach import PLAIN, NotPureError, Reach, equal
+from .pure_reach import PLAIN, NotPureError, Reach, can_be_watched, equal
 from .trace import Value
 
 
@@ -70,6 +71,7 @@ class Arguments:
                 self.places[id(x)] = len(self.tensors)
                 self.tensors.append(x)
         self.reach = reach
+        self.lone = {id(x): x for x in leaves(self.given) if reach.lone(x) and can_be_watched(x)}  # which nothing keeps alive
         self.values: list[tuple[int, Value]] = []  # place, value
         self.slots: list[int] = []
         self.without: set[int] = set()
@@ -119,8 +121,8 @@ class Arguments:
         source = "def match(args, kwargs, arrays, ids):\n    try:\n" + "\n".join(body)
         source += "\n    except (KeyError, ValueError, AttributeError):\n        return None\n"  # a name is gone
         exec(compile(source, "<tapejit guards>", "exec"), self.space)
-        self.match = self.space["match"]
-        del self.given, self.tensors, self.seen, self.reach
+        self.match = self.space.pop("match")  # so that it does not refer to itself
+        del self.space, self.given, self.tensors, self.seen, self.reach, self.lone
 
     def _constant(self, value: Any) -> str:
         name = f"k{len(self.space)}"
@@ -156,6 +158,9 @@ class Arguments:
                 self._container(x[key], f"{name}[{key!r}]" if isinstance(key, (str, int)) else f"{name}[{self._constant(key)}]")
         elif isinstance(x, Tensor):
             self._tensor(x, place)
+        elif id(x) in self.lone:
+            known, cls = self._constant(ref(x)), self._constant(type(x))
+            self._refuse_if(f"(x := {place}) is None or x is not {known}() or x.__class__ is not {cls}")
         else:
             self._stands_for(place, x)
 

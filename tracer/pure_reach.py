@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Iterable
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -50,10 +51,14 @@ class Reach:
         self.names: list[tuple[dict[str, Any], str, Any]] = []  # a namespace, a name in it, what it stands for
         self.lists: list[tuple[Any, Any]] = []  # lists and dicts, and copies of them
         self.seen: dict[int, Any] = {}
+        self.again: set[int] = set()  # ids of what was come across several times
         stack = list(starts)
         while stack:
             x = stack.pop()
-            if isinstance(x, SKIPPED) or id(x) in self.seen:
+            if isinstance(x, SKIPPED):
+                continue
+            if id(x) in self.seen:
+                self.again.add(id(x))
                 continue
             self.seen[id(x)] = x
             if len(self.seen) > MOST:
@@ -131,6 +136,23 @@ class Reach:
         """Whether a tensor can be reached."""
         return id(t) in self.tensors
 
+    def lone(self, x: Any) -> bool:
+        """Whether nothing else leads to one of the objects that it began with."""
+        return id(x) in self.seen and id(x) not in self.again
+
+
+def can_be_watched(x: Any) -> bool:
+    """Whether something is a model, an optimizer or an object of the user's, of which can be told when it is gone."""
+    if not isinstance(x, (Module, Optimizer)):
+        plain = type(getattr(x, "__dict__", None)) is dict and not isinstance(x, (type, types.ModuleType, types.FunctionType))
+        if not plain or (of_others(type(x).__module__) and type(x).__name__ not in NAMESPACES):
+            return False
+    try:
+        ref(x)
+    except TypeError:
+        return False
+    return True
+
 
 def equal(a: Any, b: Any) -> bool:
     """Whether two plain values are the same; other objects are not the same unless they are one."""
@@ -181,17 +203,21 @@ VERSION = "_version_number"
 class Setting:
     """A module as it was: its attributes, and what is in those that hold others."""
 
-    __slots__ = ("fields", "holders", "module", "version")
+    __slots__ = ("cls", "fields", "holders", "module", "version")
 
     def __init__(self, module: Module) -> None:
-        self.module = module
+        self.module = ref(module)  # others may have it alone
+        self.cls = type(module)
         self.version = module._version_number
         self.fields = {k: v for k, v in module.__dict__.items() if k != VERSION}
         self.holders = [(v, frozen(v)) for v in self.fields.values() if isinstance(v, (dict, list))]
 
     def holds(self) -> bool:
         """Whether it is so still. What was changed and changed back counts as unchanged."""
-        now = self.module.__dict__
+        module = self.module()
+        if type(module) is not self.cls:  # another, or none any more
+            return False
+        now = module.__dict__
         if len(now) - (VERSION in now) != len(self.fields):
             return False
         for name, value in self.fields.items():
@@ -211,13 +237,13 @@ class Settings:
     def hold(self) -> bool:
         """Whether they are so still; only those are looked at that have changed somehow."""
         for setting in self.modules:
-            version = setting.module._version_number
+            version = getattr(setting.module(), VERSION, None)  # None if it is gone
             if version != setting.version:
-                if not setting.holds():
+                if version is None or not setting.holds():
                     return False
                 setting.version = version
         return self.everywhere == EVERYWHERE
 
     def changed_by_itself(self) -> Module | None:
         """A module that is not what it was, if there is one."""
-        return next((s.module for s in self.modules if not s.holds()), None)
+        return next((s.module() for s in self.modules if not s.holds()), None)

@@ -18,6 +18,7 @@ from ..eager.tensor import Tensor
 from .blueprint import Later, can_wait, in_order
 from .generators import Warming
 from .program import Segment, calls, used_slots
+from .proof_values import SETTINGS
 from .pure_loans import Captured, Kept
 from .pure_match import Arguments, containers, leaves, like
 from .pure_reach import PLAIN, NotPureError, Reach, Settings, UndecidedError
@@ -50,6 +51,7 @@ class Recipe:
         self.draws = before.draws(trace, frame.scalars)
         notes.compare(frame, before, self.known_places())
         self.arguments = Arguments(args, kwargs, self.reach)
+        self._given(args, kwargs)
         self.number = {id(t): n for n, t in enumerate(frame.tensors) if t is not None}
         self._sources(frame, before, notes)
         self._gradients(frame, before)
@@ -57,6 +59,16 @@ class Recipe:
         self._checks()
         self._program()
         del self.reach, self.by_id, self.number
+
+    def _given(self, args: Any, kwargs: Any) -> None:
+        """Objects among the arguments: nobody has promised that they are there as long as the function is."""
+        lone = self.arguments.lone
+        self.given: list[Any] = list(lone.values())
+        for x in leaves((args, kwargs)):
+            if self.proof is not None and not isinstance(x, (Tensor, *PLAIN, *SETTINGS)) and id(x) not in lone:
+                raise NotPureError(f"it is given a {type(x).__name__} that others lead to, which would be kept alive")
+        for optimizer in self.optimizers:
+            optimizer.hold(id(optimizer.optimizer) in lone)
 
     def known_places(self) -> set[int]:
         """The numbers of which it is known where they come from."""

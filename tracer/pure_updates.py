@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from typing import Any
+from weakref import ref
 
 from ..eager.optim.foretold import Foretold
 from ..eager.optim.optimizer import POST_HOOKS, PRE_HOOKS, Optimizer
@@ -94,7 +95,8 @@ class Stepped:
     """An optimizer that a pure function steps."""
 
     def __init__(self, optimizer: Optimizer, advanced: Iterable[Any]) -> None:
-        self.optimizer = optimizer
+        self.reference = ref(optimizer)
+        self.owned: Optimizer | None = optimizer
         self.lock: Any = None  # of the function that steps it
         if self.hooked():
             raise NotPureError(f"{type(optimizer).__name__} has hooks")
@@ -110,8 +112,22 @@ class Stepped:
         self.held = [(p, {k: v for k, v in s.items() if isinstance(v, Tensor)}) for p, s in optimizer.state.items()]
         self.counts: list[Any] = []  # [count, its places, how many, the dicts that hold it]
 
+    @property
+    def optimizer(self) -> Any:
+        """None if it is gone."""
+        return self.reference()
+
+    def hold(self, weakly: bool) -> None:
+        """Whether it may go while this is there."""
+        if weakly:
+            self.owned = None
+
     def hooked(self) -> bool:
-        own = self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks
+        """Whether other code runs with a step, or there is none any more."""
+        optimizer = self.optimizer
+        if optimizer is None:
+            return True
+        own = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
         return bool(own or PRE_HOOKS or POST_HOOKS)
 
     def takes(self, p: Tensor) -> int | None:
@@ -152,7 +168,11 @@ class Stepped:
 
     def refresh(self, state: State, scalars: list[Any], lender: Stepped) -> bool:
         """Whether the settings are what they were; those that are numbers of the program may be others."""
-        groups = self.optimizer.param_groups
+        optimizer = self.reference()
+        if optimizer is None:
+            return False
+        optimizer._opt_called = True
+        groups = optimizer.param_groups
         before, state.handler = state.handler, refuse  # at once, as this is for each call
         try:
             if groups == self.groups:
@@ -184,7 +204,6 @@ class Stepped:
 
     def advance(self, scalars: list[Any], elsewhere: Any = None) -> None:
         """One more step. The numbers of another program are `elsewhere`: its places, and how many."""
-        self.optimizer._opt_called = True
         for entry in self.counts:
             count = entry[0] = entry[0] + 1
             places, many = elsewhere or entry[1:3]
@@ -203,7 +222,7 @@ class Stepped:
 
     def fits(self) -> bool:
         """Whether the optimizer has its state, and that is what it was, but for numbers."""
-        state = self.optimizer.__dict__.get("state")
+        state = None if self.optimizer is None else self.optimizer.__dict__.get("state")
         if state is None or self.hooked() or len(state) != len(self.held):
             return False
         for p, tensors in self.held:
@@ -247,7 +266,7 @@ class Stepped:
 
     def is_away(self) -> bool:
         """Whether the state is still lent: somebody may have given the optimizer another."""
-        if self.state is not None and "state" in self.optimizer.__dict__:
+        if self.state is not None and (self.optimizer is None or "state" in self.optimizer.__dict__):
             self.settle()
         return self.state is not None
 
@@ -261,9 +280,10 @@ class Stepped:
         self.tell()
         self.counts = []
         if self.state is not None:
-            fields = self.optimizer.__dict__
-            fields.setdefault("state", self.state)
-            fields.pop("_lender", None)
+            optimizer = self.optimizer
+            if optimizer is not None:
+                optimizer.__dict__.setdefault("state", self.state)
+                optimizer.__dict__.pop("_lender", None)
             self.state = None
 
     def tell(self) -> None:

@@ -22,7 +22,7 @@ from .program import calls
 from .proof_guards import Proof
 from .pure_foretold import stepped_by
 from .pure_match import leaves
-from .pure_reach import PLAIN, NotPureError, Reach, Settings
+from .pure_reach import PLAIN, NotPureError, Reach, Settings, can_be_watched
 from .pure_updates import Remembered, Stepped
 from .trace import Call, Number, Trace, alike
 
@@ -40,14 +40,19 @@ class Before:
         given = list(leaves((args, kwargs)))
         self.starts = [*[x for x in given if not isinstance(x, Tensor)], *(proof.found.values() if proof is not None else ())]
         self.reach = Reach(function, *self.starts)
-        held = [*given, *[x for _, x in self.reach.cells], *[x for _, _, x in self.reach.names]]
-        self.given = [x if isinstance(x, PLAIN) else None for x in held]
+        held = [*[x for _, x in self.reach.cells], *[x for _, _, x in self.reach.names]]
+        self.objects = [ref(x) for x in given if can_be_watched(x)]
+        self.given = [x if isinstance(x, PLAIN) else None for x in (*given, *held)] + self.objects
         self.settings = Settings(self.reach.modules)
         self.remembered = [Remembered(o) for o in self.reach.optimizers]
         self.random = default_generator.take_calls(0)
         self.tensors = {**self.reach.tensors, **{id(x): x for x in given if isinstance(x, Tensor)}}
         self.grads = {i: t._grad for i, t in self.tensors.items()}
         self.flags = {i: (t._requires_grad, t._node is not None) for i, t in self.tensors.items()}
+
+    def path(self, trace: Trace) -> Any:
+        """What calls have to have in common to be compared: the path, and the objects that are given."""
+        return trace.keys, *[id(x()) for x in self.objects]
 
     def may_capture(self, t: Tensor) -> bool:
         """Whether the function may have a tensor from elsewhere than its arguments."""

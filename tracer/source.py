@@ -50,7 +50,7 @@ class Source:
 
     def function(self, title: str) -> Callable[..., Any]:
         exec(compile("\n".join(self.lines), f"<tapejit {title}>", "exec"), self.space)
-        return self.space[self.name]  # type: ignore[no-any-return]
+        return self.space.pop(self.name)  # type: ignore[no-any-return]  # so that it does not refer to itself
 
     # ---- what several of them do
 
