@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import fake_cupy
-from fake_cupy import driver
+from fake_cupy import cublas, driver
 from tapejit.codegen.triton.binaries import Binary, Compiling, Wanted
 from tapejit.codegen.triton.driver import _loaded as loaded
 from tapejit.codegen.triton.shared import _arenas as arenas
@@ -39,6 +39,7 @@ def gpu(stand_in: bool = True) -> Iterator[Any]:
     if stand_in:
         Compiling.compiler = staticmethod(binary)
     driver.launched.clear()
+    cublas.called.clear()
     loaded.clear()
     arenas.clear()
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import fake_cupy
@@ -96,16 +98,31 @@ def test_functions_of_the_runtime(cupy: Any) -> None:
     for name in vars(fake_cupy.cuda.runtime):
         assert hasattr(cupy.cuda.runtime, name), name
     assert list(inspect.signature(fake_cupy.cuda.runtime.memcpyAsync).parameters) == documented(cupy.cuda.runtime.memcpyAsync)
-    for name in ("memcpyHostToDevice", "memcpyDeviceToHost"):
+    for name in ("memcpyHostToDevice", "memcpyDeviceToHost", "CUDA_R_16F", "CUDA_R_16BF", "CUDA_R_32F", "CUDA_R_64F"):
         assert getattr(fake_cupy.cuda.runtime, name) == getattr(cupy.cuda.runtime, name)
 
 
 def test_names_of_cuda(cupy: Any) -> None:
-    assert [name for name in vars(fake_cupy.cuda) if not hasattr(cupy.cuda, name)] == []
+    assert [name for name in vars(fake_cupy.cuda) if name != "cublas" and not hasattr(cupy.cuda, name)] == []
     assert issubclass(cupy.cuda.memory.OutOfMemoryError, MemoryError)
     assert documented(cupy.cuda.alloc) == ["size"]
     assert documented(cupy.cuda.get_current_stream) == ["device_id"]
     assert documented(cupy.cuda.UnownedMemory)[:4] == ["ptr", "size", "owner", "device_id"]
+
+
+def test_functions_of_cublas(cupy: Any) -> None:
+    """The module cannot be imported without the library; what its functions are given stands in its file all the same."""
+    from cupy_backends.cuda import libs
+
+    (path,) = Path(libs.__file__).parent.glob("cublas.*")
+    text = path.read_bytes()
+    for name in ("gemmEx", "gemmStridedBatchedEx", "getMathMode", "setMathMode", "getVersion"):
+        found = re.search(rb"\x00" + name.encode() + rb"\(([^)]*)\)", text)
+        assert found is not None, name
+        real = [part.split()[-1] for part in found[1].decode().split(",")]
+        assert list(inspect.signature(getattr(fake_cupy.cuda.cublas, name)).parameters) == real
+    for name in (x for x in vars(fake_cupy.cuda.cublas) if x.startswith("CUBLAS_")):
+        assert name.encode() in text
 
 
 @pytest.mark.parametrize("name", ["Device", "Event", "Stream", "MemoryPointer"])

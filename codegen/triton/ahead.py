@@ -20,6 +20,7 @@ from ...tracer.graph import Form, Graph, GraphError
 from ..cost import flops, traffic
 from ..kernels import launches, scheduled
 from .aot import Resources, compiled, resources
+from .blas import allowed
 from .devices import DEVICES, Device
 from .group import grouped
 from .prints import Prints, prepared_for_gpu
@@ -36,10 +37,10 @@ Say = Callable[[int, int], None]  # told how many kernels are compiled, of how m
 
 @dataclass
 class Row:
-    """One kernel of a program, which may be launched several times."""
+    """One kernel of a program, or a call of cuBLAS, which may be launched several times."""
 
     name: str
-    kind: str
+    kind: str  # nest, product, attention; cuBLAS for a product that is a call of it
     launches: int  # how often it is launched
     grid: int
     lines: list[str]  # of the user's source
@@ -52,6 +53,7 @@ class Row:
     width: int = 0  # bits of the widest access to memory
     narrow: int = 0  # accesses that are narrower than that
     matrix: bool = False
+    call: str = ""  # of cuBLAS: what it is given
     error: str = ""  # why it did not compile
     files: list[str] = field(default_factory=list)
 
@@ -86,7 +88,8 @@ def units_of(graph: Graph, target: str, precision: str = "ieee") -> tuple[list[U
     """The launches of a graph for a target, and the forms of its values."""
     work = prepared_for_gpu(graph)
     schedule = scheduled(work, gpu=True)
-    return grouped(launches(schedule), Prints(work.forms, schedule.layout, target, precision)), work.forms
+    prints = Prints(work.forms, schedule.layout, target, precision, library=allowed())
+    return grouped(launches(schedule), prints), work.forms
 
 
 def ahead_of_time(
@@ -116,6 +119,9 @@ def rows_of(
     """A row for each different kernel, and its text."""
     known: dict[tuple[str, str], tuple[Row, Printed]] = {}
     for x in units:
+        if x.gemm is not None:
+            add(row_of_call(x, program), x, forms, device, precision)
+            continue
         if x.printed is None or x.kernel is None:
             program.called += [y.node.op.name for y in x.launches if y.node is not None]
             continue
@@ -126,6 +132,18 @@ def rows_of(
             program.rows.append(row)
         add(known[key][0], x, forms, device, precision)
     return list(known.values())
+
+
+def row_of_call(x: Unit, program: Program) -> Row:
+    """The row of a product by cuBLAS, which is the same for all of a size."""
+    assert x.gemm is not None
+    told = str(x.gemm.renamed(dict.fromkeys([m.buffer for m in x.gemm.matrices], "")))
+    known = next((row for row in program.rows if row.call == told), None)
+    if known is None:
+        names = [y.nest.ops[0] for y in x.launches if y.nest is not None]
+        known = Row(unique(f"cublas_{names[0]}", program.rows), "cuBLAS", 0, 0, lines_of(x), call=told)
+        program.rows.append(known)
+    return known
 
 
 def lines_of(x: Unit) -> list[str]:
@@ -160,7 +178,9 @@ def moved_by(x: Unit, forms: dict[str, Form]) -> int:
         read |= {b: n for b, n in r.items() if b in x.reads}
         written |= {b: n for b, n in w.items() if b in x.writes}
     scratch = x.printed.scratch if x.printed is not None else {}
-    return sum(read.values()) + sum(written.values()) + sum(size_of(*s) for s in scratch.values())
+    own = {} if x.gemm is None else {b: n for b, n in x.gemm.bytes().items() if b not in forms}
+    scratch_bytes = sum(size_of(*s) for s in scratch.values()) + sum(own.values())
+    return sum(read.values()) + sum(written.values()) + scratch_bytes
 
 
 def size_of(dtype: str, count: int) -> int:
@@ -241,6 +261,7 @@ def text(program: Program) -> str:
         lines.append("  ".join([first.ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True)]]))
     lines += ["", totals(program)]
     lines += [f"{r.name} did not compile: {r.error}" for r in program.rows if r.error]
+    lines += [f"{r.name} is {r.call}" for r in program.rows if r.call]
     if program.called:
         lines.append(f"called as they are: {', '.join(program.called)}")
     return "\n".join(lines)
@@ -251,11 +272,17 @@ def totals(program: Program) -> str:
     spills = sum(r.spills > 0 for r in program.rows)
     size = f"{program.bytes / 1e6:.1f} MB, {sum(known) / 1e9:.2f} Gflop"
     least = f"{1e6 * program.seconds:.0f} us at least on {program.device}"
-    return f"{program.launches} launches of {len(program.rows)} kernels, {size}, {least}, {spills} kernels with spills"
+    calls = sum(r.launches for r in program.rows if r.call)
+    kernels = sum(not r.call for r in program.rows)
+    by_library = f" and {calls} call{'s' * (calls > 1)} of cuBLAS" if calls else ""
+    launches = f"{program.launches - calls} launches of {kernels} kernels{by_library}"
+    return f"{launches}, {size}, {least}, {spills} kernels with spills"
 
 
 def cells(r: Row) -> list[str]:
     bits = f"{r.width}" + ("*" if r.narrow else "") if r.width else "-"
     count = "-" if r.flops is None else f"{r.flops / 1e6:.1f}"
-    numbers = [f"{r.registers}", f"{r.spills}", f"{r.shared}", bits, "yes" if r.matrix else "-"] if not r.error else ["-"] * 5
-    return [r.name, f"{r.launches}", f"{r.grid}", *numbers, f"{r.bytes / 1e6:.2f}", count, f"{1e6 * r.seconds:.1f}"]
+    numbers = [f"{r.registers}", f"{r.spills}", f"{r.shared}", bits, "yes" if r.matrix else "-"]
+    numbers = ["-"] * 5 if r.error or r.call else numbers
+    programs = "-" if r.call else f"{r.grid}"
+    return [r.name, f"{r.launches}", programs, *numbers, f"{r.bytes / 1e6:.2f}", count, f"{1e6 * r.seconds:.1f}"]

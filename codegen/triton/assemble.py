@@ -1,6 +1,7 @@
 """From a graph to launches: the flat list of its kernels, the memory they need, and the table their parameters point into.
 
 What no kernel is printed for is an op that is called as it is; what follows it is a kernel that reads its result from memory.
+Products that cuBLAS does better are calls among the launches.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .binaries import Binary, Wanted, binaries
 from .body import PRODUCT
 from .capture import FEWEST
 from .group import grouped
-from .launch import KERNEL, LOOK, OP, WAIT, Recipe, Row, encoded
+from .launch import GEMM, KERNEL, LOOK, OP, WAIT, Recipe, Row, encoded
 from .numbers import in_memory
 from .prints import Prints, prepared_for_gpu
 from .text import Argument, Words
@@ -32,11 +33,13 @@ class GpuBuild(Build):
 
     apart = True
 
-    def __init__(self, graph: Graph, slots: int, target: str, precision: str, deterministic: bool) -> None:
+    def __init__(
+        self, graph: Graph, slots: int, target: str, precision: str, deterministic: bool, library: bool = False
+    ) -> None:
         work = prepared_for_gpu(graph)
         super().__init__(graph, slots, work, scheduled(work, gpu=True))
         self.target = target
-        self.prints = Prints(self.forms, self.layout, target, precision, deterministic)
+        self.prints = Prints(self.forms, self.layout, target, precision, deterministic, library)
 
     def units(self, unaligned: frozenset[str] = frozenset()) -> list[Unit]:
         """The kernels, in the order in which they are launched. Where there are many, numbers come from memory: so their
@@ -65,6 +68,7 @@ class Assembly:
         self.units = units
         self.made = made
         self.kernels = [(i, x.kernel) for i, x in enumerate(units) if x.kernel is not None]
+        self.gemms = [x.gemm for x in units if x.gemm is not None]
         self.tables: dict[str, Words] = {}
         self.starts: dict[str, int] = {}  # where each table begins among all of them
         size = 0
@@ -93,7 +97,7 @@ class Assembly:
             for name, (dtype, size) in x.printed.scratch.items() if x.printed is not None else ():
                 found[name] = max(size, 1) * (1 if dtype == "bool" else 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
             launch = x.launches[0]
-            if x.printed is None and launch.nest is not None and launch.node is not None:
+            if x.called and launch.nest is not None and launch.node is not None:
                 found[own(PRODUCT, launch)] = self.build.forms[launch.node.results[0]].nbytes
         return found
 
@@ -108,6 +112,8 @@ class Assembly:
     def arguments(self) -> Iterator[Argument]:
         for _, kernel in self.kernels:
             yield from kernel.arguments
+        for gemm in self.gemms:
+            yield from (Argument("", "", buffer=x.buffer) for x in gemm.matrices)
         for words in self.tables.values():
             yield from (w for w in words if not isinstance(w, int))
 
@@ -150,15 +156,18 @@ class Assembly:
         """Flags are copied when they are there, and looked at before inputs are written, or at the end. The second result is
         the first entry that writes an input."""
         found: list[tuple[str, int]] = []
-        checks, kernel, waiting, first_write = self.checks(), 0, False, -1
+        checks, kernel, gemm, waiting, first_write = self.checks(), 0, 0, False, -1
         for i, x in enumerate(self.units):
             if self.writes(x):
                 if waiting:
                     found.append((WAIT, 0))
                     waiting = False
                 first_write = len(found) if first_write < 0 else first_write
-            if x.kernel is None:
+            if x.called:
                 found.append((OP, i))
+            elif x.gemm is not None:
+                found.append((GEMM, gemm))
+                gemm += 1
             else:
                 found.append((KERNEL, kernel))
                 kernel += 1
@@ -174,7 +183,7 @@ class Assembly:
 
     def fails(self) -> list[bool]:
         """Of each unit: whether it may fail."""
-        return [x.kernel is None or any(y.check for y in x.launches) for x in self.units]
+        return [x.called or any(y.check for y in x.launches) for x in self.units]
 
     def recipe(self) -> Recipe:
         build, (order, first_write) = self.build, self.order()
@@ -188,6 +197,7 @@ class Assembly:
             constants=[encoded(c) for c in build.constants.values()],
             integers=list(self.integers),
             rows=self.rows(),
+            calls=[x.call(lambda buffer: self.word(Argument("", "", buffer=buffer))) for x in self.gemms],
             order=order,
             flags=[self.arena.offsets[flag] for flag in self.checks()],
             tables=[self.word(w) for words in self.tables.values() for w in words],

@@ -24,12 +24,13 @@ import numpy as np
 
 from ...eager.devices import device
 from .binaries import Binary
+from .blas import Call, calling
 from .capture import FEWEST, Captured, words_of
 from .driver import loaded
 from .shared import arena_of
 
 ALIGNED = 16
-KERNEL, OP, LOOK, WAIT = "kernel", "op", "look", "wait"
+KERNEL, GEMM, OP, LOOK, WAIT = "kernel", "gemm", "op", "look", "wait"
 FORMATS = {"double": "d", "i64": "q", "bits": "Q"}
 address = attrgetter("data.ptr")
 
@@ -57,7 +58,8 @@ class Recipe:
     constants: list[str]  # bytes
     integers: list[int]
     rows: list[Row]
-    order: list[tuple[str, int]]  # a kernel, an op that is called as it is, a flag that is copied, or a look at all of these
+    calls: list[Call]  # of cuBLAS
+    order: list[tuple[str, int]]  # a kernel, a call, an op called as it is, a flag that is copied, a look at all of these
     flags: list[int]  # offsets in the arena of what checks set
     tables: list[int]  # words that kernels find in memory
     memories: list[int]  # of each new memory: the output whose form it has
@@ -75,6 +77,7 @@ class Recipe:
 def from_text(data: bytes) -> Recipe:
     found = Recipe(**json.loads(data))
     found.rows = [Row(**r) for r in found.rows]  # type: ignore[arg-type]
+    found.calls = [Call(**c) for c in found.calls]  # type: ignore[arg-type]
     found.order = [(kind, n) for kind, n in found.order]
     found.numbers = [(n, kind) for n, kind in found.numbers]
     found.steps = tuple(found.steps)
@@ -103,6 +106,7 @@ class Launcher:
         self.ops: dict[int, Any] = {}
         self.make_table()
         self.make_rows(binaries)
+        self.calls = [calling(xp, call) for call in recipe.calls]
         self.intact = True  # whether no input has been written yet
         if recipe.constants:
             xp.cuda.get_current_stream().synchronize()  # programs run on any stream
@@ -229,6 +233,8 @@ class Launcher:
             self.intact = intact
             if launches is not None:
                 launches(self.words, stream)
+            elif kind == GEMM:
+                self.calls[numbers[0]](self.words)
             elif kind == OP:
                 try:
                     self.ops[numbers[0]](arrays, scalars)

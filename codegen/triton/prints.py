@@ -7,10 +7,13 @@ from dataclasses import replace
 
 from ...tracer.graph import Form, Graph
 from ..kernels import Launch, kept
+from ..nest import Nest
 from ..prepare import Prepared, prepared
 from .attention import in_halves, printed_attention, with_outs
 from .blocks import LEAST, UNITS, Config, configs, family, fitted, in_parts, table, tiles
+from .choice import library_wins, worth_measuring
 from .contraction import Contraction
+from .gemm import ByLibrary, Gemm, by_library
 from .matmul import contraction_of, printed_product
 from .printer import printed
 from .scan import printed_scan
@@ -25,7 +28,8 @@ def prepared_for_gpu(graph: Graph) -> Prepared:
 
 
 class Prints:
-    """Prints launches of one program. `layout` gives the strides of results; `precision` is that of float32 products."""
+    """Prints launches of one program. `layout` gives the strides of results; `precision` is that of float32 products. With a
+    `library` products may be calls of cuBLAS; but not `deterministic` ones, as it may add up otherwise on another stream."""
 
     def __init__(
         self,
@@ -34,12 +38,15 @@ class Prints:
         target: str = "sm_90",
         precision: str = "ieee",
         deterministic: bool = False,
+        library: bool = True,
     ) -> None:
         self.forms = forms
         self.layout = layout
         self.target = target
         self.precision = precision
         self.deterministic = deterministic
+        self.library = library and not deterministic
+        self.plans: dict[int, ByLibrary | None] = {}  # of steps: what `candidate` has found
         self.sizes = {x: form.size for x, form in forms.items()}
 
     def of(self, launch: Launch, in_parts: bool = True) -> Printed | None:
@@ -55,6 +62,38 @@ class Prints:
         if launch.kind == "attention":
             return printed_attention(launch, self.forms, self.layout, self.target, self.precision)
         return printed_scan(launch, self.forms, self.layout)
+
+    # ---- products that are calls of cuBLAS
+
+    def candidate(self, launch: Launch) -> ByLibrary | None:
+        """A launch as a call of cuBLAS, if that may be worth it."""
+        if launch.kind != "product" or not self.library:
+            return None
+        number = launch.step.number
+        if number not in self.plans:
+            work = contraction_of(launch, self.forms)
+            worth = worth_measuring(work, self.target, self.precision)
+            self.plans[number] = by_library(work, self.precision) if worth else None
+        return self.plans[number]
+
+    def by_library(self, launch: Launch) -> ByLibrary | None:
+        """A launch as a call of cuBLAS; None where a kernel is better, as the table has it."""
+        plan = self.candidate(launch)
+        if plan is None:
+            return None
+        return plan if library_wins(contraction_of(launch, self.forms), plan, self.target, self.precision) else None
+
+    def stages(self, plan: ByLibrary) -> list[Printed | Gemm]:
+        """A call, and the kernels before and after it."""
+        before = [self.around(nest, plan) for nest in plan.before]
+        return [*before, plan.gemm, *([self.around(plan.after, plan)] if plan.after is not None else [])]
+
+    def around(self, nest: Nest, plan: ByLibrary) -> Printed:
+        text = printed(nest, self.sizes)
+        own = {a.buffer for kernel in text.kernels for a in kernel.arguments} & plan.scratch.keys()
+        return replace(text, scratch={**text.scratch, **{name: plan.scratch[name] for name in own}})
+
+    # ---- products as kernels
 
     def dtype(self, launch: Launch) -> str:
         """Of what a product multiplies."""

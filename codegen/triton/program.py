@@ -21,14 +21,14 @@ from ..kernels import Launch
 from ..names import name_of
 from ..place import Placed, on
 from ..runner import Program, runner
-from . import tune
+from . import blas, tune
 from .assemble import Assembly, GpuBuild
 from .binaries import Binary, CompileError, kept, versions
 from .body import PRODUCT
 from .capture import FEWEST
 from .driver import DeviceError, remedy, target
 from .keeping import Keeping
-from .launch import OP, Launcher, Recipe, RefusedError, from_text
+from .launch import GEMM, OP, Launcher, Recipe, RefusedError, from_text
 from .units import own
 
 MOST_VARIANTS = 4  # of a program: sets of arrays that are not where kernels expect them
@@ -45,27 +45,32 @@ class Gpu:
         self.where = placed.where
         self.xp = module_for(self.where)
         self.target = target(self.where)
+        self.library = blas.usable(self.xp)
         self.stopped = False
         self.stream = -1
         self.from_disk = False
+        self.make()
+        self.run: Program = self.in_turn
+
+    def make(self) -> None:
         with on_device(self.where):
             self.launcher = self.made(frozenset())
         self.variants: dict[frozenset[int], Launcher | None] = {}
-        graph, recipe = placed.graph, self.launcher.recipe
+        recipe = self.launcher.recipe
         self.kept = [Keeping(self.xp, self.where) for _ in recipe.memories if len(recipe.rows) >= FEWEST]
-        self.inner = runner(recipe, graph, [self.go], plain, self.xp, self.kept or None)
-        self.run: Program = self.in_turn
+        self.inner = runner(recipe, self.placed.graph, [self.go], self.plain, self.xp, self.kept or None)
 
     @cached_property
     def build(self) -> GpuBuild:
-        found = GpuBuild(self.placed.graph, self.slots, self.target, precision(), are_deterministic_algorithms_enabled())
+        chosen = precision(), are_deterministic_algorithms_enabled(), self.library
+        found = GpuBuild(self.placed.graph, self.slots, self.target, *chosen)
         if tune.wanted(self.xp):
             found.prints = tune.Tuned(found.prints, tune.Tuner(self.xp, self.where, self.target))
         return found
 
     def made(self, unaligned: frozenset[str]) -> Launcher:
         """What launches the kernels, on memory of its own."""
-        chosen = (*settings(), str(tune.wanted(self.xp)), *sorted(unaligned))
+        chosen = (*settings(), str(tune.wanted(self.xp)), str(self.library), *sorted(unaligned))
         name = name_of(self.placed.graph, self.slots, "triton", self.target, *versions(), *chosen)
         known = kept_on_disk(name)
         if known is not None:
@@ -94,7 +99,7 @@ class Gpu:
         """What is called as it is."""
         constants = {name: self.xp.asarray(c) for name, c in self.build.constants.items()}
         for i, x in enumerate(assembly.units):
-            if x.kernel is None:
+            if x.called:
                 launcher.ops[i] = Called(self, launcher, assembly, x.launches[0], constants)
 
     # ---- running
@@ -118,8 +123,23 @@ class Gpu:
                     self.inner(arrays, scalars)
         except (RefusedError, self.xp.cuda.memory.OutOfMemoryError) as reason:
             del arrays[self.slots :]
+            if isinstance(reason.__cause__, blas.LibraryError) and self.left_library(reason):
+                self.once(arrays, scalars)
+                return
             self.stop(str(reason))
             self.plain(arrays, scalars)
+
+    def left_library(self, reason: Exception) -> bool:
+        """Kernels for all products from now on; whether there are some."""
+        self.library = False
+        self.__dict__.pop("build", None)
+        told = f"[compile] a program multiplies without cuBLAS from now on: {reason}; TAPEJIT_CUBLAS=0 does so from the start"
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        try:
+            self.make()
+        except (GraphError, CompileError, DeviceError):
+            return False
+        return True
 
     def follow(self) -> None:
         """On another stream than before memory of outputs is another: who used it there may not be done with it."""
@@ -161,8 +181,9 @@ class Gpu:
     @property
     def what(self) -> str:
         """In a few words, for `explain`."""
-        called = sum(kind == OP for kind, _ in self.recipe.order)
+        called, gemms = (sum(kind == x for kind, _ in self.recipe.order) for x in (OP, GEMM))
         found = f"Triton kernels for {self.target}, {len(self.recipe.rows)} launches"
+        found += f", {gemms} product{'s' * (gemms > 1)} by cuBLAS" if gemms else ""
         return found + (f", {called} ops called as they are" if called else "")
 
     def wait(self) -> None:

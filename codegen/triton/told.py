@@ -49,12 +49,18 @@ def kernel(gpu: Gpu, unit: Unit, number: int, known: dict[str, int], texts: bool
     moved = [traffic(x, forms) for x in unit.launches]
     read = {name: size for x, _ in moved for name, size in x.items() if name in unit.reads}
     written = {name: size for _, x in moved for name, size in x.items() if name in unit.writes}
-    count = [flops(x, forms) for x in unit.launches]
+    if unit.gemm is not None:
+        sizes = unit.gemm.bytes()
+        read, written = {b: sizes[b] for b in sorted(unit.reads)}, {b: sizes[b] for b in sorted(unit.writes)}
+    count = [flops(x, forms) for x in unit.launches if x.kind == unit.kind]  # of several kernels the first has them
     text = None if unit.printed is None else unit.printed.source
+    what = described(first, kind, forms, len(source["ops"])) + f", and {more} more of its kind" * bool(more)
+    what = f"{what}, {unit.gemm}" if unit.gemm is not None else what
+    what = f"what else there is to {what}" if first.kind != unit.kind and first.node is not None else what
     found: dict[str, Any] = {
         "step": number,
         "kind": kind,
-        "what": described(first, kind, forms, len(source["ops"])) + f", and {more} more of its kind" * bool(more),
+        "what": what,
         "call": None if first.node is None else called(first, forms),
         "nest": "\n".join(str(x.nest) for x in unit.launches if x.nest is not None) or None,
         "loops": sum(sum(stage.loops for stage in x.nest.stages) for x in unit.launches if x.nest is not None),

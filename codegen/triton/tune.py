@@ -1,5 +1,6 @@
 """Configurations of kernels, measured: on a real device each product and each attention is tried in a few, and the quickest
-stays, for this process and in the disk cache. Without a device it is the first of the table.
+stays, for this process and in the disk cache. Large products are tried as calls of cuBLAS too, with the kernels that they need
+before and after. Without a device it is the first of the table.
 
     TAPEJIT_TUNE=0   the first of the table on real devices too, which compiles fewer kernels
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,28 @@ from .attention import printed_attention
 from .attention_parts import attention_of
 from .attention_tuning import configurations
 from .binaries import Binary, Wanted, binaries, key
+from .blas import LibraryError, calling, version
 from .blocks import configs
 from .driver import DeviceError, loaded
+from .gemm import ByLibrary, Gemm
 from .matmul import contraction_of, printed_product
 from .prints import Prints
 from .text import Argument, Printed
 
 MOST = 4  # configurations that are tried
 ROUNDS, TIMES = 3, 5  # that each is run, of which the best counts, and how often in each
+CUT = 1.03  # what cuBLAS has to be quicker by: a call is part of no CUDA graph, and cuts that of others in two
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A product by cuBLAS, to be measured with the kernels around the call."""
+
+    plan: ByLibrary
+    parts: list[Printed | Gemm]
+
+
+Choice = Printed | Staged
 
 
 def wanted(xp: Any) -> bool:
@@ -40,22 +56,34 @@ class Tuned(Prints):
     those of the table."""
 
     def __init__(self, prints: Prints, tuner: Tuner) -> None:
-        super().__init__(prints.forms, prints.layout, prints.target, prints.precision, prints.deterministic)
+        given = (prints.forms, prints.layout, prints.target, prints.precision, prints.deterministic, prints.library)
+        super().__init__(*given)
         self.tuner = tuner
 
     def of(self, launch: Launch, in_parts: bool = True) -> Printed | None:
         if launch.kind != "attention" and not (launch.kind == "product" and in_parts):
             return super().of(launch, in_parts)
-        return self.tuner.best(self.choices(launch), self.forms)
+        found = self.tuner.best(self.choices(launch), self.forms)
+        assert not isinstance(found, Staged), "units ask for calls first"
+        return found
 
-    def choices(self, launch: Launch) -> list[Printed]:
-        """The same kernels in several configurations, the best guess first; none if there are no kernels."""
+    def by_library(self, launch: Launch) -> ByLibrary | None:
+        """A launch as a call of cuBLAS; None where a kernel was quicker, or where there is no need to try."""
+        if self.candidate(launch) is None:
+            return None
+        found = self.tuner.best(self.choices(launch), self.forms)
+        return found.plan if isinstance(found, Staged) else None
+
+    def choices(self, launch: Launch) -> list[Choice]:
+        """The same in several configurations, the best guess first; none if there are no kernels."""
         assert launch.node is not None
-        found: list[Printed | None] = []
+        found: list[Choice | None] = []
         if launch.kind == "product":
             work = contraction_of(launch, self.forms)
             rows = [] if work is None else configs(work, self.target, self.precision)
             found = [printed_product(launch, self.forms, self.target, self.precision, c) for c in rows[:MOST]]
+            plan = self.candidate(launch)
+            found.append(None if plan is None else Staged(plan, self.stages(plan)))
         else:
             problem = attention_of(launch, self.forms, self.layout, self.precision)
             backward = launch.node.op.name == "attention_backward"
@@ -73,36 +101,55 @@ class Tuner:
         self.target = target
         self.known: dict[str, int] = {}
 
-    def best(self, choices: Sequence[Printed], forms: dict[str, Any]) -> Printed | None:
+    def best(self, choices: Sequence[Choice], forms: dict[str, Any]) -> Choice | None:
         """The quickest of some kernels that do the same."""
         if len(choices) < 2:
             return choices[0] if choices else None
-        name = cache.key("tuned", self.target, *[key(Wanted(x, k), self.target) for x in choices for k in x.kernels])
+        name = cache.key("tuned", self.target, *[word for x in choices for part in parts_of(x) for word in self.words(part)])
         if name not in self.known:
             kept = cache.get(name)
             self.known[name] = int(kept) if kept is not None and kept.isdigit() else self.measured(choices, forms)
             cache.put(name, str(self.known[name]).encode())
         return choices[self.known[name] % len(choices)]
 
-    def measured(self, choices: Sequence[Printed], forms: dict[str, Any]) -> int:
+    def words(self, part: Printed | Gemm) -> list[str]:
+        """What the time of a part depends on."""
+        if isinstance(part, Printed):
+            return [key(Wanted(part, k), self.target) for k in part.kernels]
+        return [version(self.xp), repr(part.renamed({x.buffer: "" for x in part.matrices}))]
+
+    def measured(self, choices: Sequence[Choice], forms: dict[str, Any]) -> int:
         """Which of some kernels is the quickest; those that the device refuses are not."""
-        wanted = [Wanted(x, k) for x in choices for k in x.kernels]
-        made = iter(binaries(wanted, self.target))
-        sizes = {b: forms[b].nbytes for x in choices for k in x.kernels for b in buffers_of(k.arguments) if b in forms}
-        memory = {name: self.xp.cuda.alloc(max(size, 1)) for name, size in sizes.items()}
+        parts = [part for x in choices for part in parts_of(x)]
+        texts = [x for x in parts if isinstance(x, Printed)]
+        made = iter(binaries([Wanted(x, k) for x in texts for k in x.kernels], self.target))
+        used = {b for x in texts for k in x.kernels for b in buffers_of(k.arguments)}
+        used |= {m.buffer for x in parts if isinstance(x, Gemm) for m in x.matrices}
+        memory = {name: self.xp.cuda.alloc(max(forms[name].nbytes, 1)) for name in sorted(used) if name in forms}
         for place in memory.values():
             place.memset_async(0, place.mem.size)
-        times = [self.time(x, [next(made) for _ in x.kernels], memory) for x in choices]
+        times = []
+        for x in choices:
+            own = [[next(made) for _ in part.kernels] if isinstance(part, Printed) else [] for part in parts_of(x)]
+            times.append(self.time(x, own, memory) * (CUT if isinstance(x, Staged) else 1))
         return times.index(min(times))
 
-    def time(self, printed: Printed, made: list[tuple[str, Binary]], memory: dict[str, Any]) -> float:
+    def time(self, choice: Choice, made: list[list[tuple[str, Binary]]], memory: dict[str, Any]) -> float:
         """Milliseconds of a run, on zeros."""
         try:
-            launch = self.launching(printed, made, memory)
+            parts = parts_of(choice)
+            sizes = {name: size for x in parts if isinstance(x, Printed) for name, (_, size) in x.scratch.items()}
+            places = memory | {name: self.xp.cuda.alloc(8 * max(size, 1)) for name, size in sizes.items()}
+            runs = [self.running(x, m, places) for x, m in zip(parts, made, strict=True)]
+
+            def launch() -> None:
+                for run in runs:
+                    run()
+
             launch()
             self.xp.cuda.get_current_stream().synchronize()
             return min(self.sample(launch) for _ in range(ROUNDS))
-        except (DeviceError, RuntimeError, MemoryError):  # too much shared memory, say
+        except (DeviceError, LibraryError, RuntimeError, MemoryError):  # too much shared memory, say
             return float("inf")
 
     def sample(self, launch: Callable[[], None]) -> float:
@@ -115,14 +162,21 @@ class Tuner:
         end.synchronize()
         return float(cuda.get_elapsed_time(begin, end)) / TIMES
 
+    def running(self, part: Printed | Gemm, made: list[tuple[str, Binary]], memory: dict[str, Any]) -> Callable[[], None]:
+        """What runs a part."""
+        if isinstance(part, Printed):
+            return self.launching(part, made, memory)
+        buffers = [x.buffer for x in part.matrices]
+        call, table = calling(self.xp, part.call(buffers.index)), [memory[b].ptr for b in buffers]
+        return lambda: call(table)
+
     def launching(self, printed: Printed, made: list[tuple[str, Binary]], memory: dict[str, Any]) -> Callable[[], None]:
         """What runs some kernels."""
         cuda = self.xp.cuda
-        scratch = {name: cuda.alloc(8 * max(size, 1)) for name, (_, size) in printed.scratch.items()}
         rows = []
         for kernel, (name, binary) in zip(printed.kernels, made, strict=True):
             own = cuda.alloc(max(kernel.grid * binary.scratch, 1))
-            places = [{**memory, **scratch}[a.buffer].ptr if a.buffer else 1 for a in kernel.arguments]
+            places = [memory[a.buffer].ptr if a.buffer else 1 for a in kernel.arguments]
             words = np.array([*places, own.ptr, 0], np.uint64)
             pointers = np.arange(len(words), dtype=np.uint64) * np.uint64(8) + np.uint64(words.ctypes.data)
             function = loaded(self.xp, self.where, name, binary)
@@ -134,8 +188,11 @@ class Tuner:
                 given = (function.function, grid, 1, 1, binary.threads, 1, 1, binary.shared)
                 cuda.driver.launchKernel(*given, stream, pointers.ctypes.data, 0)
 
-        launch.kept = scratch  # type: ignore[attr-defined]  # for as long as it is launched
         return launch
+
+
+def parts_of(choice: Choice) -> list[Printed | Gemm]:
+    return [choice] if isinstance(choice, Printed) else choice.parts
 
 
 def buffers_of(arguments: Sequence[Argument]) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..kernels import Launch
 from .body import PRODUCT
+from .gemm import ByLibrary, Gemm
 from .merge import nameless, taken_apart
 from .prints import Prints
 from .text import Kernel, Printed
@@ -18,7 +19,7 @@ from .text import Kernel, Printed
 
 @dataclass(frozen=True)
 class Unit:
-    """One kernel on the device, or an op that is called as it is; with the launches that it is of."""
+    """One kernel on the device, a product by cuBLAS, or an op that is called as it is; with the launches that it is of."""
 
     launches: tuple[Launch, ...]
     printed: Printed | None  # with one kernel; None for what is called
@@ -26,6 +27,12 @@ class Unit:
     reads: frozenset[str]
     writes: frozenset[str]  # its own scratch among them
     dtype: str = ""  # of a product's operands
+    gemm: Gemm | None = None
+
+    @property
+    def called(self) -> bool:
+        """Whether it is an op that is called as it is."""
+        return self.printed is None and self.gemm is None
 
     @property
     def kernel(self) -> Kernel | None:
@@ -33,7 +40,7 @@ class Unit:
 
     def before(self, other: Unit) -> bool:
         """Whether another one, which stands after this one, has to wait for it. Ops that are called stay in their order."""
-        if self.printed is None and other.printed is None:
+        if self.called and other.called:
             return True
         return not (
             self.writes.isdisjoint(other.reads) and self.writes.isdisjoint(other.writes) and self.reads.isdisjoint(other.writes)
@@ -49,7 +56,10 @@ class Units:
 
     def of(self, launch: Launch, in_parts: bool = True) -> list[Unit]:
         """The kernels of a launch. A product of few tiles is computed `in_parts`, which a second kernel adds; or for now it
-        is not, as it may go along with others."""
+        is not, as it may go along with others. A product may be a call of cuBLAS, and what is around that."""
+        plan = self.prints.by_library(launch)
+        if plan is not None:
+            return self.by_library(launch, plan)
         text = self.prints.of(launch, in_parts)
         if text is not None:
             return self.kernels(launch, text)
@@ -62,6 +72,21 @@ class Units:
         rest = [replace(x, reads=x.reads | {product}, launches=(launch,)) for x in self.kernels(assumed, text, PRODUCT)]
         operands = frozenset(view[0] for view in launch.operands.values())
         return [replace(called, reads=operands, writes=frozenset([product])), *rest]
+
+    def by_library(self, launch: Launch, plan: ByLibrary) -> list[Unit]:
+        """A call of cuBLAS, and the kernels before and after it."""
+        found: list[Unit] = []
+        for x in self.prints.stages(plan):
+            if isinstance(x, Gemm):
+                gemm = x.renamed({name: own(name, launch) for name in plan.scratch})
+                reads = frozenset([gemm.left.buffer, gemm.right.buffer])
+                found.append(Unit((launch,), None, "product", reads, frozenset([gemm.out.buffer]), gemm.left.dtype, gemm))
+            else:
+                kept = {plan.gemm.out.buffer} - plan.scratch.keys()  # the call writes it; what follows only reads it
+                for y in self.kernels(replace(launch, kind="nest"), x):
+                    reads, writes = y.reads | (y.writes & kept), y.writes - kept
+                    found.append(replace(y, launches=(launch,), reads=reads, writes=writes))
+        return found
 
     def kernels(self, launch: Launch, text: Printed, *scratch: str) -> list[Unit]:
         """A unit for each kernel of a launch. Buffers that are the launch's own get names that no other launch's have."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import driver, linalg, memory, streams
+from . import cublas, driver, linalg, memory, streams
 from .array import ndarray
 from .device import Device, device_count
 from .errors import OutOfMemoryError
@@ -33,6 +33,10 @@ runtime = types.SimpleNamespace(
     memcpyAsync=driver.memcpyAsync,
     memcpyHostToDevice=driver.TO_DEVICE,
     memcpyDeviceToHost=driver.TO_HOST,
+    CUDA_R_16BF=cublas.CUDA_R_16BF,
+    CUDA_R_16F=cublas.CUDA_R_16F,
+    CUDA_R_32F=cublas.CUDA_R_32F,
+    CUDA_R_64F=cublas.CUDA_R_64F,
 )
 cuda = types.SimpleNamespace(
     Device=Device,
@@ -42,7 +46,9 @@ cuda = types.SimpleNamespace(
     UnownedMemory=memory.UnownedMemory,
     alloc=memory.alloc,
     alloc_pinned_memory=memory.alloc_pinned_memory,
+    cublas=cublas,
     driver=driver,
+    get_cublas_handle=cublas.get_cublas_handle,
     get_current_stream=streams.get_current_stream,
     get_elapsed_time=streams.get_elapsed_time,
     is_available=lambda: True,
