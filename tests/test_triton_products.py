@@ -19,7 +19,7 @@ from test_native import run, values
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 import interpreted
-from tapejit.codegen.triton import aot, body, matmul
+from tapejit.codegen.triton import aot, body, cubin, matmul
 from tapejit.codegen.triton.blocks import Config
 
 SIZES = [(1, 1, 1), (1, 40, 70), (33, 1, 17), (17, 65, 1), (16, 16, 16), (31, 33, 64), (64, 65, 129), (129, 63, 31)]
@@ -268,3 +268,21 @@ def test_other_products_compile() -> None:
                 assert set(used.loads) == {128}, (k.name, used)
             elif k is found.kernels[0]:
                 assert "mma" in made.asm["ptx"]
+
+
+def test_what_the_assembler_spills_is_compiled_with_more_registers() -> None:
+    """It would keep to 96 for a fifth program on each unit. What the code says of itself is what the assembler says."""
+    x, w, pull = tensor(4, 64, 28, 28).requires_grad_(), tensor(64, 64, 3, 3), tensor(4, 64, 28, 28)
+    ((launch, _, forms),) = products(lambda: tj.autograd.grad(F.conv2d(x, w, padding=1), [x], pull))
+    assert launch.node.op.name == "conv_input_grad"
+    found = matmul.printed_product(launch, forms, "sm_100", config=Config(64, 64, 16, 4, 3))
+    made = aot.compiled(found, found.kernels[0], "sm_100")
+    used = aot.resources(made, "sm_100")
+    assert used.spills == 0 and cubin.taken(made.asm["cubin"]) == cubin.Taken(used.registers, 0), used
+
+
+def test_room_for_more_registers() -> None:
+    """As many programs on a unit as before, or one less, but two at least."""
+    cases = [(96, 128, 128), (97, 128, 128), (128, 128, 168), (168, 128, 255), (255, 128, 0)]
+    cases += [(80, 256, 128), (96, 256, 128), (128, 256, 0), (64, 512, 0)]
+    assert [cubin.room(cubin.Taken(registers, 8), threads) for registers, threads, _ in cases] == [most for _, _, most in cases]

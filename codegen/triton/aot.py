@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
+from .cubin import room, taken
 from .run import module
 from .text import Argument, Kernel, Printed
 
@@ -49,18 +50,27 @@ def target_of(name: str) -> tuple[str, int | str, int]:
 
 def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
     """A kernel for a target: Triton's object, which holds the assembly and the binary code. Plain arithmetic is never
-    contracted, so that it is rounded as eager's is. Of some buffers the addresses may be no multiples of 16 bytes."""
+    contracted, so that it is rounded as eager's is. Of some buffers the addresses may be no multiples of 16 bytes.
+    What NVIDIA's assembler spills is compiled again with more registers, if the device has them."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    device = target_of(target)
     function = module(printed.source, False)[kernel.name]
     attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if aligned(a, unaligned)}
     source = ASTSource(function, signature={a.name: a.type for a in kernel.arguments}, constexprs={}, attrs=attrs)
     options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False}
-    if target.startswith("sm"):
-        options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
-    return triton.compile(source, target=GPUTarget(*target_of(target)), options=options)
+    if target.startswith("gfx"):
+        return triton.compile(source, target=GPUTarget(*device), options=options)
+    options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
+    made = triton.compile(source, target=GPUTarget(*device), options=options)
+    used = taken(made.asm["cubin"])
+    more = room(used, made.metadata.num_warps * device[2]) if used.frame else 0
+    if not more:
+        return made
+    roomier = triton.compile(source, target=GPUTarget(*device), options=options | {"maxnreg": more})
+    return roomier if taken(roomier.asm["cubin"]).frame < used.frame else made
 
 
 def aligned(argument: Argument, unaligned: frozenset[str]) -> bool:

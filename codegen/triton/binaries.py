@@ -162,9 +162,8 @@ def versions() -> tuple[str, ...]:
         triton = version("triton")
     except PackageNotFoundError:
         triton = "none"
-    maths = hashlib.sha256((Path(__file__).parent / "maths.py").read_bytes()).hexdigest()
-    settings = Path(__file__).parent / "aot.py"
-    return triton, maths, hashlib.sha256(settings.read_bytes()).hexdigest()
+    files = [Path(__file__).parent / name for name in ("maths.py", "aot.py", "cubin.py")]
+    return triton, *[hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
 @functools.cache
