@@ -28,6 +28,8 @@ from tapejit import nn
 REGIONS = {f"per region, us: {kind}": 3.0 for kind in ("backward", "module", "step", "function")}
 FLOORS = {"per op, us": 1.2, "per call, us": 12.0, **REGIONS, "MLP step, compiled / eager": 1.05}
 SHORT, LONG = 20, 220
+EMPTY, SMALL = "empty call, us", "Python of a 3-layer MLP step, us"
+MANY = 17  # parameters
 
 
 def best(function: Callable[[], Any], times: int) -> float:
@@ -88,24 +90,38 @@ def chain(length: int) -> Callable[..., Any]:
     return function
 
 
-def replay_costs(times: int) -> dict[str, float]:
+def replay_times(times: int) -> dict[str, float]:
+    """Times of replayed functions, whose differences are costs: see `costs`."""
     x, y = tj.ones(4), tj.ones(4)
     array = x.detach().clone()._array
-    cost = {n: best(lambda f=f: f(x, y), times) for n in (SHORT, LONG) for f in [without_programs(hot(chain(n), x, y), array)]}
-    per_op = (cost[LONG] - cost[SHORT]) / (LONG - SHORT)
-    found = {"per op, us": per_op, "per call, us": cost[SHORT] - SHORT * per_op}
-    return {**found, **region_costs(times)}
-
-
-def added(less: Callable[[], Any], more: Callable[[], Any], times: int) -> float:
-    """What a function costs beyond another when both are replayed."""
+    found = {
+        f"{n} ops": best(lambda f=f: f(x, y), times)
+        for n in (SHORT, LONG)
+        for f in [without_programs(hot(chain(n), x, y), array)]
+    }
     number = tj.ones(())._array
-    costs = [best(without_programs(hot(f), number), times) for f in (less, more)]
-    return costs[1] - costs[0]
+    return {**found, **{name: best(without_programs(hot(f), number), times) for name, f in functions().items()}}
 
 
-def region_costs(times: int) -> dict[str, float]:
-    """What regions add to a replayed call: nothing that depends on the number of their ops."""
+def costs(least: dict[str, float]) -> dict[str, float]:
+    """What is measured, from the least times of all rounds: a difference of two times of one round may be too small."""
+
+    def added(name: str) -> float:
+        """What a function costs beyond another."""
+        return least[f"{name}, with"] - least[f"{name}, without"]
+
+    per_op = (least[f"{LONG} ops"] - least[f"{SHORT} ops"]) / (LONG - SHORT)
+    found = {"per op, us": per_op, "per call, us": least[f"{SHORT} ops"] - SHORT * per_op}
+    found["per region, us: backward"] = added("backward")
+    for kind in ("module", "step"):
+        one, many = added(f"{kind} 1"), added(f"{kind} {MANY}")
+        found[f"per region, us: {kind}"], found[f"per parameter, us: {kind}"] = one, (many - one) / (MANY - 1)
+    found["per region, us: function"] = added("function")
+    return found
+
+
+def functions() -> dict[str, Callable[[], Any]]:
+    """Functions with and without a region: these add nothing to a replayed call that depends on the number of their ops."""
     w, x = tj.ones(4, requires_grad=True), tj.ones(4)
 
     def forward() -> Any:
@@ -119,9 +135,10 @@ def region_costs(times: int) -> dict[str, float]:
         loss.backward()
         return loss.detach()
 
-    found = {"per region, us: backward": added(forward, passed, times)}
-    found["per region, us: module"], found["per parameter, us: module"] = slope(lambda n: called(n, False), times)
-    found["per region, us: step"], found["per parameter, us: step"] = slope(lambda n: called(n, True), times)
+    found = {"backward, without": forward, "backward, with": passed}
+    for kind in ("module", "step"):
+        for n in (1, MANY):
+            found[f"{kind} {n}, without"], found[f"{kind} {n}, with"] = called(n, kind == "step")
     a, b = tj.ones(4), tj.zeros(4)
 
     def without() -> Any:
@@ -130,8 +147,7 @@ def region_costs(times: int) -> dict[str, float]:
     def function() -> Any:
         return F.mse_loss(a * b, b)
 
-    found["per region, us: function"] = added(without, function, times)
-    return found
+    return {**found, "function, without": without, "function, with": function}
 
 
 def called(parameters: int, step: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
@@ -160,12 +176,6 @@ def called(parameters: int, step: bool) -> tuple[Callable[[], Any], Callable[[],
     return (passed, trained) if step else (empty, forward)
 
 
-def slope(make: Callable[[int], tuple[Callable[[], Any], Callable[[], Any]]], times: int) -> tuple[float, float]:
-    """The cost with one parameter, and of each further one."""
-    one, many = added(*make(1), times), added(*make(17), times)
-    return one, (many - one) / 16
-
-
 def small_step(times: int) -> dict[str, float]:
     """All of the Python of a replayed training step, from the call to the result."""
     tj.manual_seed(0)
@@ -181,7 +191,7 @@ def small_step(times: int) -> dict[str, float]:
 
     x, y = tj.randn(100, 2), tj.randn(100, 1)
     compiled = without_programs(hot(step, x, y), tj.ones(())._array)
-    return {"Python of a 3-layer MLP step, us": best(lambda: compiled(x, y), times)}
+    return {SMALL: best(lambda: compiled(x, y), times)}
 
 
 def mlp(given: int, width: int) -> Callable[..., Any]:
@@ -200,7 +210,7 @@ def mlp(given: int, width: int) -> Callable[..., Any]:
     return step
 
 
-def step_ratio(times: int) -> dict[str, float]:
+def step_times(times: int) -> dict[str, float]:
     x, y = tj.randn(32, 784), tj.arange(32) % 10
     eager, compiled = mlp(784, 128), tj.compile(mlp(784, 128), backend="plain")
     for i in range(8):
@@ -215,7 +225,6 @@ def step_ratio(times: int) -> dict[str, float]:
     return {
         "MLP step, eager, us": times_of["eager"],
         "MLP step, compiled, us": times_of["compiled"],
-        "MLP step, compiled / eager": times_of["compiled"] / times_of["eager"],
     }
 
 
@@ -251,19 +260,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    found: dict[str, float] = {}
+    least: dict[str, float] = {}
     for i in range(args.rounds):
         print(f"\rround {i + 1}/{args.rounds} ", end="", flush=True)
-        empty = empty_call()
-        for name, value in {"empty call, us": empty, **replay_costs(200), **small_step(400), **step_ratio(60)}.items():
-            if name != "MLP step, compiled / eager":
-                found[name] = min(found.get(name, math.inf), value)
-    found["MLP step, compiled / eager"] = found["MLP step, compiled, us"] / found["MLP step, eager, us"]
+        for name, value in {EMPTY: empty_call(), **replay_times(200), **small_step(400), **step_times(60)}.items():
+            least[name] = min(least.get(name, math.inf), value)
+    found = {EMPTY: least[EMPTY], **costs(least), SMALL: least[SMALL]}
+    found["MLP step, compiled / eager"] = least["MLP step, compiled, us"] / least["MLP step, eager, us"]
     found.update(growth())
     print(f"\r{'':20}\r{'':34}{'found':>10}{'floor':>8}{'empty calls':>13}")
     for name, value in found.items():
         floor = f"{FLOORS[name]:8.2f}" if name in FLOORS else " " * 8
-        calls = f"{value / found['empty call, us']:13.1f}" if name.startswith(("per ", "Python ")) else ""
+        calls = f"{value / found[EMPTY]:13.1f}" if name.startswith(("per ", "Python ")) else ""
         print(f"{name:34}{value:10.2f}{floor}{calls}")
     if args.json:
         with open(args.json, "w") as file:

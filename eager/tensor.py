@@ -28,9 +28,10 @@ CHANGES = [0]
 _change_numbers = itertools.count(1)
 
 
-def tensor_changed() -> None:
-    """A tensor is not what it was, and no op says so."""
-    CHANGES[0] = next(_change_numbers)
+def tensor_changed() -> int:
+    """A tensor is not what it was, and no op says so. Returns the number of the change."""
+    CHANGES[0] = number = next(_change_numbers)
+    return number
 
 
 class Size(tuple[int, ...]):

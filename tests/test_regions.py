@@ -262,6 +262,87 @@ def test_hooks_closures_and_patches_of_optimizers() -> None:
     assert entered(f)["SGD.step"] >= 5
 
 
+def test_tensors_changed_between_the_pass_and_the_step() -> None:
+    """Parameters that the backward pass has seen are not looked at again, unless a tensor was changed since."""
+
+    def script(compile: Any, note: Any) -> None:
+        model = mlp()
+        opt = tj.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        change: Any = None
+
+        @compile
+        def step(x: Any) -> Any:
+            opt.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            if change is not None:
+                change(model[0].weight)
+            opt.step()
+            return loss
+
+        def replaced(w: Any) -> None:
+            w.data = w.data * 0.5
+
+        def frozen(w: Any) -> None:
+            w.requires_grad_(False)
+
+        def without(w: Any) -> None:
+            w.grad = None
+
+        def doubled(w: Any) -> None:
+            w.grad = w.grad * 2
+
+        def shown(w: Any) -> None:
+            w.grad.numpy()[:] = 1
+
+        for i, one in enumerate([None] * 5 + [replaced, None, without, None, doubled, None, shown, None, frozen, None]):
+            change = one
+            note(step(inputs(i)), *state(model))
+
+    f = both(script)
+    assert entered(f)["SGD.step"] > 2
+
+
+def test_counters_that_differ() -> None:
+    def script(compile: Any, note: Any) -> None:
+        model = mlp()
+        opt = tj.optim.Adam(model.parameters(), lr=0.01)
+        losses = []  # what is put into a list is not skipped
+
+        @compile
+        def step(x: Any) -> Any:
+            opt.zero_grad()
+            losses.append(model(x).square().mean())
+            losses[-1].backward()
+            opt.step()
+            return losses[-1]
+
+        for i in range(12):
+            if i == 6:
+                opt.state[model[0].weight]["step"] = 100
+            note(step(inputs(i)), *state(model), *[s["step"] for s in opt.state.values()])
+
+    f = both(script, divergences=0)
+    assert entered(f)["Adam.step"] == 10
+
+
+def test_settings_that_are_tensors() -> None:
+    """Whether two tensors are equal is not asked: settings that hold some are the user's to compare."""
+
+    def script(compile: Any, note: Any) -> None:
+        model = mlp()
+        opt = tj.optim.SGD(model.parameters(), lr=0.1)
+        opt.param_groups[0]["mine"] = tj.ones(3)
+        step = trained(compile, model, opt)
+        for i in range(8):
+            if i == 5:
+                opt.param_groups[0]["mine"] = tj.ones(3)
+            opt.param_groups[0]["lr"] = 1 if i == 6 else 0.1
+            note(step(inputs(i)), *state(model))
+
+    both(script, replayed=4)
+
+
 def test_two_steps_in_one_call() -> None:
     def script(compile: Any, note: Any) -> None:
         model = mlp()

@@ -28,7 +28,7 @@ from .proof import prove
 from .proof_source import UnprovedError
 from .pure import MISS, UNSTEADY, Before, Notes, NotPureError, Pure, UndecidedError, armed, settle_all
 from .record import MAX_BREAKS, Recorder
-from .regions import drop_leaky
+from .regions import settle_regions
 from .replay import Replayer
 from .steps import make_steps
 from .trace import Break, Trace
@@ -313,7 +313,7 @@ class Compiled:
                 return
             began = perf_counter()
             trace.steps = make_steps(trace)
-            drop_leaky(trace)
+            settle_regions(trace)
             self.compiling(perf_counter() - began, "record")
             if hot:
                 self._add(trace)

@@ -79,9 +79,30 @@ def _nothing() -> None:
     return None
 
 
+def at_first(region: Region, *given: Any) -> Any:
+    """The entrance of a region is written when it is first needed."""
+    if region.owner() is None:
+        return region.missed
+    region.entering = region.source().function(f"region {region.title}")
+    return region.entering(region, *given)
+
+
+class Nowhere:
+    """Stands where no step of an optimizer begins."""
+
+    @staticmethod
+    def entering(region: Any, frame: Any, optimizer: Any) -> bool:
+        return False
+
+
+NOWHERE = Nowhere()
+
+
 class Region:
     """Some entries of a trace, and what it takes to know that they happen again."""
 
+    foreseen = False  # whether it is a step of an optimizer
+    missed: Any = MISSED  # what entering it returns when the check fails
     holds: tuple[str, ...] = ()  # attributes with what belongs to the module or optimizer, to be let go when that is gone
 
     def __init__(self, frame: Any, mark: Mark, owner: Any, title: str) -> None:
@@ -104,13 +125,14 @@ class Region:
         self.inside = {v.index: v for call in self.entries for v in call.results}
         self.values: list[Value] = trace.values
         self.kept: list[Value] = []  # what is promised
-        self.entering: Callable[..., Any] | None = None  # its entrance, once it was needed
+        self.entering: Callable[..., Any] = at_first  # given the region, a frame and what the call is given
         self.entered = 0
 
     def let_go(self) -> None:
         """Whose region this is is gone: nothing of it is kept alive."""
-        for name in (*self.holds, "entering"):
+        for name in self.holds:
             self.__dict__.pop(name, None)
+        self.entering = at_first
 
     def check_entries(self) -> None:
         for entry in self.entries:
@@ -134,13 +156,8 @@ class Region:
         """Values made inside that nobody outside can have."""
         return self.inside.keys() - {v.index for v in self.kept}
 
-    def entrance(self) -> Callable[..., Any]:
-        """A function of the region, a frame and what the call is given: what it returns, or MISSED if it is another call."""
-        self.entering = self.source().function(f"region {self.title}")
-        return self.entering
-
     def source(self) -> Source:
-        """The function that looks, and promises."""
+        """The function that looks, and promises: it returns what the call does, or `missed` if it is another call."""
         raise NotImplementedError
 
     def finished(self, source: Source, targets: dict[int, str]) -> None:
@@ -169,6 +186,14 @@ class Region:
 
     def __repr__(self) -> str:
         return f"{self.title}: {len(self.entries)} ops"
+
+
+def settle_regions(trace: Trace) -> None:
+    """The trace is complete: forget regions of which a later entry sees more than they promise, and place the others."""
+    drop_leaky(trace)
+    found = [r for regions in trace.regions.values() for r in regions.values() if r.foreseen]
+    steps = {region.start: region for region in found}
+    trace.foreseen = [steps.get(k, NOWHERE) for k in range(len(trace.entries))]
 
 
 def drop_leaky(trace: Trace) -> None:

@@ -34,6 +34,8 @@ _new = object.__new__
 class Replayer(Computing):
     """A handler of `apply` that compares and promises."""
 
+    mark: int | None = None  # the last change of a tensor, if it was the last backward pass, and a plain one
+
     # ---- ops
 
     def __call__(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
@@ -283,10 +285,12 @@ class Replayer(Computing):
         regions = self.trace.regions.get(self.cursor)
         if regions is not None and self.state.autocast is None:
             region = regions.get(id(module))
-            if region is not None and region.owner() is module:
-                result = (region.entering or region.entrance())(region, self, args, kwargs)
-                if result is not MISSED:
-                    return result
+            if region is not None:
+                owner, enter = region.owner, region.entering
+                if owner() is module:
+                    result = enter(region, self, args, kwargs)
+                    if result is not MISSED:
+                        return result
         return module.forward(*args, **kwargs)
 
     def functional(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -294,19 +298,19 @@ class Replayer(Computing):
         regions = self.trace.regions.get(self.cursor)
         if regions is not None and self.state.autocast is None:
             region = regions.get(id(function))
-            if region is not None and region.owner() is function:
-                result = (region.entering or region.entrance())(region, self, args, kwargs)
-                if result is not MISSED:
-                    return result
+            if region is not None:
+                owner, enter = region.owner, region.entering
+                if owner() is function:
+                    result = enter(region, self, args, kwargs)
+                    if result is not MISSED:
+                        return result
         return function(*args, **kwargs)
 
     def foresaw(self, optimizer: Optimizer) -> bool:
         """An optimizer makes a step: whether it was foreseen, and is done with that."""
-        regions = self.trace.regions.get(self.cursor)
-        region = None if regions is None else regions.get(id(optimizer))
-        if region is None or region.owner() is not optimizer or self.state.autocast is not None:
-            return False
-        return (region.entering or region.entrance())(region, self, optimizer) is not MISSED
+        region = self.trace.foreseen[self.cursor]
+        enter = region.entering
+        return enter(region, self, optimizer)  # type: ignore[no-any-return]
 
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
         """A step that was not."""
@@ -329,6 +333,7 @@ class Replayer(Computing):
                 return self.backward(*given)
             entry = self.entries[self.cursor]
         self.move(self.cursor + 1)
+        self.mark = None
         values, tensors = self.trace.values, self.tensors
         for leaf, value in entry.firsts:
             g = tensors[leaf]._grad
@@ -354,9 +359,10 @@ class Replayer(Computing):
         n = entry.roots[0]
         if len(roots) != 1 or roots[0] is not self.tensors[n] or roots[0]._array is not self.held[n]:
             return False
-        if retain_graph is not entry.retain or not entry.step(self):
+        step = entry.step
+        if retain_graph is not entry.retain or not step(self):
             return False
-        tensor_changed()
+        self.mark = tensor_changed()
         self.move(self.cursor + 1)
         return True
 

@@ -5,7 +5,7 @@ A replay is judged by what it costs beside the program, and these are what it co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import MethodType
 from typing import Any
 
@@ -92,15 +92,17 @@ class Source:
         if value.view is not None:
             self.add(f"f.link(t, {self.constant(value)})")
 
-    def hide(self, targets: list[tuple[str, Value]], region: str) -> None:
-        """Memory of tensors in variables will be written: nobody may see it. Where somebody can, it is left to the frame."""
+    def hide(self, targets: list[tuple[str, Value]], region: str, sure: Container[int] = ()) -> None:
+        """Memory of tensors in variables will be written: nobody may see it. Where somebody can, it is left to the frame.
+        `sure` are the values that are NumPy arrays for sure."""
         variables = " = ".join(f"a{x}" for x, _ in targets)
-        lone = [f"a{x}.__class__ is ndarray and a{x}.base is None and references(a{x}) <= {LONE_HELD}" for x, _ in targets]
-        self.add("if not f.used and " + " and ".join(lone) + ":")
+        kinds = ["" if v.index in sure else f"a{x}.__class__ is ndarray and " for x, v in targets]
+        lone = [f"a{x}.base is None and references(a{x}) <= {LONE_HELD}" for x, _ in targets]
+        self.add("if not f.used and " + " and ".join(map(str.__add__, kinds, lone)) + ":")
         for x, value in targets:
             form = self.constant(value.form)
             self.add(f"    {x}._array = p = A[{value.index}] = new({form}); p.frame = f; p.slot = {value.slot}")
         numbers = [value.index for _, value in targets]
         self.add(f"    f.hidden.append({numbers[0]})" if len(numbers) == 1 else f"    f.hidden += {tuple(numbers)}")
-        self.add("    if h is general and f.entries[f.cursor].__class__ is Break: f.have_written()")
+        self.add("    if f.entries[f.cursor].__class__ is Break: f.have_written()")
         self.add("else:", f"    {variables} = None", f"    f.write({region})")

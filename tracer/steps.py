@@ -44,14 +44,15 @@ def _later(steps: list[Step], k: int, entry: Call) -> Step:
 
 
 def _first_gradients(entry: Backward) -> Step:
-    """Whether the leaves have neither gradients nor hooks nor a history; then they are promised gradients."""
+    """Whether the leaves have neither gradients nor hooks nor a history, and are what they were; then they are promised
+    gradients."""
     source = Source("first_gradients", "f")
     source.add("T = f.tensors; A = f.held")
     for i, (leaf, _) in enumerate(entry.plain):
         x = f"x{i}"
         source.add(f"{x} = T[{leaf}]")
         source.add(f"if {x}._grad is not None or {x}._node is not None or {x}._requires_grad is not True: return False")
-        source.add(f"if {x}._hooks or {x}._after_accumulate: return False")
+        source.add(f"if {x}._array is not A[{leaf}] or {x}._hooks or {x}._after_accumulate: return False")
     for i, (_, value) in enumerate(entry.plain):
         source.promise(value)
         source.add(f"x{i}._grad = t")

@@ -310,6 +310,7 @@ class Trace:
         self.sources: dict[int, int] = {}  # of copies: what they are copies of
         self.constants: dict[int, Any] = {}  # arrays that are made of constants alone, which indices may be
         self.regions: dict[int, dict[int, Any]] = {}  # by the entry they begin with and the id of the module or optimizer
+        self.foreseen: list[Any] = []  # for each entry the region of the optimizer's step that begins there, or `NOWHERE`
         self.impure: str | None = None  # of a function that is said to be pure: why it needs Python
         self.quickest = math.inf  # seconds of a replay
         self.purified = self.skipped = 0  # how often guards were made for it, and how often they let Python be skipped

@@ -81,6 +81,7 @@ class Away:
 class Optimizer:
     """Subclasses give `defaults` and either `update(params, group)`, for the parameters that have a gradient, or `step`."""
 
+    defaults: dict[str, Any]
     param_groups: list[dict[str, Any]]
     state: dict[Any, dict[str, Any]] = Away()  # type: ignore[assignment]
     numbers: dict[str, type] = {"step": int}  # state that is a number here and a 0-dim tensor in a state_dict
@@ -107,8 +108,8 @@ class Optimizer:
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got a Tensor; "
                 "put it into a list"
             )
-        self.defaults = defaults
-        self.__dict__.update({name: {} for name in _HOOKS})
+        # a dict of its own: attributes of one that shares its keys with others are looked for in vain before they are found
+        self.__dict__ = {**self.__dict__, "defaults": defaults, **{name: {} for name in _HOOKS}}
         self.state = defaultdict(dict)
         self.param_groups = []
         groups = list(params)
@@ -313,10 +314,8 @@ class Optimizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also fill settings that what was saved does not know of."""
-        self.__dict__.update(state)
+        self.__dict__ = {**{name: {} for name in _HOOKS}, **self.__dict__, **state}
         tensor_changed()
-        for name in _HOOKS:
-            self.__dict__.setdefault(name, {})
         for group in self.param_groups:
             for name, default in self.defaults.items():
                 group.setdefault(name, default)
@@ -337,11 +336,9 @@ def foreseen(step: Callable[..., Any]) -> Callable[..., Any]:
         if closure is not None:
             return step(self, closure)
         tracer = local.state.tracer
-        if tracer is not None and not (self._stepping or PRE_HOOKS or POST_HOOKS):
-            hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
-            if not hooked and tracer.foresaw(self):
-                self._opt_called = True
-                return None
+        if tracer is not None and tracer.foresaw(self):
+            self._opt_called = True
+            return None
         return step(self)
 
     return call
