@@ -57,6 +57,7 @@ class Build:
         self.work = work
         self.decisions = schedule.decisions
         self.layout = schedule.layout
+        self.blocks = schedule.blocks
         self.forms: dict[str, Form] = work.forms
         self.steps = launches(schedule)
         self.inputs = {x.name: x.slot for x in work.inputs}
@@ -79,16 +80,30 @@ class Build:
                 if launch.check:
                     last[launch.check] = len(stops) - 1
         known = {name: self.forms[name].nbytes if name in self.forms else (sizes or {})[name] for name in first}
+        inside = {*self.blocks, *[x for parts in self.blocks.values() for x, _ in parts]}
         pairs = [
             (old, new)
             for i, x in enumerate(stops)
             for launch in x.launches
             for old, new in heirs(launch, self.apart)
-            if last.get(old) == first.get(new) == i and known[old] == known[new]
+            if last.get(old) == first.get(new) == i and known[old] == known[new] and not {old, new} & inside
             if self.forms[old].itemsize == self.forms[new].itemsize  # else an element would not be where the other was
             if all(y is launch or old not in y.buffers for y in x.launches)  # who runs at the same time may read it later
         ]
-        return planned([*[Life(n, known[n], first[n], last[n]) for n in first], *others], frozenset(pairs))
+        alone = [Life(n, known[n], first[n], last[n]) for n in first if n not in inside]
+        return planned([*alone, *self.wholes(first, last), *others], frozenset(pairs))
+
+    def wholes(self, first: dict[str, int], last: dict[str, int]) -> list[Life]:
+        """Buffers that others are parts of. A part is wanted as long as somebody uses it, or the whole."""
+        found = []
+        for name, parts in self.blocks.items():
+            if name in first:
+                lives = tuple(
+                    (at, Life(x, self.forms[x].nbytes, min(first[x], first[name]), max(last[x], last[name]))) for x, at in parts
+                )
+                ends = [life.last for _, life in lives]
+                found.append(Life(name, self.forms[name].nbytes, min(x.first for _, x in lives), max(ends), lives))
+        return found
 
     def memories(self) -> list[int]:
         """Of each new memory: the output whose form it has."""

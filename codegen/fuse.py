@@ -22,6 +22,8 @@ from .chance import drawable
 from .expr import HEAVY, Expr, Exprs, picked, walk
 from .folds import written_out
 from .index import ZERO, Index, Var, atom, unflattened, var
+from .joins import JOINED
+from .joins import place as place_joined
 from .lower import Place, lowerable, scattered, scatters
 from .on_load import Chains, light
 from .prepare import REDUCTIONS, Prepared
@@ -34,17 +36,20 @@ MOST_STREAMS = 40  # buffers that one loop nest reads and writes
 MOST_OPS, MOST_LEAVES = 8, 4  # of an expression that is computed again by each reader
 MANY = 1 << 15  # indices that are looked at by all threads
 LONGEST = 64  # ops of an expression that has one reader
+MOST_PRODUCTS = 2  # that compute the same while they pack it
 
 
 class Schedule:
     """Places nodes: see the module's text."""
 
-    def __init__(self, graph: Prepared, special: Any, gpu: bool = False) -> None:
+    def __init__(self, graph: Prepared, special: Any, gpu: bool = False, packing: Any = None) -> None:
         self.graph = graph
         self.forms = graph.forms
         self.exprs = Exprs()
         self.special = special  # which nodes have kernels of their own: special(node) -> a Domain for what may follow, or None
         self.gpu = gpu  # whether products compute what they read while they read it, and random masks are computed again
+        self.packing = packing  # judges what products compute while they pack it: see `llvm/on_packing.py`
+        self.waiting: set[str] = set()  # values that only products read, which may compute them
         self.steps: list[Step] = []
         self.home: dict[str, int] = {x.name: -1 for x in graph.inputs}  # of values in memory: the step that makes them
         self.maker: dict[str, tuple[Node, int]] = {}
@@ -52,7 +57,8 @@ class Schedule:
         self.repeated: set[str] = set()  # values that came into memory after steps had computed them again
         self.readers: dict[str, int] = {}  # of inputs: the last step that reads them
         self.strides: dict[str, tuple[int, ...]] = {}
-        self.decisions: list[str] = []
+        self.decisions: list[str] = list(graph.decisions)
+        self.blocks: dict[str, list[tuple[str, int]]] = {}  # of values that others are parts of: these, and at which bytes
         self.fused: dict[Node, bool] = {}  # which nodes loops can compute
         self.backs = {value: w.input.name for w, value in graph.write_backs}  # of values: the input whose memory they become
         for x in graph.inputs:
@@ -61,7 +67,7 @@ class Schedule:
             if value not in self.strides and value not in self.backs:
                 self.strides[value] = in_elements(self.forms[o.value])
         self.kept = {v for _, v in graph.outputs} | set(self.backs)  # values that become memory somebody can see
-        self.wanted = self.kept | self.operands()
+        self.wanted = self.kept | self.operands() | graph.stored
         self.last_use = {x: i for i, node in enumerate(graph.nodes) for x in node.values()}
         self.costs: dict[str, tuple[frozenset[str], int, bool]] = {}  # of values that are computed again: see `cost`
         self.dependent: dict[str, set[str]] = {}  # of inputs: the values that are computed again from them
@@ -75,7 +81,7 @@ class Schedule:
 
     def operands(self) -> set[str]:
         """Values that what is not loops reads, if only as views of them."""
-        chains = Chains(self.graph.nodes, self.forms, self.fusable)
+        chains = self.chains = Chains(self.graph.nodes, self.forms, self.fusable)
         found: Counter[str] = Counter()
         computed: set[str] = set()
         for node in self.graph.nodes:
@@ -84,7 +90,19 @@ class Schedule:
                 ends = {chains.end(x, computing) for x in node.values()}
                 computed |= {x for x in ends if computing and chains.follows_from_input(x, node)}
                 found.update(ends)
-        return {x for x, readers in found.items() if x not in computed or readers > 1}
+        if self.packing is not None:
+            self.waiting = {x for x in found if self.may_wait(x)}
+        return {x for x, readers in found.items() if x not in computed or readers > 1} - self.waiting
+
+    def may_wait(self, x: str) -> bool:
+        """Whether only a few products read a value, which loops can compute: they may compute it while they pack it."""
+        maker = self.chains.maker.get(x)
+        if x in self.kept or maker is None or len(maker.results) != 1 or not lowerable(maker, self.forms):
+            return False
+        readers = self.chains.ends(x)
+        return len(readers) <= MOST_PRODUCTS and all(
+            node.op.name == "matmul" and self.special(node, self) is not None for node in readers
+        )
 
     def fusable(self, node: Node) -> bool:
         if node not in self.fused:
@@ -106,6 +124,8 @@ class Schedule:
             self.maker.update({name: (node, k) for k, name in enumerate(node.results)})
             if node.op.name == "constant":
                 self.home[node.results[0]] = -1
+            elif node.op is JOINED:
+                place_joined(self, node)
             elif self.gpu and self.is_mask(node):
                 self.see_through(node)
             elif written_out(node, self.forms) or drawable(node, self.forms):
@@ -157,6 +177,8 @@ class Schedule:
         if name in self.wanted:
             return False
         size, leaves, ops, heavy = self.forms[name].size, *self.cost(node)
+        if name in self.waiting:
+            return ops <= LONGEST
         readers = self.consumers.get(name, [])
         if len(readers) == 1 and ops <= LONGEST:
             made = sum(self.forms[r].size for r in readers[0].results)
@@ -436,12 +458,24 @@ class Schedule:
             if step.domain is not None:
                 step.members[name] = Member(node, name, i, "product")
         for x in node.values():
-            for leaf in [x] if x not in self.transparent else self.leaves(self.maker[x][0]):
+            for leaf in self.sources(x):
                 step.reads.add(leaf)
                 step.operands.add(leaf)
                 if self.home.get(leaf) == -1:
                     self.readers[leaf] = max(self.readers.get(leaf, -1), step.number)
         self.note(", ".join(node.results), node, f"step {step.number}: a kernel of its own")
+
+    def sources(self, x: str) -> set[str]:
+        """The values in memory that an operand is read from or computed from. Unlike `leaves`, which are those of the time when
+        it was seen through, these are what is there now."""
+        found, stack = {x}, [x]
+        while stack:
+            name = stack.pop()
+            if name in self.transparent:
+                more = set(self.maker[name][0].values()) - found
+                found |= more
+                stack += more
+        return found - self.transparent
 
     def turn(self, name: str) -> None:
         """A result whose readers all turn it the same way is written in the order in which they want it, as heads of attention
@@ -466,9 +500,49 @@ class Schedule:
         computing = self.gpu and node.op.name in PRODUCTS and self.special(node, self) is not None
         if computing and light(self.elements(x), self.forms[x].size, self.forms):
             return
+        end = self.chains.end(x, False)
+        if end in self.waiting and end in self.transparent:
+            if self.computes(x, end, node):
+                return
+            self.materialise(end, f"{node.op.name} reads it")
+            self.waiting.discard(end)
+            if self.strided(x) is not None:
+                return
         while self.maker[x][0].op.name == "permute" and self.maker[x][0].operands[0] in self.transparent:
             x = str(self.maker[x][0].operands[0])  # in its own order, in which it is written along rows and read as a view
         self.materialise(x, f"{node.op.name} reads it")
+
+    def computes(self, x: str, end: str, node: Node) -> bool:
+        """Whether a product computes an operand, which is a view of a value, while it packs it."""
+        views = {y: self.strided(y) or (y, 0, self.layout(y)) for y in node.values() if y != x}
+        readers = len(self.chains.ends(end))
+        found = self.packing.verdict(
+            node, x, self.elements(x), views, self.forms, readers, lambda leaf: self.stored_anyway(leaf, node)
+        )
+        if found is None:
+            return False
+        taken = bool(found.score > 0)
+        how = "computes it while it packs it" if taken else "does not compute it while it packs it"
+        self.decisions.append(f"{x}: {node.op.name} {node.results[0]} {how}, score {found.score:.0f} ns: {found.why}")
+        return taken
+
+    def stored_anyway(self, x: str, node: Node) -> bool:
+        """Whether a value is in memory whether or not a product computes something from it: it is an input or handed out, or
+        others read it, in another step or together with what is made after it."""
+        home = self.home.get(x, -1)
+        if home == -1 or x in self.kept or any(step.number != home and x in step.reads for step in self.steps):
+            return True
+        derived, later = {x}, {*node.results, *[name for name, at in self.home.items() if at > home]}
+        for other in self.graph.nodes:
+            given = other.values()
+            after, from_it = not later.isdisjoint(given), not derived.isdisjoint(given)
+            if after and from_it and other is not node:
+                return True
+            if after:
+                later.update(other.results)
+            elif from_it and other.op.kind in ("pointwise", "movement"):
+                derived.update(other.results)
+        return False
 
     def elements(self, x: str) -> Expr:
         """What a value is at any place: an expression of d0, d1 and so on."""

@@ -76,9 +76,10 @@ def kept(node: Node) -> bool:
     return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 
-def scheduled(graph: Prepared, gpu: bool = False) -> Schedule:
-    """The steps of a graph. Kernels for GPUs take all products of floats, and compute what they read while they read it."""
-    schedule = Schedule(graph, product_domain, gpu=True) if gpu else Schedule(graph, contraction)
+def scheduled(graph: Prepared, gpu: bool = False, packing: Any = None) -> Schedule:
+    """The steps of a graph. Kernels for GPUs take all products of floats, and compute what they read while they read it; for
+    CPUs `packing` judges what they compute while they pack it."""
+    schedule = Schedule(graph, product_domain, gpu=True) if gpu else Schedule(graph, contraction, packing=packing)
     schedule.run()
     return schedule
 

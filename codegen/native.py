@@ -20,6 +20,8 @@ from .kernels import Launch, kept, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Rounds, Steps, Table, rounded
 from .llvm.entry import Binding, shared_by_programs
+from .llvm.on_packing import OnPacking
+from .llvm.prologue import prologues
 from .llvm.target import host
 from .llvm.worth import gain
 from .names import source
@@ -89,7 +91,8 @@ class Native:
             node = x.node
             given = "" if node is None else ", ".join(map(str, node.values()))
             what = "" if node is None else f"{', '.join(node.results)} = {node.op.name}({given})\n"
-            rows.append(f"# step {x.step.number}\n{what}{'' if x.nest is None else x.nest}")
+            before = "".join(f"{name}, as it is packed:\n{nest}" for name, nest in prologues(x, self.build.forms).items())
+            rows.append(f"# step {x.step.number}\n{before}{what}{'' if x.nest is None else x.nest}")
         return "\n".join(rows)
 
 
@@ -121,8 +124,8 @@ class NativeBuild(Build):
     """Puts a program together. Texts go to `batch` as soon as they are written."""
 
     def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None) -> None:
-        work = prepared(graph, kept)
-        super().__init__(graph, slots, work, scheduled(work))
+        work = prepared(graph, kept, joining=True)
+        super().__init__(graph, slots, work, scheduled(work, packing=OnPacking(host())))
         kernels = Kernels(self.forms, host(), self.layout)
         self.made: list[Made | None] = []
         for x in self.steps:

@@ -49,6 +49,15 @@ class Chains:
             x = node.values()[0]
         return x
 
+    def ends(self, x: str) -> list[Node]:
+        """What reads a value, or a view of it, and is no view itself."""
+        found: dict[int, Node] = {}
+        for node in self.readers.get(x, []):
+            moves = node.op.kind == "movement" and lowerable(node, self.forms) and len(node.values()) == 1
+            for reader in [r for name in node.results for r in self.ends(name)] if moves else [node]:
+                found[id(reader)] = reader
+        return list(found.values())
+
     def follows_from_input(self, x: str, product: Node) -> bool:
         """Whether a value is a few light ops of one input, and has one reader, a product. One that reads it many times is
         better off with fewer bytes."""

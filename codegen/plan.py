@@ -1,7 +1,8 @@
 """Where buffers are: one block of memory for all that lives only while a program runs.
 
 Buffers whose lives do not overlap may share memory. Large ones are placed first, each at the lowest place that is free for all
-of its life. One that is written where another is read for the last time, element by element, may take over its memory.
+of its life. One that is written where another is read for the last time, element by element, may take over its memory. One that
+others are parts of is placed as a whole, but each part's memory is free for others before it and after it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ class Life:
     size: int
     first: int
     last: int
+    parts: tuple[tuple[int, Life], ...] = ()  # buffers in it, with the byte at which they begin
+
+    @property
+    def pieces(self) -> tuple[tuple[int, Life], ...]:
+        """What it needs, and when."""
+        return self.parts or ((0, self),)
 
     def meets(self, other: Life) -> bool:
         return self.first <= other.last and other.first <= self.last
@@ -32,6 +39,11 @@ class Arena:
     sizes: dict[str, int] = field(default_factory=dict)
     size: int = 0
     lives: dict[str, tuple[int, int]] = field(default_factory=dict)  # the first and the last step of each
+
+    def place(self, life: Life, at: int, size: int) -> None:
+        self.offsets[life.name] = at
+        self.sizes[life.name] = size
+        self.lives[life.name] = (life.first, life.last)
 
     def overlap(self, a: str, b: str) -> bool:
         """Whether two buffers share memory."""
@@ -56,20 +68,40 @@ def planned(lives: list[Life], heirs: frozenset[tuple[str, str]] = frozenset()) 
     arena = Arena()
     placed: list[tuple[Life, int, int]] = []  # with where it begins and ends
     for life in sorted(lives, key=lambda x: (-x.size, x.first)):
-        size = max(-(-life.size // ALIGNMENT), 1) * ALIGNMENT
+        size = rounded(life.size)
         at = inherited(life, placed, heirs)
         if at is None:
-            at = 0
-            for start, stop in sorted((start, stop) for other, start, stop in placed if life.meets(other)):
-                if at + size <= start:
-                    break
-                at = max(at, stop)
-        placed.append((life, at, at + size))
-        arena.offsets[life.name] = at
-        arena.sizes[life.name] = size
-        arena.lives[life.name] = (life.first, life.last)
+            at = lowest(life, size, placed)
+        arena.place(life, at, size)
+        for offset, part in life.parts:
+            arena.place(part, at + offset, part.size)
+        placed += [(part, at + offset, at + offset + (part.size if life.parts else size)) for offset, part in life.pieces]
         arena.size = max(arena.size, at + size)
     return arena
+
+
+def rounded(size: int) -> int:
+    return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
+
+
+def lowest(life: Life, size: int, placed: list[tuple[Life, int, int]]) -> int:
+    """The lowest place where all that a buffer needs is free when it needs it."""
+    at = 0
+    for begin, end in sorted(forbidden(life, size, placed)):
+        if at <= begin:
+            break
+        if at < end:
+            at = rounded(end)
+    return at
+
+
+def forbidden(life: Life, size: int, placed: list[tuple[Life, int, int]]) -> list[tuple[int, int]]:
+    """Between which places a buffer must not begin."""
+    found = []
+    for offset, part in life.pieces:
+        length = part.size if life.parts else size
+        found += [(start - offset - length, stop - offset) for other, start, stop in placed if part.meets(other)]
+    return found
 
 
 def inherited(life: Life, placed: list[tuple[Life, int, int]], heirs: frozenset[tuple[str, str]]) -> int | None:

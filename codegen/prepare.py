@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..eager.ops.movement import CLONE, VIEW
@@ -17,7 +17,9 @@ from ..tracer.graph import Form, Graph, Input, Node, Operand, Output, WriteBack
 from ..tracer.passes import equal, key
 from .bounds import guarded
 from .expand import CPU, SAME, expanded, nothing
+from .joins import JOINED
 from .remember import Again
+from .sums import Sums
 
 REDUCTIONS = {"sum", "prod", "amax", "amin", "all", "any"}
 LONG, PARTS = 1 << 15, 64  # rows from which a reduction of a few is done in parts, and how many parts
@@ -35,10 +37,15 @@ class Prepared:
     write_backs: list[tuple[WriteBack, str]]
     again: set[str]  # values that are there twice, so as not to be kept: where they are wanted, and not before
     names: dict[str, str]  # what values of the graph are called here, if not as they are there
+    stored: set[str] = field(default_factory=set)  # values that are in memory, whatever it costs to compute them again
+    decisions: list[str] = field(default_factory=list)
 
 
-def prepared(graph: Graph, kept: Callable[[Node], bool], in_halves: Callable[[Node], bool] = nothing) -> Prepared:
-    """`kept` are composites with kernels of their own; those `in_halves` have them for halves too."""
+def prepared(
+    graph: Graph, kept: Callable[[Node], bool], in_halves: Callable[[Node], bool] = nothing, joining: bool = False
+) -> Prepared:
+    """`kept` are composites with kernels of their own; those `in_halves` have them for halves too. Targets that are `joining`
+    have values stand one below the other in memory, for products that take them as one."""
     whole = expanded(graph, kept, in_halves)
     forms = dict(whole.forms)
     nodes: list[Node] = []
@@ -63,11 +70,17 @@ def prepared(graph: Graph, kept: Callable[[Node], bool], in_halves: Callable[[No
     backs = [(w, ends.own(w.value, w.input.name)) for w in graph.write_backs]
     outputs = [(o, o.value if o.value in outside else ends.own(o.value)) for o in graph.outputs]
     wanted = {v for _, v in outputs} | {v for _, v in backs}
-    nodes = guarded(needed(nodes, wanted), forms, added)
+    nodes = needed(nodes, wanted)
+    sums = Sums(nodes, forms, wanted | outside, added) if joining else None
+    nodes = guarded(nodes if sums is None else needed(sums.run(), wanted), forms, added)
     places = {name: i for i, node in enumerate(nodes) for name in node.results}
     writers = {w.input.name: places[v] for w, v in backs}
-    again = Again(nodes, forms, wanted, writers)
-    return Prepared(graph.inputs, again.written(), forms, outputs, backs, again.made, names)
+    parts = {x for node in nodes if node.op is JOINED for x in node.values()}
+    again = Again(nodes, forms, wanted | parts, writers)
+    found = Prepared(graph.inputs, again.written(), forms, outputs, backs, again.made, names)
+    if sums is not None:
+        found.stored, found.decisions = sums.stored, sums.decisions
+    return found
 
 
 class Ends:

@@ -88,6 +88,9 @@ def called(launch: Launch, forms: dict[str, Form]) -> str:
     assert node is not None
     given = []
     for x in node.values():
+        if x in launch.computed:
+            given.append(f"{x} as it is packed")
+            continue
         buffer, offset, strides = launch.operands[x]
         view = f" as {list(forms[x].shape)} by strides {list(strides)}" + f" from {offset}" * bool(offset)
         given.append(buffer if x == buffer else buffer + view)
@@ -109,7 +112,7 @@ def described(launch: Launch, kind: str, forms: dict[str, Form], ops: int) -> st
         return f"{node.op.name} of queries {list(query)}, without a matrix of scores in memory"
     assert nest is not None
     then = f", then {ops - 1} more op{'s' * (ops != 2)}" if ops > 1 else ""
-    spec = spec_of(node, launch.operands, forms)
+    spec = spec_of(launch, forms)
     if isinstance(spec, Gemm):
         batch = f"{math.prod(spec.batch)} products" if spec.batch else "a product"
         return f"{batch}, m {spec.m} n {spec.n} k {spec.k}{then}"

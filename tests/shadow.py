@@ -139,6 +139,12 @@ GAP = 256
 FILL = 0xFF  # as floats NaN, so that whoever reads it shows it
 
 
+def forever(life: Life) -> tuple[tuple[int, Life], ...]:
+    """The parts of a buffer, and at last the gap."""
+    parts = [(at, replace(x, first=0, last=0)) for at, x in life.parts]
+    return (*parts, (life.size, Life("gap", GAP, 0, 0))) if parts else ()
+
+
 class Guards:
     """Memory that is made while programs are put together has a margin that nobody may write to."""
 
@@ -158,7 +164,7 @@ class Guards:
 
     def planned(self, lives: list[Life], *_: Any) -> Arena:
         """In the place of `planned`: no two buffers share memory, and there is a gap after each."""
-        arena = planned([replace(x, size=x.size + GAP, first=0, last=0) for x in lives])
+        arena = planned([replace(x, size=x.size + GAP, first=0, last=0, parts=forever(x)) for x in lives])
         self.sizes = {x.name: x.size for x in lives}
         self.arena = arena
         return arena
@@ -168,8 +174,8 @@ class Guards:
         memory = np.full(size + 64, FILL, np.uint8)
         start = memory.ctypes.data
         first = -start % 64
-        for name, at in self.arena.offsets.items():
-            begin = first + at + self.sizes[name]
+        for name, size in self.sizes.items():
+            begin = first + self.arena.offsets[name] + size
             self.margins.append((memory[begin : begin + GAP], None))
         return memory, start + first
 

@@ -393,7 +393,7 @@ def test_questions() -> None:
         tj.is_nonzero([1])
 
 
-def test_settings_of_scripts() -> None:
+def test_settings_of_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = tj.get_num_threads()
     tj.set_num_threads(3)
     assert tj.get_num_threads() == 3
@@ -403,8 +403,8 @@ def test_settings_of_scripts() -> None:
     tj.use_deterministic_algorithms(True)
     assert tj.are_deterministic_algorithms_enabled()
     tj.use_deterministic_algorithms(False)
-    tj.backends.cudnn.benchmark = True
-    tj.backends.cuda.matmul.allow_tf32 = True
+    monkeypatch.setattr(tj.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(tj.backends.cuda.matmul, "allow_tf32", True)
     assert not tj.backends.mps.is_available()
     assert tj.accelerator.is_available() == tj.cuda.is_available()
 

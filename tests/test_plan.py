@@ -67,6 +67,41 @@ def test_heirs_are_where_the_others_were_or_elsewhere(lives: list[Life], which: 
             assert arena.offsets[a.name] == arena.offsets[b.name]
 
 
+@st.composite
+def wholes(draw: Any) -> list[Life]:
+    """Buffers that others are parts of, one after the other in it, each with a life of its own."""
+    found = []
+    for i, rows in enumerate(draw(st.lists(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 12), st.integers(0, 6)))))):
+        parts, at = [], 0
+        for k, (size, first, length) in enumerate(rows):
+            parts.append((at, Life(f"w{i}p{k}", size, first, first + length)))
+            at += size
+        if parts:
+            ends = [x.first for _, x in parts], [x.last for _, x in parts]
+            found.append(Life(f"w{i}", at, min(ends[0]), max(ends[1]), tuple(parts)))
+    return found
+
+
+@given(lives(), wholes())
+def test_parts_stand_in_their_whole_and_share_nothing_while_they_live(lives: list[Life], wholes: list[Life]) -> None:
+    arena = planned([*lives, *wholes])
+    for whole in wholes:
+        assert all(arena.offsets[x.name] == arena.offsets[whole.name] + at for at, x in whole.parts)
+        assert arena.offsets[whole.name] + whole.size <= arena.size
+    pieces = [*lives, *[x for whole in wholes for _, x in whole.parts]]
+    for a, b in combinations(pieces, 2):
+        if a.meets(b) and a.size and b.size:
+            begin, end = arena.offsets[a.name], arena.offsets[a.name] + a.size
+            assert end <= arena.offsets[b.name] or arena.offsets[b.name] + b.size <= begin, f"{a} and {b}\n{arena}"
+
+
+def test_memory_of_a_part_is_free_before_it_and_after_it() -> None:
+    parts = ((0, Life("p", 640, 0, 5)), (640, Life("q", 640, 4, 5)))
+    arena = planned([Life("whole", 1280, 0, 5, parts), Life("early", 640, 0, 3)])
+    assert arena.size == 1280
+    assert arena.offsets["early"] == arena.offsets["q"]
+
+
 def test_an_heir_takes_over() -> None:
     lives = [Life("a", 640, 0, 1), Life("b", 640, 1, 2), Life("c", 640, 2, 3)]
     assert planned(lives).size == 1280

@@ -17,9 +17,10 @@ from ..kernels import Launch, signature
 from ..plan import Arena
 from . import jit, threads
 from .builder import I64, PTR, Module, Type, Value, constant
-from .contract import attention_of, emit_attention, emit_product, spec_of
+from .contract import around, attention_of, emit_attention, emit_product, spec_of
 from .kernel import Kernel, Phase
 from .loops import emit
+from .prologue import prologues
 from .scatter import emit_scatter
 from .target import Target
 
@@ -92,13 +93,14 @@ class Kernels:
     def product(self, launch: Launch) -> Made:
         node, nest = launch.node, launch.nest
         assert node is not None and nest is not None
-        spec = spec_of(node, launch.operands, self.forms)
-        buffers = nest.buffers()
-        key = ("product", spec, signature(nest, buffers, launch.numbers))
+        buffers, before = around(launch, self.forms), prologues(launch, self.forms)
+        nests = tuple(signature(n, [*buffers, *before], launch.numbers) for n in (nest, *before.values()))
+        computed = tuple(x in before for x in node.operands)
+        key = ("product", spec_of(launch, self.forms), computed, nests)
         found = self.once(key, lambda m, name: emit_product(m, name, launch, self.forms, self.target))
         assert found is not None
-        views = [launch.operands[x] for x in node.operands]
-        return Made(launch, *found, [*map(self.offset, views), *[(b, 0) for b in buffers]], launch.numbers)
+        args = [(buffers[0], 0) if x in before else self.offset(launch.operands[x]) for x in node.operands]
+        return Made(launch, *found, [*args, *[(b, 0) for b in buffers]], launch.numbers)
 
     def attention(self, launch: Launch) -> Made | None:
         node = launch.node

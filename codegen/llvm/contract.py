@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -11,21 +12,22 @@ from ..expr import walk
 from ..kernels import Launch
 from ..lower import dtype_of
 from ..nest import Nest
+from ..steps import View
 from . import gemm
 from .attention import emit_forward
 from .attention_backward import emit_backward
 from .attention_parts import Attention, Layout
 from .builder import I64, Function, Module, Value, constant
 from .conv import Conv, emit_conv
-from .emit import Emitter, Scope
+from .emit import Scope
 from .gemm import Gemm, Operand
+from .given import OPERANDS, Given
 from .jit import CompileFailed
 from .kernel import Kernel
+from .prologue import Prologue, prologues, views_of
 from .target import Target
 from .values import HALVES, SCALARS, cast
 from .windows import Array
-
-View = tuple[str, int, tuple[int, ...]]  # buffer, offset and strides, in elements
 
 
 def product_of(node: Node, operands: dict[str, View], forms: dict[str, Form], scalar: str) -> Gemm:
@@ -67,12 +69,13 @@ def across(sizes: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, .
 
 
 def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target) -> Kernel:
-    """The kernel of a product; its pointers are the two operands, then the nest's buffers, then its numbers."""
+    """The kernel of a product; its pointers are the two operands, then buffers, then numbers."""
     assert launch.node is not None and launch.nest is not None
-    nest, buffers, numbers = launch.nest, launch.nest.buffers(), launch.numbers
-    spec = spec_of(launch.node, launch.operands, forms)
-    count = 2 + len(buffers) + len(numbers)
+    nest, buffers, numbers = launch.nest, around(launch, forms), launch.numbers
+    spec = spec_of(launch, forms)
+    count = OPERANDS + len(buffers) + len(numbers)
     if isinstance(spec, Gemm):
+        spec = with_prologues(spec, launch, forms)
         return gemm.emit(module, name, spec, count, Follow(nest, buffers, numbers, spec.batch, spec.m), target)
     shape = forms[launch.node.results[0]].shape
     batch = () if spec.op == "conv_weight_grad" else shape[:1]
@@ -82,13 +85,37 @@ def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, For
     return found
 
 
-def spec_of(node: Node, views: dict[str, View], forms: dict[str, Form]) -> Gemm | Conv:
+def around(launch: Launch, forms: dict[str, Form]) -> list[str]:
+    """The buffers that are used before and after a product, besides the operands that are in memory."""
+    assert launch.nest is not None
+    before = [b for x, nest in prologues(launch, forms).items() for b in nest.buffers() if b != x]
+    return list(dict.fromkeys([*before, *launch.nest.buffers()]))
+
+
+def spec_of(launch: Launch, forms: dict[str, Form]) -> Gemm | Conv:
     """What a product is to compute, of its first two pointers."""
-    scalar = SCALARS[dtype_of(forms[node.results[0]])]
+    node = launch.node
+    assert node is not None
+    views, scalar = views_of(launch, forms), SCALARS[dtype_of(forms[node.results[0]])]
     if node.op.name == "matmul":
         return product_of(node, views, forms, scalar)
     arrays = [Array(i, forms[x].shape, views[x][2], scalar) for i, x in enumerate(node.operands)]
     return Conv(node.op.name, arrays[0], arrays[1], node.attrs["geometry"])
+
+
+def with_prologues(spec: Gemm, launch: Launch, forms: dict[str, Form]) -> Gemm:
+    """A product that computes some of its operands while it packs them."""
+    assert launch.node is not None
+    nests, buffers = prologues(launch, forms), around(launch, forms)
+    found = []
+    for x, operand in zip(launch.node.operands, (spec.a, spec.b), strict=True):
+        if x in nests:
+            lead = forms[x].shape[:-1]
+            rows = tuple(math.prod(lead[i + 1 :]) for i in range(len(lead) - 1))
+            prologue = Prologue(nests[x], buffers, launch.numbers, tuple(across(lead[:-1], rows, spec.batch)))
+            operand = replace(operand, load=prologue)
+        found.append(operand)
+    return replace(spec, a=found[0], b=found[1])
 
 
 class Follow:
@@ -96,20 +123,13 @@ class Follow:
 
     def __init__(self, nest: Nest, buffers: list[str], numbers: list[int], batch: tuple[int, ...], rows: int) -> None:
         self.nest = nest
-        self.buffers = buffers
-        self.numbers = numbers
+        self.given = Given(nest.expressions(), buffers, numbers)
         self.batch = batch
         self.rows = rows  # of each matrix of the batch
-        self.known: dict[Function, tuple[Scope, dict[Any, Any]]] = {}  # of each function: what is computed at its beginning
 
     def __call__(self, f: Function, batch: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
         domain = self.nest.domain
-        pointers = dict(zip(self.buffers, f.params[2:], strict=False))
-        numbers = dict(zip(self.numbers, f.params[2 + len(self.buffers) :], strict=False))
-        emitter = Emitter(f, pointers, numbers, domain.r, domain.c, domain.c, value.type.lanes)
-        emitter.in_fours = False  # tiles begin where they like
-        emitter.scopes = [self.beginning(f, emitter)]
-        emitter.scopes += [Scope(emitter.scopes[0])]
+        emitter = self.given.emitter(f, domain.r, domain.c, value.type.lanes)
         emitter.scopes += [Scope(emitter.scopes[1])]
         emitter.loop[domain.r] = self.row(f, batch, m)
         emitter.loop[domain.c] = n
@@ -118,15 +138,6 @@ class Follow:
         (stage,) = self.nest.stages
         for s, v in [(s, emitter.value(s.expr)) for s in stage.stores]:
             emitter.store(s, v)
-
-    def beginning(self, f: Function, emitter: Emitter) -> Scope:
-        if f not in self.known:
-            lines, f.lines = f.lines, f.entry
-            emitter.ready(self.nest.expressions(), 0, straight=True)
-            f.lines = lines
-            self.known[f] = emitter.scopes[0], emitter.bits
-        scope, emitter.bits = self.known[f]
-        return scope
 
     def row(self, f: Function, batch: list[Value], m: Value) -> Value:
         found: Value | None = None
