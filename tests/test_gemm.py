@@ -118,6 +118,7 @@ def test_any_plan(m: int, n: int, k: int, how: str, data: Any) -> None:
         pack_b=plan.pack_b or data.draw(st.booleans()),
         own_a=data.draw(st.booleans()),
         own_b=data.draw(st.booleans()),
+        parts=data.draw(st.sampled_from([1, 1, 2, 3, 8])),
     )
     check(gemm, a, b, 512, plan=plan)
 
@@ -226,6 +227,31 @@ def test_large_products_fall_into_pieces_and_small_ones_do_not() -> None:
 
     assert pieces(1024, 512, 128) >= 8
     assert pieces(100, 16, 16) == 1
+
+
+@pytest.mark.parametrize(
+    ("left", "right"), [("rows", "rows"), ("rows", "columns"), ("columns", "rows"), ("columns", "columns")]
+)
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(16, 24, 9001), (64, 64, 4096), (5, 130, 6002), (40, 3, 20000), (1, 1, 300007), (2, 3, 70001)]
+)
+def test_a_great_depth_is_shared_out(m: int, n: int, k: int, left: str, right: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = laid_out(rng, (m, k), left, np.float32), laid_out(rng, (k, n), right, np.float32)
+    gemm = Gemm((), m, n, k, operand(0, a, ()), operand(1, b, ()), "float")
+    phases = emit(Module(), "product", gemm, 3, store_to(2, (), n, 1), target(512)).phases
+    assert max(x.pieces for x in phases if not x.function.endswith(("pack", "add"))) >= 4
+    check(gemm, a, b, 512)
+
+
+def test_depths_are_in_one_where_that_keeps_threads_busy() -> None:
+    def parts(batch: int, m: int, n: int, k: int) -> int:
+        lead = (m * k,), (k * n,)
+        gemm = Gemm((batch,), m, n, k, Operand(0, lead[0], k, 1), Operand(1, lead[1], n, 1), "float")
+        return choose(shape_of(gemm, target(512))).parts
+
+    assert parts(1, 64, 64, 8192) == 8
+    assert parts(1, 1024, 1024, 8192) == parts(1, 64, 64, 512) == parts(16, 64, 64, 8192) == parts(1, 8, 8, 4096) == 1
 
 
 @settings(max_examples=60)

@@ -19,6 +19,7 @@ WIDE = 768  # columns for which it pays to pack a left operand whose columns lie
 FAR = 1024  # bytes between the steps of a left operand's columns from which on a tile does fewer steps
 SHORT = 256  # rows that need not be shared out
 SHALLOW = 256  # with a smaller depth, most of the time goes into storing results: pieces have whole rows of them then
+PART = 512  # steps of the depth that are worth a piece of their own: what it leaves is written and read again
 OWN = 384  # rows for which it pays that a piece packs panels that other pieces pack, too
 
 
@@ -53,6 +54,7 @@ class Plan:
     pack_b: bool
     own_a: bool = False  # packed by each piece for itself, not in a phase before
     own_b: bool = False
+    parts: int = 1  # pieces that the depth is shared out to
 
     @property
     def width(self) -> int:
@@ -73,6 +75,7 @@ def choose(shape: Shape) -> Plan:
     if passing:  # long stretches of the right operand's rows, which memory is good at
         column_block = max(column_block, min(_up(shape.n, width), _up(512, width)))
     down, across = evened(shape.batch, (shape.m, shape.n), (rows, width), (row_block, column_block))
+    parts = parted(work_of(shape), shape.batch * down * across, shape.k // PART)
     return Plan(
         lanes=lanes,
         rows=rows,
@@ -83,9 +86,17 @@ def choose(shape: Shape) -> Plan:
         unroll=next(u for u in (4, 2, 1) if shape.k % u == 0 and depth % u == 0),
         pack_a=pack_a,
         pack_b=pack_b,
-        own_a=across == 1 and not shape.same_a,
-        own_b=(down == 1 or shape.m // down >= OWN) and not shape.same_b,
+        own_a=across == 1 and not shape.same_a and parts == 1,
+        own_b=(down == 1 or shape.m // down >= OWN) and not shape.same_b and parts == 1,
+        parts=parts,
     )
+
+
+def parted(work: int, pieces: int, most: int) -> int:
+    """Into how many parts a depth is shared out, at most so many: more than one if there are too few pieces otherwise, a power
+    of two so that threads have equal shares."""
+    found = min(min(PIECES, work // PIECE) // pieces, most)
+    return 1 << (found.bit_length() - 1) if found > 1 else 1
 
 
 def tile(shape: Shape, lanes: int) -> tuple[int, int]:
@@ -123,12 +134,16 @@ def _depth(k: int, most: int) -> int:
     return k if k <= 2 * most else _up(math.ceil(k / math.ceil(k / most)), 4)
 
 
+def work_of(shape: Shape) -> int:
+    """Multiplications; with few rows, memory takes the time, as if there were more."""
+    return shape.batch * shape.m * shape.n * shape.k * (8 if shape.m < 8 else 1)
+
+
 def blocks(shape: Shape, rows: int, width: int, depth: int) -> tuple[int, int]:
     """Rows and columns of a piece: as many columns as there is room for, so that rows are read and results stored in long
     stretches; but with few rows, all of them and some columns."""
     m, n = _up(shape.m, rows), _up(shape.n, width)
-    work = shape.batch * shape.m * shape.n * shape.k * (8 if shape.m < 8 else 1)  # with few rows, memory takes the time
-    wanted = max(1, min(2 * PIECES, work // PIECE))
+    wanted = max(1, min(2 * PIECES, work_of(shape) // PIECE))
     columns = _evenly(n, PANELS // (depth * shape.size) // width * width, width)
     if shape.batch >= wanted:
         return m, columns

@@ -1,22 +1,24 @@
 """Products of few rows or few columns, as dot products: the lanes go along the depth, so nothing has to be packed.
 
 For operands whose rows (left) and columns (right) lie along memory. A tile is a few dot products side by side; their lanes are
-added at the end, and each row of the tile goes to the epilogue as a short vector.
+added at the end, and each row of the tile goes to the epilogue as a short vector. A great depth is shared out (`parts.py`).
 """
 
 from __future__ import annotations
 
 import math
 
-from .blocking import PIECE, PIECES
-from .builder import Function, Module, Type, Value, constant
+from .blocking import PIECE, PIECES, parted
+from .builder import I64, Function, Module, Type, Value, constant
 from .contraction import Epilogue, Gemm
 from .kernel import Kernel, Phase
 from .micro import Axis, Join, Side, first_lanes, lane_sums, multiply, scaled, zeros
 from .packing import source
+from .parts import Parts
 from .spans import parameters, share, unravel
 
 FEW = 4  # rows or columns
+LONG = 1 << 14  # steps of the depth that are worth a piece of their own
 
 
 def suits(gemm: Gemm, lanes: int) -> bool:
@@ -31,24 +33,33 @@ def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Ep
     begin, end = f.params[-2:]
     rows, columns = _tile(gemm, lanes)
     down, across = _blocks(gemm, rows, columns)
-    sizes = (*gemm.batch, math.ceil(gemm.m / down), math.ceil(gemm.n / across))
+    blocks = (math.ceil(gemm.m / down), math.ceil(gemm.n / across))
+    parts = Parts(_parts(gemm, math.prod(blocks)), gemm.batch, gemm.m, gemm.n, Type(gemm.scalar), pointers, 0)
+    sizes = (*gemm.batch, parts.count, *blocks)
     with f.loop(begin, end) as loop:
-        *batch, i, j = unravel(f, loop.index, sizes)
+        *batch, part, i, j = unravel(f, loop.index, sizes)
         a, b = (source(f, x, batch, gemm.scalar).base for x in (gemm.a, gemm.b))
 
         def tile(m: Value, height: int, n: Value, width: int) -> None:
             left = Side(f.pointer(a, scaled(f, m, gemm.a.row), gemm.scalar), gemm.scalar, _places(height, gemm.a.row))
             right = Side(f.pointer(b, scaled(f, n, gemm.b.column), gemm.scalar), gemm.scalar, _places(width, gemm.b.column))
-            sums = _products(f, left, right, gemm.k, Type(gemm.scalar, lanes), join)
+            sums = _products(f, left, right, gemm.k, Type(gemm.scalar, lanes), join, part, parts.count)
             for r in range(height):
                 row = f.add(m, constant(r, m.type))
                 for start, some in _short(f, sums[r * width : (r + 1) * width]):
-                    epilogue(f, batch, row, f.add(n, constant(start, n.type)), some, None)
+                    column = f.add(n, constant(start, n.type))
+                    if parts.count > 1:
+                        f.store(some, parts.place(f, batch, part, row, column))
+                    else:
+                        epilogue(f, batch, row, column, some, None)
 
         high, wide = share(f, i, sizes[-2], rows, gemm.m), share(f, j, sizes[-1], columns, gemm.n)
         high.each(f, rows, lambda m, height: wide.each(f, columns, lambda n, width: tile(m, height, n, width)))
     f.back()
-    return Kernel((Phase(name, math.prod(sizes)),))
+    phases = [Phase(name, math.prod(sizes))]
+    if parts.count > 1:
+        phases.append(parts.add_up(module, f"{name}_add", epilogue))
+    return Kernel(tuple(phases), parts.size)
 
 
 def _tile(gemm: Gemm, lanes: int) -> tuple[int, int]:
@@ -58,11 +69,18 @@ def _tile(gemm: Gemm, lanes: int) -> tuple[int, int]:
     return (long, gemm.n) if gemm.n < gemm.m else (gemm.m, long)
 
 
+def _work(gemm: Gemm) -> int:
+    """As multiplications of other products. Memory is what takes time here: each number is used once or a few times only."""
+    return 8 * math.prod(gemm.batch) * gemm.m * gemm.n * gemm.k
+
+
+def _parts(gemm: Gemm, blocks: int) -> int:
+    return parted(_work(gemm), math.prod(gemm.batch) * blocks, gemm.k // LONG)
+
+
 def _blocks(gemm: Gemm, rows: int, columns: int) -> tuple[int, int]:
     """Rows and columns of a piece."""
-    work = math.prod(gemm.batch) * gemm.m * gemm.n * gemm.k
-    # Memory is what takes time here: each number is used once or a few times only.
-    pieces = max(1, min(2 * PIECES, work * 8 // PIECE) // math.prod(gemm.batch))
+    pieces = max(1, min(2 * PIECES, _work(gemm) // PIECE) // math.prod(gemm.batch))
     if gemm.n < gemm.m:
         return math.ceil(gemm.m / pieces / rows) * rows, gemm.n
     return gemm.m, math.ceil(gemm.n / pieces / columns) * columns
@@ -72,15 +90,22 @@ def _places(count: int, stride: int) -> tuple[int, ...]:
     return tuple(i * stride for i in range(count))
 
 
-def _products(f: Function, left: Side, right: Side, k: int, kind: Type, join: Join) -> list[Value]:
+def _products(f: Function, left: Side, right: Side, k: int, kind: Type, join: Join, part: Value, parts: int) -> list[Value]:
+    """The sums over a part of the depth, lane by lane. What is no whole vector is the last part's."""
     sums = zeros(len(left.places) * len(right.places), kind)
     full, rest = divmod(k, kind.lanes)
     unroll = next(u for u in (2, 1) if full % u == 0)
     if full:
-        axes = [Axis(full // unroll, unroll * kind.lanes, unroll * kind.lanes)]
-        sums = multiply(f, left, right, axes, [(u * kind.lanes,) * 2 for u in range(unroll)], sums, join)
+        some = share(f, part, parts, unroll, full)
+        rounds = f.div(f.sub(some.stop, some.start), constant(unroll, I64)) if parts > 1 else full // unroll
+        axes = [Axis(rounds, unroll * kind.lanes, unroll * kind.lanes)]
+        a, b = (side.at(f, scaled(f, some.start, kind.lanes), int(parts > 1)) for side in (left, right))
+        sums = multiply(f, a, b, axes, [(u * kind.lanes,) * 2 for u in range(unroll)], sums, join)
     if rest:
         mask = first_lanes(rest, kind.lanes)
+        if parts > 1 and mask is not None:
+            last = f.compare("eq", part, constant(parts - 1, I64))
+            mask = f.select(last, mask, constant(False, mask.type))
         left, right = (Side(s.pointer, s.scalar, s.places, masks=(mask,) * len(s.places)) for s in (left, right))
         sums = multiply(f, left, right, [], [(full * kind.lanes,) * 2], sums, join)
     return sums

@@ -33,8 +33,10 @@ def emit(
         return emit_dots(module, name, gemm, pointers, epilogue, target.lanes(gemm.scalar), join_of(target))
     plan = plan or choose(shape_of(gemm, target))
     work = Product(gemm, plan, pointers, epilogue, join_of(target))
-    phases = [work.pack(module, f"{name}_pack")] if work.shared_size else []
+    phases = [work.pack(module, f"{name}_pack")] if work.packed_size else []
     phases.append(work.compute(module, name))
+    if plan.parts > 1:
+        phases.append(work.parts.add_up(module, f"{name}_add", epilogue))
     return Kernel(tuple(phases), work.shared_size, work.scratch_size)
 
 

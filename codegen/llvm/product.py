@@ -6,6 +6,8 @@ use the same, or else by the piece itself. How large blocks and tiles are is dec
 
 Results go to the epilogue straight from the registers. If that would be a lot of code, or if the depth is so large that it is
 done in blocks, they go through a buffer in the thread's scratch memory.
+
+A great depth with few results is shared out, too (`parts.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from .contraction import Epilogue, Gemm, Operand, by_depth, distinct, matrices, 
 from .kernel import Phase
 from .micro import Axis, Join, Side, first_lanes, multiply, scaled, zeros
 from .packing import pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source
+from .parts import Parts
 from .spans import Span, aligned, block, parameters, share, unravel, whole
 
 CHUNK = 16  # steps of the depth that are packed together: as many lines of memory as the first cache holds in one place
@@ -94,9 +97,19 @@ class Product:
         return aligned(self.size_a * matrices(self.gemm, self.gemm.a)) if self.plan.pack_a and not self.plan.own_a else 0
 
     @property
-    def shared_size(self) -> int:
+    def packed_size(self) -> int:
         b = aligned(self.size_b * matrices(self.gemm, self.gemm.b)) if self.plan.pack_b and not self.plan.own_b else 0
         return self.shared_a + b
+
+    @cached_property
+    def parts(self) -> Parts:
+        """What parts of the depth leave, behind what is packed."""
+        gemm = self.gemm
+        return Parts(self.plan.parts, gemm.batch, gemm.m, gemm.n, self.kind, self.pointers, self.packed_size)
+
+    @property
+    def shared_size(self) -> int:
+        return self.packed_size + self.parts.size
 
     @property
     def scratch_a(self) -> int:
@@ -114,12 +127,17 @@ class Product:
     @property
     def buffer_rows(self) -> int:
         """A piece's, if the depth is done in blocks; or else those of a tile, so that the buffer stays in the first cache."""
-        return self.row_block if self.plan.depth < self.gemm.k else min(self.plan.rows, self.gemm.m)
+        return self.row_block if self.in_blocks else min(self.plan.rows, self.gemm.m)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether a piece does its depth in blocks."""
+        return self.plan.depth < self.gemm.k or self.plan.parts > 1
 
     @cached_property
     def buffered(self) -> bool:
         """Whether results go through a buffer."""
-        if self.plan.depth < self.gemm.k:
+        if self.in_blocks:
             return True
         trial = Function("trial", parameters(self.pointers))
         zero = constant(0, I64)
@@ -232,18 +250,18 @@ class Product:
     def compute(self, module: Module, name: str) -> Phase:
         f = module.function(name, parameters(self.pointers))
         begin, end = f.params[-2:]
-        sizes = (*self.gemm.batch, *self.blocks)
+        sizes = (*self.gemm.batch, self.plan.parts, *self.blocks)
         again = self.plan.pack_b and self.plan.own_b and self.blocks[1] > 1
         with f.loop(begin, end, carried=[constant(-1, I64)] if again else []) as loop:
-            *batch, across, down = unravel(f, loop.index, sizes)
+            *batch, part, across, down = unravel(f, loop.index, sizes)
             rows = share(f, down, self.blocks[1], self.plan.rows, self.gemm.m)
             columns = share(f, across, self.blocks[0], self.plan.width, self.gemm.n)
             if again:
                 strip = f.div(loop.index, constant(self.blocks[1], I64))
-                Piece(self, f, batch, rows, columns, f.compare("ne", strip, loop.carried[0])).write()
+                Piece(self, f, batch, part, rows, columns, f.compare("ne", strip, loop.carried[0])).write()
                 loop.next(strip)
             else:
-                Piece(self, f, batch, rows, columns).write()
+                Piece(self, f, batch, part, rows, columns).write()
         f.back()
         return Phase(name, math.prod(sizes))
 
@@ -255,6 +273,7 @@ class Piece:
     work: Product
     f: Function
     batch: list[Value]
+    part: Value  # of the depth
     rows: Span
     columns: Span
     other: Value | None = None  # whether its columns are others than those of the piece before: these are packed already
@@ -267,7 +286,7 @@ class Piece:
         if plan.pack_b and plan.own_b:
             with nullcontext() if self.other is None else self.f.when(self.other):
                 self.pack_b()
-        if plan.depth < self.work.gemm.k:
+        if self.work.in_blocks:
             self.by_depth()
         else:
             self.tiles(None, None)
@@ -321,8 +340,9 @@ class Piece:
         size = self.work.buffer_rows * self.work.column_block
         with f.loop(0, size, self.work.plan.lanes) as loop:
             f.store(zero, f.pointer(self.buffer, loop.index, self.work.gemm.scalar))
-        with f.loop(0, k, depth) as loop:
-            left = f.sub(constant(k, I64), loop.index)
+        part = share(f, self.part, self.work.plan.parts, self.work.plan.unroll, k)
+        with f.loop(part.start, part.stop, depth) as loop:
+            left = f.sub(part.stop, loop.index)
             self.tiles(loop.index, f.intrinsic("smin", left, constant(depth, I64)))
         self.finish(self.rows)
 
@@ -408,6 +428,9 @@ class Piece:
 
             def one(n: Value, count: int) -> None:
                 value = f.load(self.slot(rows.start, row.index, n), work.kind)
-                work.epilogue(f, self.batch, row.index, n, value, first_lanes(count, work.plan.lanes))
+                if work.plan.parts > 1:
+                    f.store(value, work.parts.place(f, self.batch, self.part, row.index, n))
+                else:
+                    work.epilogue(f, self.batch, row.index, n, value, first_lanes(count, work.plan.lanes))
 
             self.columns.each(f, work.plan.lanes, one)
