@@ -91,6 +91,9 @@ def flops(launch: Launch, forms: dict[str, Form]) -> int | None:
     node, nest = launch.node, launch.nest
     if launch.kind == "opaque":
         return None
+    if launch.kind == "scan":
+        assert node is not None
+        return sum(forms[x].size for x in node.values())
     found = 0 if nest is None else of_loops(nest)
     if node is not None:
         found += of_attention(node, forms) if launch.kind == "attention" else 2 * pairs_of(node, forms)

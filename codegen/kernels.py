@@ -18,6 +18,7 @@ from .steps import Domain, Step
 
 CONVOLUTIONS = PRODUCTS[1:]
 ATTENTION = ("attention", "attention_backward")
+SCANS = ("cumsum", "cumprod", "logcumsumexp", "recurrence", "cummax", "cummin")
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Launch:
     """A step of the program: a nest, an op with a kernel of its own (and the nest that follows it), or an op as it is."""
 
     step: Step
-    kind: str  # nest, product, attention, opaque
+    kind: str  # nest, product, attention, scan, opaque
     node: Node | None
     nest: Nest | None
     buffers: list[str]
@@ -108,7 +109,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         found.reads = nest.reads()
         found.check = step.check
     else:
-        kind = "product" if step.domain is not None else "attention" if node.op.name in ATTENTION else "opaque"
+        kind = "product" if step.domain is not None else kind_of(schedule, node)
         operands = step.views
         buffers = list(dict.fromkeys(b for b, _, _ in operands.values()))
         computed = list(step.computed.values())
@@ -129,6 +130,14 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
             | {t.buffer for t in nest.totals() if t.buffer is not None}
         )
     return found
+
+
+def kind_of(schedule: Schedule, node: Node) -> str:
+    """What an op is that has a kernel of its own, and nothing that follows it; or "opaque", if it is called as it is."""
+    if node.op.name in ATTENTION:
+        return "attention"
+    form = schedule.forms[node.results[0]]
+    return "scan" if node.op.name in SCANS and form.ndim and form.size else "opaque"
 
 
 def numbers_of(nest: Nest) -> list[int]:

@@ -169,7 +169,7 @@ class NativeBuild(Build):
 
     def recipe(self, objects: list[str]) -> Recipe:
         _, binding = self.table()
-        cost = work_of(self.steps)
+        cost = work_of(self.steps, self.forms)
         return Recipe(
             objects=objects,
             steps=[name for name, _ in self.parts],
@@ -230,7 +230,7 @@ class NativeBuild(Build):
         return table, Binding(tuple(s for _, s in bound), tuple((n, kinds[n]) for n in numbers))
 
 
-def work_of(steps: list[Launch]) -> int:
+def work_of(steps: list[Launch], forms: dict[str, Form]) -> int:
     """Roughly how many scalar ops there are."""
     total = 0
     for x in steps:
@@ -238,5 +238,7 @@ def work_of(steps: list[Launch]) -> int:
             total += x.nest.domain.rows * x.nest.domain.cols * max(len(x.nest.ops), 1)
         if x.kind == "product" and x.node is not None and x.nest is not None:
             total += x.nest.domain.rows * x.nest.domain.cols
+        if x.kind == "scan" and x.node is not None:
+            total += 4 * forms[x.node.results[0]].size
         total += 100_000 * (x.kind == "attention")
     return total

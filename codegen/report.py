@@ -107,6 +107,8 @@ def described(launch: Launch, kind: str, forms: dict[str, Form], ops: int) -> st
         return f"{'sums at indices' if nest.scatters else 'loops'} over {nest.domain}"
     if kind == "opaque":
         return f"{node.op.name}, called as it is: {why_called(launch, forms)}"
+    if kind == "scan":
+        return f"{node.op.name} of {list(forms[node.results[0]].shape)} along dim {node.attrs['dim']}"
     if kind == "attention":
         query = forms[node.operands[1 if node.op.name == "attention_backward" else 0]].shape
         return f"{node.op.name} of queries {list(query)}, without a matrix of scores in memory"

@@ -21,6 +21,7 @@ from .contract import around, attention_of, emit_attention, emit_product, spec_o
 from .kernel import Kernel, Phase
 from .loops import emit
 from .prologue import prologues
+from .scan import emit_scan, scan_of
 from .scatter import emit_scatter
 from .target import Target
 
@@ -60,7 +61,9 @@ class Kernels:
             return self.nest(launch)
         if launch.kind == "product":
             return self.product(launch)
-        return self.attention(launch) if launch.kind == "attention" else None
+        if launch.kind in ("attention", "scan"):
+            return self.alone(launch)
+        return None
 
     def once(self, key: Any, write: Callable[[Module, str], Kernel | None]) -> tuple[Kernel, str] | None:
         if key not in self.known:
@@ -102,20 +105,25 @@ class Kernels:
         args = [(buffers[0], 0) if x in before else self.offset(launch.operands[x]) for x in node.operands]
         return Made(launch, *found, [*args, *[(b, 0) for b in buffers]], launch.numbers)
 
-    def attention(self, launch: Launch) -> Made | None:
+    def alone(self, launch: Launch) -> Made | None:
+        """A kernel of operands and results, and nothing else."""
         node = launch.node
         assert node is not None
         names = list(dict.fromkeys([*node.values(), *node.results]))
         views = {x: launch.operands.get(x, (x, 0, self.layout(x))) for x in names}
         pointers = {x: i for i, x in enumerate(names)}
-        spec = attention_of(node, views, self.forms, pointers)
-        if spec is None:
-            return None
         backward = node.op.name == "attention_backward"
-        found = self.once(
-            ("attention", spec, backward, len(names)),
-            lambda m, name: emit_attention(m, name, spec, backward, len(names), self.target),
-        )
+        scan = scan_of(node, views, self.forms, pointers) if launch.kind == "scan" else None
+        attention = attention_of(node, views, self.forms, pointers) if launch.kind == "attention" else None
+
+        def write(module: Module, name: str) -> Kernel | None:
+            if scan is not None:
+                return emit_scan(module, name, scan, len(names), self.target)
+            if attention is not None:
+                return emit_attention(module, name, attention, backward, len(names), self.target)
+            return None
+
+        found = self.once((launch.kind, scan or attention, backward, len(names)), write)
         return None if found is None else Made(launch, *found, [self.offset(views[x]) for x in names], [])
 
 

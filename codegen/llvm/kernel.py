@@ -15,6 +15,7 @@ class Phase:
 
     function: str
     pieces: int
+    aside: bool = False  # it is little beside the kernel's work: packing, adding up what parts have left
 
 
 @dataclass(frozen=True)

@@ -68,4 +68,4 @@ class Parts:
 
             whole(self.n).each(f, lanes, one)
         f.back()
-        return Phase(name, math.prod(sizes))
+        return Phase(name, math.prod(sizes), aside=True)

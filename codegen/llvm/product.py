@@ -177,7 +177,7 @@ class Product:
                 else:
                     self.pack_a(f, batch, block(f, part, self.plan.rows, self.gemm.m), whole(self.gemm.k), to)
         f.back()
-        return Phase(name, first + second)
+        return Phase(name, first + second, aside=True)
 
     def pack_b_straight(self, f: Function, batch: list[Value], columns: Span, depth: Span, to: Place) -> None:
         gemm, lanes = self.gemm, self.plan.lanes

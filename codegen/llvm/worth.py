@@ -13,7 +13,8 @@ from .assemble import MANY, Made
 from .kernel import Phase
 
 CALL, BARRIER = 100.0, 500.0  # nanoseconds
-PRODUCT, LOOPS = 0.007, 0.05  # nanoseconds for each float that is computed, some of which are exponentials
+PRODUCT = 0.007  # nanoseconds for each float that is computed
+EACH = {"nest": 0.05, "scan": 0.5}  # of other kernels, where some are exponentials, or wait for the one before
 
 
 def gain(rounds: list[list[tuple[Made, Phase]]], forms: dict[str, Form]) -> float:
@@ -36,7 +37,7 @@ def gain(rounds: list[list[tuple[Made, Phase]]], forms: dict[str, Form]) -> floa
 
 
 def nanoseconds(made: Made, phase: Phase, forms: dict[str, Form]) -> float:
-    """Of a phase; that with most pieces is where the work is."""
-    if phase is not max(made.kernel.phases, key=lambda x: x.pieces):
+    """Of a phase; of those that are not aside, that with most pieces is where the work is."""
+    if phase is not max(made.kernel.phases, key=lambda x: (not x.aside, x.pieces)):
         return CALL
-    return CALL + (flops(made.launch, forms) or 0) * (LOOPS if made.launch.kind == "nest" else PRODUCT)
+    return CALL + (flops(made.launch, forms) or 0) * EACH.get(made.launch.kind, PRODUCT)
