@@ -5,13 +5,16 @@ What a test goes on with are the plain program's results, so that what Python ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import tapejit as tj
 from tapejit.codegen import build, recipe
+from tapejit.codegen import native as native_module
 from tapejit.codegen.native import native
 from tapejit.codegen.plan import Arena, Life, planned
 from tapejit.tracer import program
@@ -39,6 +42,34 @@ class Seen:
         """The ops that are called as they are."""
         steps = [x for p in self.programs for x in zip(p.launches, p.made, strict=True)]
         return {launch.node.op.name for launch, made in steps if made is None}
+
+
+@contextmanager
+def watching(monkeypatch: Any) -> Iterator[Seen]:
+    """Everything that is replayed also runs natively, and is compared."""
+    found = Seen()
+    monkeypatch.setattr(program, "make_program", shadowed(found))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, about infinities
+        yield found
+    assert found.runs
+
+
+def bits_by_threads(monkeypatch: Any, function: Callable[[], list[Any]]) -> set[bytes]:
+    """What a function's results are, compiled, with one thread, two and three."""
+    monkeypatch.setattr(native_module, "PARALLEL", 0)
+    monkeypatch.setattr(native_module, "WORTH", 0)
+    before, found = tj.get_num_threads(), set()
+    try:
+        for threads in (1, 2, 3):
+            tj.set_num_threads(threads)
+            compiled = tj.compile(function, backend="llvm", strict=True)
+            for _ in range(6):
+                results = compiled()
+            found.add(b"".join(y.numpy().tobytes() for y in results))
+    finally:
+        tj.set_num_threads(before)
+    return found
 
 
 def owner(array: Any) -> Any:

@@ -45,12 +45,8 @@ def cache(tmp_path_factory: Any) -> Iterator[None]:
 @pytest.fixture
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed also runs natively."""
-    found = shadow.Seen()
-    monkeypatch.setattr(program, "make_program", shadow.shadowed(found))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, about infinities
+    with shadow.watching(monkeypatch) as found:
         yield found
-    assert found.runs
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,6 @@ from tapejit.codegen.llvm import jit, on_packing
 from tapejit.codegen.llvm.prologue import prologues
 from tapejit.codegen.llvm.target import host
 from tapejit.codegen.native import NativeBuild
-from tapejit.tracer import program
 
 
 @pytest.fixture
@@ -41,12 +39,8 @@ def stored_or_not(verdict: Any) -> Any:
 
 @pytest.fixture
 def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
-    found = shadow.Seen()
-    monkeypatch.setattr(program, "make_program", shadow.shadowed(found))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, about infinities
+    with shadow.watching(monkeypatch) as found:
         yield found
-    assert found.runs
 
 
 def values(*shape: int, dtype: Any = np.float32) -> Any:
@@ -180,20 +174,8 @@ def test_whole_steps(seen: Any, always: Any, monkeypatch: Any, model: Any) -> No
 
 
 def test_threads_change_no_bit(always: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(native_module, "PARALLEL", 0)
-    monkeypatch.setattr(native_module, "WORTH", 0)
-    before, found = tj.get_num_threads(), set()
     x, left, right = [values(300, 90) + i for i in range(4)], values(200, 300), values(300, 150)
-    try:
-        for threads in (1, 2, 3):
-            tj.set_num_threads(threads)
-            compiled = tj.compile(lambda: products(x, F.gelu, left, right), backend="llvm", strict=True)
-            for _ in range(6):
-                results = compiled()
-            found.add(b"".join(y.numpy().tobytes() for y in results))
-    finally:
-        tj.set_num_threads(before)
-    assert len(found) == 1
+    assert len(shadow.bits_by_threads(monkeypatch, lambda: products(x, F.gelu, left, right))) == 1
 
 
 # ---- which

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import shadow
 import tapejit as tj
-from tapejit.codegen import native as native_module
 from tapejit.codegen.native import NativeBuild
-from tapejit.tracer import program
 
 SHAPES = [(1,), (5,), (300,), (3, 7), (16, 17), (5, 1), (1, 6), (4, 3, 33), (2, 70, 9), (40, 130)]
 OPS = {
@@ -26,13 +23,9 @@ OPS = {
 @pytest.fixture
 def seen(monkeypatch: Any) -> Any:
     """Everything that is replayed also runs natively, on guarded memory, and is compared."""
-    found = shadow.Seen()
-    monkeypatch.setattr(program, "make_program", shadow.shadowed(found))
-    shadow.guard(found, monkeypatch)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy's, about infinities
+    with shadow.watching(monkeypatch) as found:
+        shadow.guard(found, monkeypatch)
         yield found
-    assert found.runs
     assert all(launch.kind != "opaque" for p in found.programs for launch in p.launches)
 
 
@@ -116,19 +109,9 @@ def test_nothing_and_numbers_are_as_they_were() -> None:
 
 
 def test_threads_change_no_bit(monkeypatch: Any) -> None:
-    monkeypatch.setattr(native_module, "PARALLEL", 0)
-    monkeypatch.setattr(native_module, "WORTH", 0)
-    before, found, x = tj.get_num_threads(), set(), values((300, 400))
-    try:
-        for threads in (1, 2, 3):
-            tj.set_num_threads(threads)
-            compiled = tj.compile(lambda: [op(x, d) for op in (tj.cumsum, tj.logcumsumexp) for d in (0, 1)], backend="llvm")
-            for _ in range(6):
-                results = compiled()
-            found.add(b"".join(y.numpy().tobytes() for y in results))
-    finally:
-        tj.set_num_threads(before)
-    assert len(found) == 1
+    x = values((300, 400))
+    scans = lambda: [op(x, d) for op in (tj.cumsum, tj.logcumsumexp) for d in (0, 1)]
+    assert len(shadow.bits_by_threads(monkeypatch, scans)) == 1
 
 
 def test_a_scan_is_a_kernel_that_can_be_told_about() -> None:

@@ -12,16 +12,13 @@ from tapejit import nn
 from tapejit.codegen.joins import JOINED
 from tapejit.codegen.kernels import Launch
 from tapejit.codegen.native import NativeBuild
-from tapejit.tracer import program
 
 
 @pytest.fixture
 def seen(monkeypatch: Any) -> Any:
     """Everything that is replayed also runs natively, and is compared."""
-    found = shadow.Seen()
-    monkeypatch.setattr(program, "make_program", shadow.shadowed(found))
-    yield found
-    assert found.runs
+    with shadow.watching(monkeypatch) as found:
+        yield found
 
 
 def loop(cell: Any, x: Any) -> Any:
