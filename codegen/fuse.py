@@ -31,7 +31,8 @@ from .reading import Reading
 from .steps import Domain, Member, Step, UnfusableError, View, along, turned
 
 PRODUCTS = ("matmul", "conv", "conv_input_grad", "conv_weight_grad")
-SMALL = 1 << 16  # elements of what is computed first if it can be
+SMALL = 1 << 16  # elements of what is computed first if it can be,
+FAR_SMALLER = 8  # and how many times as large the largest value is at least
 MOST_STREAMS = 40  # buffers that one loop nest reads and writes
 MOST_OPS, MOST_LEAVES = 8, 4  # of an expression that is computed again by each reader
 MANY = 1 << 15  # indices that are looked at by all threads
@@ -153,10 +154,11 @@ class Schedule:
         """The nodes as they were recorded, but first what is small and follows from inputs alone: the number of classes that
         count, say, without which no loops over all of the logits could be the gradient's too."""
         known = set(self.home)
+        most = min(SMALL, max((form.size for form in self.forms.values()), default=0) // FAR_SMALLER)
         first: list[tuple[int, Node]] = []
         rest: list[tuple[int, Node]] = []
         for i, node in enumerate(self.graph.nodes):
-            small = all(self.forms[x].size <= SMALL and x not in self.backs for x in (*node.values(), *node.results))
+            small = all(self.forms[x].size <= most and x not in self.backs for x in (*node.values(), *node.results))
             early = small and self.fusable(node) and all(x in known for x in node.values())
             (first if early else rest).append((i, node))
             if early:

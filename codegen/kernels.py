@@ -14,6 +14,7 @@ from .index import Index, Picked, Var
 from .lower import dtype_of
 from .nest import Nest, choose_rows, nest_of
 from .prepare import Prepared
+from .simpler import simpler
 from .steps import Domain, Step
 
 CONVOLUTIONS = PRODUCTS[1:]
@@ -102,6 +103,8 @@ def launches(schedule: Schedule) -> list[Launch]:
 
 def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
     nest = nest_of(schedule, step, stored) if step.domain is not None else None
+    if nest is not None and not schedule.gpu:
+        nest = simpler(nest, schedule.exprs)
     node = step.node
     if node is None:
         assert nest is not None
