@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,41 @@ def test_forks_while_it_is_made(tmp_path: Path) -> None:
     settings = {**os.environ, "TAPEJIT_CACHE_DIR": str(tmp_path / "cache"), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, "-c", FORKING], env=settings, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: dict[str, Any], monkeypatch: Any) -> None:
+    """Python has its list of what comes before a fork by then, but not that of what comes after it."""
+    told: list[str] = []
+    importing = threading.Event()
+
+    class Locks:
+        def before_fork(self) -> None:
+            told.append("before")
+
+        def after_fork(self) -> None:
+            told.append("after")
+
+        def after_fork_in_child(self) -> None:
+            told.append("in child")
+
+    def load() -> Any:
+        importing.set()
+        time.sleep(0.2)  # meanwhile the fork begins, and waits
+        preparing.around_forks(Locks())
+        return lambda: None
+
+    monkeypatch.setattr(preparing, "_told", [])
+    loaders["llvm"] = load
+    tj.compile(lambda x: x, backend="llvm")
+    importing.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of Python warn of forks beside threads
+        child = os.fork()
+    if child == 0:
+        os._exit(0 if told == ["before", "in child"] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert told == ["before", "after"]
 
 
 def test_it_is_made_once(loaders: dict[str, Any]) -> None:

@@ -7,12 +7,13 @@ that want to begin wait for the fork.
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import nullcontext
 from typing import Any
 
 from llvmlite.binding import ffi
+
+from ...tracer.preparing import around_forks
 
 LONGEST_WAIT = 60.0  # seconds that a fork waits: an interrupt at the wrong moment may have left the count too high
 
@@ -66,8 +67,4 @@ class Work:
 
 at_work = Work()
 making = threading.RLock()  # for what a process has one of; only ever held inside `at_work`
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=at_work.before_fork, after_in_parent=at_work.after_fork, after_in_child=at_work.after_fork_in_child
-    )
+around_forks(at_work)
