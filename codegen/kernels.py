@@ -76,6 +76,11 @@ def kept(node: Node) -> bool:
     return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 
+def in_halves(node: Node) -> bool:
+    """Those of them that read and write halves as they are."""
+    return node.op.name in ATTENTION
+
+
 def scheduled(graph: Prepared, gpu: bool = False) -> Schedule:
     """The steps of a graph. Kernels for GPUs take all products of floats, and compute what they read while they read it."""
     schedule = Schedule(graph, product_domain, gpu=True) if gpu else Schedule(graph, contraction)

@@ -16,7 +16,7 @@ from ..eager.backends import get_num_threads
 from ..tracer.graph import Form, Graph
 from . import cache
 from .build import Build, Opaque, check_outputs, singles
-from .kernels import Launch, kept, scheduled
+from .kernels import Launch, in_halves, kept, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Rounds, Steps, Table, rounded
 from .llvm.entry import Binding, shared_by_programs
@@ -121,7 +121,7 @@ class NativeBuild(Build):
     """Puts a program together. Texts go to `batch` as soon as they are written."""
 
     def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None) -> None:
-        work = prepared(graph, kept)
+        work = prepared(graph, kept, in_halves)
         super().__init__(graph, slots, work, scheduled(work))
         kernels = Kernels(self.forms, host(), self.layout)
         self.made: list[Made | None] = []

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .builder import BYTES, I1, I64, PTR, Function, Module, Type, Value, constant
+from .builder import BYTES, FLOATS, HALVES, I1, I64, PTR, Function, Module, Type, Value, constant
 from .contraction import join_of
-from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .micro import Axis, Side, first_lanes, multiply, scaled, widened, zeros
 from .target import Target
 from .vmath_exp import exp_within
 from .vmath_parts import at_least
@@ -63,7 +63,12 @@ class Attention:
     mask_scalar: str = "i8"
     causal: bool = False
     group: int = 1
-    scalar: str = "float"
+    scalar: str = "float"  # in memory; log-sum-exp is `wide`
+
+    @property
+    def wide(self) -> str:
+        """What it is computed with: halves are converted as they are read, and results rounded as they are written."""
+        return "float" if self.scalar in HALVES else self.scalar
 
     @property
     def key_batch(self) -> tuple[int, ...]:
@@ -78,15 +83,15 @@ class Attention:
     def covered(self) -> bool:
         """Whether there are kernels for it."""
         sizes = (*self.batch, self.queries, self.keys, self.width, self.value_width)
-        return self.scalar in ("float", "double") and min(sizes) > 0 and self.mask_scalar in ("i8", "float", "double")
+        return self.scalar in FLOATS and min(sizes) > 0 and self.mask_scalar in ("i8", *FLOATS)
 
 
 class Plan:
     """How a problem is cut up for a CPU: tiles of rows x vectors, panels of keys, blocks of query rows."""
 
     def __init__(self, spec: Attention, target: Target) -> None:
-        self.spec, self.scalar = spec, spec.scalar
-        self.lanes = target.lanes(spec.scalar)
+        self.spec, self.scalar = spec, spec.wide
+        self.lanes = target.lanes(self.scalar)
         self.join = join_of(target)
         many = target.bits == 512 or target.triple.startswith(("aarch64", "arm64"))  # 32 registers or 16
         self.rows = 8 if many and spec.queries >= 8 else min(4, spec.queries)
@@ -97,7 +102,7 @@ class Plan:
         self.heads = math.prod(spec.key_batch)
         self.shares = min(-(-_PIECES // self.heads), self.blocks * spec.group)
         self.together = min(4, self.rows)  # rows whose scores are worked on at a time
-        self.kind = Type(spec.scalar, self.lanes)
+        self.kind = Type(self.scalar, self.lanes)
         self.width = rounded(spec.width, self.lanes)
         self.value_width = rounded(spec.value_width, self.lanes)
         self.keys = rounded(spec.seen, self.panel)
@@ -108,10 +113,10 @@ class Plan:
         return self.spec.queries % self.rows == 0
 
     def readable(self, row: int, column: int, width: int) -> bool:
-        """Whether tiles may work on vectors of rows where they are. They had better not if the rows share few places of the
-        cache, or take many pages."""
+        """Whether tiles may work on vectors of rows of an operand or a result where they are. They cannot if these are halves,
+        and had better not if the rows share few places of the cache, or take many pages."""
         crowded = self.spec.seen >= _MANY_KEYS or row * BYTES[self.scalar] % _SAME_PLACES == 0
-        return column == 1 and width % self.lanes == 0 and not crowded
+        return self.spec.scalar == self.scalar and column == 1 and width % self.lanes == 0 and not crowded
 
     @property
     def pieces(self) -> int:
@@ -140,10 +145,11 @@ class Rows:
 
     pointer: Value
     row: int
+    scalar: str  # in memory
     column: int = 1
 
-    def at(self, f: Function, row: Value, scalar: str) -> Value:
-        return f.pointer(self.pointer, scaled(f, row, self.row), scalar)
+    def at(self, f: Function, row: Value) -> Value:
+        return f.pointer(self.pointer, scaled(f, row, self.row), self.scalar)
 
 
 # ---- numbers
@@ -217,12 +223,13 @@ def matrix(f: Function, layout: Layout, at: list[Value], scalar: str) -> Rows:
     for index, stride in zip(at, layout.strides[:-2], strict=True):
         if stride:
             pointer = f.pointer(pointer, scaled(f, index, stride), scalar)
-    return Rows(pointer, *layout.strides[-2:])
+    row, column = layout.strides[-2:]
+    return Rows(pointer, row, scalar, column)
 
 
-def moved(f: Function, rows: Rows, by: Value, scalar: str) -> Rows:
+def moved(f: Function, rows: Rows, by: Value) -> Rows:
     """From a later row on."""
-    return Rows(rows.at(f, by, scalar), rows.row, rows.column)
+    return replace(rows, pointer=rows.at(f, by))
 
 
 # ---- products
@@ -300,15 +307,17 @@ def columns(plan: Plan, width: int) -> list[tuple[int, Value | None]]:
 
 def fetch(f: Function, plan: Plan, rows: Rows, pointer: Value, column: int, mask: Value | None) -> Value:
     """A vector of a row that begins at a pointer; 0 where the mask leaves something out."""
-    where = f.pointer(pointer, column * rows.column, plan.scalar)
+    where = f.pointer(pointer, column * rows.column, rows.scalar)
     if rows.column == 1 or plan.lanes == 1:
-        return f.load(where, plan.kind, mask)
+        return widened(f, f.load(where, plan.kind.of(rows.scalar), mask), plan.scalar)
     index = Value(f"<{', '.join(f'i64 {i * rows.column}' for i in range(plan.lanes))}>", Type("i64", plan.lanes))
-    return f.gather(where, index, plan.scalar, mask)
+    return widened(f, f.gather(where, index, rows.scalar, mask), plan.scalar)
 
 
 def put(f: Function, plan: Plan, value: Value, rows: Rows, pointer: Value, column: int, mask: Value | None) -> None:
-    where = f.pointer(pointer, column * rows.column, plan.scalar)
+    where = f.pointer(pointer, column * rows.column, rows.scalar)
+    if rows.scalar != plan.scalar:
+        value = f.convert("fptrunc", value, rows.scalar)
     if rows.column == 1 or plan.lanes == 1:
         f.store(value, where, mask)
         return
@@ -318,9 +327,9 @@ def put(f: Function, plan: Plan, value: Value, rows: Rows, pointer: Value, colum
 
 def copied(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
     """Rows side by side in a room, whole vectors each."""
-    to = Rows(room, rounded(width, plan.lanes))
+    to = Rows(room, rounded(width, plan.lanes), plan.scalar)
     with f.loop(integer(0), count) as loop:
-        start, end = source.at(f, loop.index, plan.scalar), to.at(f, loop.index, plan.scalar)
+        start, end = source.at(f, loop.index), to.at(f, loop.index)
         for column, mask in columns(plan, width):
             f.store(fetch(f, plan, source, start, column, mask), f.pointer(end, column, plan.scalar))
     return to
@@ -345,10 +354,10 @@ def panels(module: Module, f: Function, plan: Plan, source: Rows, width: int, fa
 
     def columns_of(key: Value, count: int) -> None:
         inside = f.rem(key, integer(plan.panel))
-        start, target = source.at(f, key, scalar), f.pointer(room, f.add(scaled(f, f.sub(key, inside), width), inside), scalar)
+        start, target = source.at(f, key), f.pointer(room, f.add(scaled(f, f.sub(key, inside), width), inside), scalar)
 
         def square(column: Value, columns: int) -> None:
-            here = f.pointer(start, scaled(f, column, source.column), scalar)
+            here = f.pointer(start, scaled(f, column, source.column), source.scalar)
             there = f.pointer(target, scaled(f, column, plan.panel), scalar)
             f.call_local(turned(module, plan, source, count, columns), None, here, there, times)
 
@@ -367,12 +376,12 @@ def panels(module: Module, f: Function, plan: Plan, source: Rows, width: int, fa
 def turned(module: Module, plan: Plan, source: Rows, count: int, columns: int) -> str:
     """A function of (keys, panel, factor) that puts `columns` columns of `count` keys into a panel."""
     lanes, scalar = plan.lanes, plan.scalar
-    name = f"turned_{scalar}{lanes}_{count}x{columns}_{source.row}_{source.column}".replace("-", "m")
+    name = f"turned_{source.scalar}{lanes}_{count}x{columns}_{source.row}_{source.column}".replace("-", "m")
     if name not in module.functions:
         f = module.function(name, [("keys", PTR), ("panel", PTR), ("factor", Type(scalar))], internal=True)
         start, target, factor = f.params
         mask, times, zero = first_lanes(columns, lanes), f.splat(factor, lanes), constant(0, plan.kind)
-        rows = [fetch(f, plan, source, f.pointer(start, i * source.row, scalar), 0, mask) for i in range(count)]
+        rows = [fetch(f, plan, source, f.pointer(start, i * source.row, source.scalar), 0, mask) for i in range(count)]
         found = transposed(f, rows + [zero] * (lanes - count)) if count else [zero] * lanes
         for i, value in enumerate(found[:columns]):
             f.store(f.mul(value, times), f.pointer(target, i * plan.panel, scalar))

@@ -25,6 +25,7 @@ from .target import Target
 from .values import HALVES, SCALARS, cast
 from .windows import Array
 
+FLOATS = ("float32", "float64", *HALVES)
 View = tuple[str, int, tuple[int, ...]]  # buffer, offset and strides, in elements
 
 
@@ -144,7 +145,8 @@ def attention_of(node: Node, views: dict[str, View], forms: dict[str, Form], poi
     query, key, value, mask = node.operands[1:5] if backward else node.operands[:4]
     shape, keys = forms[query].shape, forms[key].shape
     kind = dtype_of(forms[query])
-    if kind not in ("float32", "float64") or not all(forms[x].dtype == forms[query].dtype for x in (key, value)):
+    alike = (key, value, node.operands[0], node.results[0])
+    if kind not in FLOATS or not all(forms[x].dtype == forms[query].dtype for x in alike):
         return None
     if len(shape) != len(keys) or shape[:-3] != keys[:-3] or (len(shape) > 2 and shape[-3] % keys[-3]):
         return None
@@ -156,7 +158,7 @@ def attention_of(node: Node, views: dict[str, View], forms: dict[str, Form], poi
 
     given: dict[str, Any] = {}
     if isinstance(mask, str):
-        kinds = {"bool": "i8", "float32": "float", "float64": "double"}
+        kinds = {"bool": "i8", **{name: SCALARS[name] for name in FLOATS}}
         if forms[mask].dtype.name not in kinds:
             return None
         given.update(mask=layout(mask), mask_scalar=kinds[forms[mask].dtype.name])
