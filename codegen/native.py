@@ -23,6 +23,7 @@ from .llvm.entry import Binding, shared_by_programs
 from .llvm.target import host
 from .llvm.worth import gain
 from .names import source
+from .narrow import narrowed
 from .plan import Arena, Life
 from .prepare import Prepared, prepared
 from .recipe import Recipe, encoded, kept_on_disk, put_together
@@ -121,7 +122,7 @@ class NativeBuild(Build):
     """Puts a program together. Texts go to `batch` as soon as they are written."""
 
     def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None) -> None:
-        work = prepared(graph, kept, in_halves)
+        work = narrowed(prepared(graph, kept, in_halves))
         super().__init__(graph, slots, work, scheduled(work))
         kernels = Kernels(self.forms, host(), self.layout)
         self.made: list[Made | None] = []

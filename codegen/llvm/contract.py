@@ -85,7 +85,7 @@ def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, For
 
 def spec_of(node: Node, views: dict[str, View], forms: dict[str, Form]) -> Gemm | Conv:
     """What a product is to compute, of its first two pointers."""
-    scalar = SCALARS[dtype_of(forms[node.results[0]])]
+    scalar = SCALARS[dtype_of(forms[str(node.operands[0])])]
     if node.op.name == "matmul":
         return product_of(node, views, forms, scalar)
     arrays = [Array(i, forms[x].shape, views[x][2], scalar) for i, x in enumerate(node.operands)]

@@ -97,6 +97,14 @@ def widened(f: Function, value: Value, scalar: str) -> Value:
     return value if value.type.scalar in (scalar, PAIR) else f.convert("fpext", value, scalar)
 
 
+def in_pairs(f: Function, first: Value, second: Value, alone: Value | None = None) -> Value:
+    """Pairs of two vectors of bfloats; with 0, where the first one is to be `alone`."""
+    if alone is not None:
+        second = f.select(alone, constant(0, second.type), second)
+    low, high = (f.convert("zext", f.bits(x, x.type.of("i16")), PAIR) for x in (first, second))
+    return f.or_(low, f.shl(high, constant(16, high.type)))
+
+
 def scaled(f: Function, index: Value, step: int) -> Value:
     return index if step == 1 else f.mul(index, constant(step, I64))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Type, Value, constant
 from .contraction import Line, Operand
-from .micro import PAIR, first_lanes, scaled, widened
+from .micro import PAIR, first_lanes, in_pairs, scaled, widened
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,14 @@ class Source:
             return self.line(f, along, index)
         first = f.add(index, index)
         second = f.add(first, constant(1, I64))
-        there = f.compare("lt", second, constant(self.pairs, I64))
-        if self.pairs % 2:
-            second = f.select(there, second, first)
+        alone = f.compare("eq", second, constant(self.pairs, I64)) if self.pairs % 2 else None
+        if alone is not None:
+            second = f.select(alone, first, second)
         lines = [self.line(f, along, place) for place in (first, second)]
 
         def both(start: Value, lanes: int, mask: Value | None) -> Value:
             low, high = (line(start, lanes, mask) for line in lines)
-            if self.pairs % 2:
-                high = f.select(there, high, constant(0, high.type))
-            low, high = (f.convert("zext", f.bits(x, x.type.of("i16")), PAIR) for x in (low, high))
-            return f.or_(low, f.shl(high, constant(16, high.type)))
+            return in_pairs(f, low, high, alone)
 
         return both
 
