@@ -17,7 +17,8 @@ Load = Callable[[Function, list[Value], str, Value], Line]
 # epilogue(f, batch indices, m, n of the first lane, the results as a vector along n, a mask or None) stores what it wants.
 Epilogue = Callable[[Function, list[Value], Value, Value, Value, Value | None], None]
 
-FEW_ROWS = 8  # with fewer, laying the right operand out in pairs takes longer than it saves
+PAIRS = "llvm.x86.avx512bf16.dpbf16ps"  # the instruction
+FEW_ROWS = 4  # with fewer, laying the right operand out in pairs takes longer than it saves
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def multiplies_pairs(target: Target, lanes: int) -> bool:
 def join_pairs(f: Function, a: Value, b: Value, total: Value) -> Value:
     """Products of pairs of bfloats, added to sums of floats. Subnormal numbers count as 0 here, whether they come or go."""
     lanes = total.type.lanes
-    name, kind = f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}", f"<{2 * lanes} x bfloat>"
+    name, kind = f"{PAIRS}.{32 * lanes}", f"<{2 * lanes} x bfloat>"
     f.declared[name] = f"declare {total.type} @{name}({total.type}, {kind}, {kind})"
     first, second = (f.value(f"bitcast {x} to {kind}", Type("bfloat", 2 * lanes)) for x in (a, b))
     return f.value(f"call {total.type} @{name}({total}, {kind} {first.name}, {kind} {second.name})", total.type)
