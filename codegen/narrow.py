@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..eager.ops.movement import CLONE
 from ..tracer.functional import contiguous
 from ..tracer.graph import Form, Node
 from .expand import CPU
@@ -68,6 +69,8 @@ class Narrow:
         node = self.maker[x]
         if widens(node, self.forms):
             return node.values()[0]
+        if node.op is CLONE:
+            return self.as_half(node.values()[0])
         if x not in self.shorter:
             source = self.as_half(node.values()[0])
             form = contiguous(self.forms[x].shape, self.forms[source].dtype, CPU)
@@ -78,4 +81,4 @@ class Narrow:
 
 def moves(node: Node) -> bool:
     """Whether a node only says where the elements of one value are."""
-    return node.op.view and len(node.values()) == len(node.results) == 1 and not node.op.mutates
+    return (node.op.view or node.op is CLONE) and len(node.values()) == len(node.results) == 1 and not node.op.mutates
