@@ -18,7 +18,7 @@ from tapejit.codegen.llvm.attention_parts import Attention, Layout
 from tapejit.codegen.llvm.builder import Module
 from tapejit.codegen.llvm.jit import Library, compile_text, link
 from tapejit.codegen.llvm.kernel import Kernel
-from tapejit.codegen.llvm.target import host
+from tapejit.codegen.llvm.target import host, named
 from tapejit.eager.ops.attention import run_attention, run_attention_backward
 
 CANARY = 12345.75
@@ -78,7 +78,7 @@ class Guarded:
     def check(self, written: bool) -> None:
         """Nothing outside the array has changed, and nothing inside if it is only read."""
         where = self.outside if written else slice(None)
-        np.testing.assert_array_equal(self.memory[where], self.before[where])
+        assert self.memory[where].tobytes() == self.before[where].tobytes()
 
 
 # ---- problems
@@ -359,3 +359,32 @@ def test_what_is_not_covered_is_left_to_others() -> None:
         module = Module()
         assert emit_forward(module, "f", other, 1, host()) is None and emit_backward(module, "b", other, 1, host()) is None
         assert not module.functions
+
+
+@pytest.mark.parametrize(
+    ("cpu", "scalar", "pairs"),
+    [
+        ("cooperlake", "bfloat", True),
+        ("x86-64-v4", "bfloat", False),
+        ("cooperlake", "half", False),
+        ("haswell", "bfloat", False),
+    ],
+)
+def test_only_cpus_that_have_it_multiply_pairs(cpu: str, scalar: str, pairs: bool) -> None:
+    case = Case((2,), 20, 20, 8, 8, scalar=scalar)
+    spec, target = Problem(case, arrays_of(case)).spec, named(cpu)
+    for emit in (emit_forward, emit_backward):
+        module = Module(target.features)
+        assert emit(module, "attend", spec, 9, target) is not None
+        assert ("dpbf16ps" in str(module)) == pairs
+
+
+def test_infinite_bfloats_stay_in_their_rows() -> None:
+    """With an odd width, which is filled up to whole pairs."""
+    case = Case((2,), 20, 20, 7, 9, scalar="bfloat")
+    arrays = arrays_of(case)
+    arrays["query"][0, 5, 6] = np.inf
+    found = native(case, arrays)
+    for name in ("out", "of_query"):
+        lost = ~np.isfinite(found[name].astype(np.float32))
+        assert lost[0, 5].any() and not np.delete(lost[0], 5, axis=0).any() and not lost[1].any(), name

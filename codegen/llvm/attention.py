@@ -32,6 +32,7 @@ from .attention_parts import (
     plus,
     put,
     rounded,
+    to_multiply,
     unravelled,
     vectors_in,
 )
@@ -70,7 +71,7 @@ class _Forward:
         take = self.room.take
         self.at_a_time = min(plan.keys, rounded(_KEYS, plan.panel))  # keys in a block
         self.single = self.at_a_time == plan.keys
-        self.keys = take(plan.keys * self.spec.width)
+        self.keys = take(plan.keys * plan.steps(self.spec.width))
         self.values = take(plan.keys * plan.value_width)
         self.queries = take(plan.block * plan.width)
         self.scores = Rows(take(plan.block * self.at_a_time), self.at_a_time, plan.scalar)
@@ -99,7 +100,8 @@ class _Forward:
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
         query = moved(f, matrix(f, spec.query, at, spec.scalar), first)
-        query = (vectors_in if plan.even else copied)(f, plan, query, count, spec.width, self.queries)
+        read = to_multiply if plan.pairs else vectors_in if plan.even else copied
+        query = read(f, plan, query, count, spec.width, self.queries)
         sight = Sight(f, plan, at, first)
         direct = self.single and plan.even and plan.readable(out.row, out.column, spec.value_width)
         if self.single:
@@ -123,7 +125,8 @@ class _Forward:
         """A block of keys: scores, probabilities, and what they find. If it is the only one, this is divided at once."""
         f, plan = self.f, self.plan
         end = least(f, f.add(start, integer(self.at_a_time)), sight.seen_by(integer(plan.block - 1)))
-        sight.products(self.module, query, self.keys, self.spec.width, self.scores, start, end, tiles)
+        spec = self.spec
+        sight.products(self.module, query, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
         first = sight.first_tile(start)
         with f.loop(first, tiles) as tile:
             row = scaled(f, tile.index, plan.rows)

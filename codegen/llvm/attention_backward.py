@@ -8,6 +8,8 @@ pieces, a second phase adds their sums up, in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .attention import kernel_function
 from .attention_parts import (
     Attention,
@@ -31,6 +33,7 @@ from .attention_parts import (
     plus,
     put,
     rounded,
+    to_multiply,
     unravelled,
     vectors_in,
 )
@@ -40,6 +43,7 @@ from .kernel import Kernel, Phase
 from .micro import scaled
 from .target import Target
 
+Read = Callable[[Function, Plan, Rows, Value, int, Value], Rows]  # how a block's rows are made ready for tiles
 _ROWS = 64  # rows of keys in a piece of the second phase
 
 
@@ -146,11 +150,13 @@ class _Backward:
         spec, self.sums, self.room = plan.spec, _Sums(plan), Room(f, f.params[-3], plan.scalar)
         take = self.room.take
         self.sloped = spec.of_query is not None or spec.of_key is not None
-        self.keys = take(plan.keys * spec.width)
-        self.values = take(plan.keys * spec.value_width)
+        self.keys = take(plan.keys * plan.steps(spec.width))
+        self.values = take(plan.keys * plan.steps(spec.value_width))
         self.key_rows = take(spec.seen * plan.width)
         self.queries = take(plan.block * plan.width)
         self.pulls = take(plan.block * plan.value_width)
+        widest = rounded(max(spec.width, spec.value_width), 2 * plan.lanes)
+        self.pairs = take(plan.block * widest // 2 if plan.pairs else 0)
         row = plan.keys + plan.lanes  # rows at powers of two from each other would share few places of the cache
         self.scores = Rows(take(plan.block * row + plan.rows), row, plan.scalar)
         self.slopes = Rows(take(plan.block * row + plan.rows), row, plan.scalar)
@@ -187,13 +193,18 @@ class _Backward:
         assert spec.pull is not None
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
-        query = self.rows_of(spec.query, at, first, count, spec.width, self.queries)
-        pull = self.rows_of(spec.pull, at, first, count, spec.value_width, self.pulls)
+        read = vectors_in if plan.even else copied
+        query = self.rows_of(spec.query, at, first, count, spec.width, self.queries, read)
+        pull = self.rows_of(spec.pull, at, first, count, spec.value_width, self.pulls, read)
         sight = Sight(f, plan, at, first)
         start, end = integer(0), sight.seen_by(integer(plan.block - 1))
-        sight.products(self.module, query, self.keys, spec.width, self.scores, start, end, tiles)
+        left = query if not plan.pairs else self.rows_of(spec.query, at, first, count, spec.width, self.pairs, to_multiply)
+        sight.products(self.module, left, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
         if self.sloped:
-            sight.products(self.module, pull, self.values, spec.value_width, self.slopes, start, end, tiles)
+            left = (
+                pull if not plan.pairs else self.rows_of(spec.pull, at, first, count, spec.value_width, self.pairs, to_multiply)
+            )
+            sight.products(self.module, left, self.values, spec.value_width, 1, self.slopes, start, end, tiles)
         log_total = matrix(f, spec.log_total, at, plan.scalar)
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
@@ -207,11 +218,11 @@ class _Backward:
             of_query = moved(f, matrix(f, spec.of_query, at, spec.scalar), first)
             self.of_query(of_query, count, tiles, key, sight)
 
-    def rows_of(self, layout: Layout, at: list[Value], first: Value, count: Value, width: int, room: Value) -> Rows:
-        """A block's rows, to be read as vectors and by whole tiles."""
+    def rows_of(self, layout: Layout, at: list[Value], first: Value, count: Value, width: int, room: Value, read: Read) -> Rows:
+        """A block's rows, to be read by whole tiles."""
         f, plan = self.f, self.plan
         found = moved(f, matrix(f, layout, at, plan.spec.scalar), first)
-        return (vectors_in if plan.even else copied)(f, plan, found, count, width, room)
+        return read(f, plan, found, count, width, room)
 
     def slopes_of(self, few: Few, log_total: Rows) -> None:
         """Scores of a few rows to probabilities, and the gradients of these to slopes of the scores."""

@@ -6,6 +6,9 @@ out as panels first, which have a column's keys side by side; the other products
 
 A piece is a head of keys with a share of the blocks of query rows that look at it, from all heads of queries that share it. The
 number of shares is fixed, so results do not depend on who does which piece.
+
+Products of two operands that are bfloats are done in pairs along their columns, where the CPU multiplies these: panels are of
+pairs then, and rows of queries stay bfloats. Others have probabilities or slopes in them, which are not rounded.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .builder import BYTES, FLOATS, HALVES, I1, I64, PTR, Function, Module, Type, Value, constant
-from .contraction import join_of
-from .micro import Axis, Side, first_lanes, multiply, scaled, widened, zeros
+from .contraction import join_of, join_pairs, multiplies_pairs
+from .micro import PAIR, Axis, Side, first_lanes, multiply, scaled, widened, zeros
 from .target import Target
 from .vmath_exp import exp_within
 from .vmath_parts import at_least
@@ -93,6 +96,7 @@ class Plan:
         self.spec, self.scalar = spec, spec.wide
         self.lanes = target.lanes(self.scalar)
         self.join = join_of(target)
+        self.pairs = spec.scalar == "bfloat" and multiplies_pairs(target, self.lanes)
         many = target.bits == 512 or target.triple.startswith(("aarch64", "arm64"))  # 32 registers or 16
         self.rows = 8 if many and spec.queries >= 8 else min(4, spec.queries)
         self.vectors = 2
@@ -111,6 +115,10 @@ class Plan:
     def even(self) -> bool:
         """Whether all rows of queries are in whole tiles, so that they can be read where they are."""
         return self.spec.queries % self.rows == 0
+
+    def steps(self, width: int) -> int:
+        """Of the depth, in a product of rows with panels."""
+        return -(-width // 2) if self.pairs else width
 
     def readable(self, row: int, column: int, width: int) -> bool:
         """Whether tiles may work on vectors of rows of an operand or a result where they are. They cannot if these are halves,
@@ -245,29 +253,35 @@ def product(
     out: int,
     adds: bool = False,
     factors: bool = False,
+    pairs: bool = False,
 ) -> Callable[..., None]:
     """A function of (left, right, out, depth) that makes out = left right for a tile; the same one for the same strides.
 
     `adds`: it has one more parameter, whether to add to what is there. `factors`: or the address of a factor for each row.
+    `pairs`: the left side is bfloats and the right one pairs of them; it has one more parameter, a factor.
     """
     scalar, lanes = plan.scalar, plan.lanes
-    kind = "_added" if adds else "_scaled" if factors else ""
+    kind = "_added" if adds else "_scaled" if factors else "_pairs" if pairs else ""
     name = f"product_{scalar}{lanes}_{plan.rows}x{vectors}_{row}_{step}_{right}_{out}{kind}".replace("-", "m")
     if name not in module.functions:
         params = [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64)]
-        more = [("more", I1)] if adds else [("factors", PTR)] if factors else []
+        more = [("more", I1)] if adds else [("factors", PTR)] if factors else [("factor", Type(scalar))] if pairs else []
         f = module.function(name, [*params, *more], internal=True)
         a, b, c, depth = f.params[:4]
-        left = Side(a, scalar, tuple(i * row for i in range(plan.rows)), spread=True)
+        held, cell, join = ("bfloat", PAIR, join_pairs) if pairs else (scalar, scalar, plan.join)
+        left = Side(a, held, tuple(i * row for i in range(plan.rows)), spread=True, pairs=pairs)
         across = tuple(j * lanes for j in range(vectors))
         places = [f.pointer(c, i * out + j, scalar) for i in range(plan.rows) for j in across]
         sums = zeros(len(places), plan.kind)
         if adds:
             sums = [f.select(f.params[4], f.load(place, plan.kind), zero) for place, zero in zip(places, sums, strict=True)]
-        found = multiply(f, left, Side(b, scalar, across), [Axis(depth, step, right)], [(0, 0)], sums, plan.join)
+        found = multiply(f, left, Side(b, cell, across), [Axis(depth, step, right)], [(0, 0)], sums, join)
+        if pairs:
+            times = f.splat(f.params[4], lanes)
+            found = [f.mul(x, times) for x in found]
         if factors:
-            times = [number(f, f.pointer(f.params[4], i, scalar), plan.kind) for i in range(plan.rows)]
-            found = [f.mul(x, times[i // vectors]) for i, x in enumerate(found)]
+            each = [number(f, f.pointer(f.params[4], i, scalar), plan.kind) for i in range(plan.rows)]
+            found = [f.mul(x, each[i // vectors]) for i, x in enumerate(found)]
         for value, place in zip(found, places, strict=True):
             f.store(value, place)
         f.back()
@@ -307,11 +321,16 @@ def columns(plan: Plan, width: int) -> list[tuple[int, Value | None]]:
 
 def fetch(f: Function, plan: Plan, rows: Rows, pointer: Value, column: int, mask: Value | None) -> Value:
     """A vector of a row that begins at a pointer; 0 where the mask leaves something out."""
+    return widened(f, gathered(f, rows, pointer, column, plan.lanes, mask), plan.scalar)
+
+
+def gathered(f: Function, rows: Rows, pointer: Value, column: int, lanes: int, mask: Value | None) -> Value:
+    """Neighbours in a row, as they are in memory."""
     where = f.pointer(pointer, column * rows.column, rows.scalar)
-    if rows.column == 1 or plan.lanes == 1:
-        return widened(f, f.load(where, plan.kind.of(rows.scalar), mask), plan.scalar)
-    index = Value(f"<{', '.join(f'i64 {i * rows.column}' for i in range(plan.lanes))}>", Type("i64", plan.lanes))
-    return widened(f, f.gather(where, index, rows.scalar, mask), plan.scalar)
+    if rows.column == 1 or lanes == 1:
+        return f.load(where, Type(rows.scalar, lanes), mask)
+    index = Value(f"<{', '.join(f'i64 {i * rows.column}' for i in range(lanes))}>", Type("i64", lanes))
+    return f.gather(where, index, rows.scalar, mask)
 
 
 def put(f: Function, plan: Plan, value: Value, rows: Rows, pointer: Value, column: int, mask: Value | None) -> None:
@@ -335,6 +354,18 @@ def copied(f: Function, plan: Plan, source: Rows, count: Value, width: int, room
     return to
 
 
+def to_multiply(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
+    """Rows of bfloats side by side in a room, to be multiplied in pairs: whole pairs, with 0 after the last column."""
+    lanes = 2 * plan.lanes
+    to = Rows(room, rounded(width, lanes), "bfloat")
+    with f.loop(integer(0), count) as loop:
+        start, end = source.at(f, loop.index), to.at(f, loop.index)
+        for column in range(0, width, lanes):
+            value = gathered(f, source, start, column, lanes, first_lanes(width - column, lanes))
+            f.store(value, f.pointer(end, column, to.scalar))
+    return to
+
+
 def vectors_in(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
     """Rows that a tile can read vectors of: as they are, or copied."""
     readable = plan.readable(source.row, source.column, width)
@@ -348,23 +379,26 @@ def clear(f: Function, plan: Plan, room: Value, elements: int) -> None:
 
 
 def panels(module: Module, f: Function, plan: Plan, source: Rows, width: int, factor: float, room: Value) -> None:
-    """Keys (or values) times a factor, as panels: `panel` keys side by side for each column, and zeros after the last key."""
+    """Keys (or values) times a factor, as panels: `panel` keys side by side for each column, and zeros after the last key.
+    In pairs, there is no factor: products have it."""
     lanes, scalar, times = plan.lanes, plan.scalar, constant(factor, Type(plan.scalar))
+    each, steps = 2 if plan.pairs else 1, plan.steps(width)
     whole = plan.spec.seen - plan.spec.seen % lanes
 
     def columns_of(key: Value, count: int) -> None:
         inside = f.rem(key, integer(plan.panel))
-        start, target = source.at(f, key), f.pointer(room, f.add(scaled(f, f.sub(key, inside), width), inside), scalar)
+        start, target = source.at(f, key), f.pointer(room, f.add(scaled(f, f.sub(key, inside), steps), inside), scalar)
 
-        def square(column: Value, columns: int) -> None:
-            here = f.pointer(start, scaled(f, column, source.column), source.scalar)
-            there = f.pointer(target, scaled(f, column, plan.panel), scalar)
+        def square(step: Value, columns: int) -> None:
+            here = f.pointer(start, scaled(f, step, each * source.column), source.scalar)
+            there = f.pointer(target, scaled(f, step, plan.panel), scalar)
             f.call_local(turned(module, plan, source, count, columns), None, here, there, times)
 
-        with f.loop(0, width - width % lanes, lanes) as loop:
-            square(loop.index, lanes)
-        if width % lanes:
-            square(integer(width - width % lanes), width % lanes)
+        full, rest = divmod(width, each * lanes)
+        with f.loop(0, full * lanes, lanes) as loop:
+            square(loop.index, each * lanes)
+        if rest:
+            square(integer(full * lanes), rest)
 
     if whole:
         with f.loop(0, whole, lanes) as loop:
@@ -380,11 +414,17 @@ def turned(module: Module, plan: Plan, source: Rows, count: int, columns: int) -
     if name not in module.functions:
         f = module.function(name, [("keys", PTR), ("panel", PTR), ("factor", Type(scalar))], internal=True)
         start, target, factor = f.params
-        mask, times, zero = first_lanes(columns, lanes), f.splat(factor, lanes), constant(0, plan.kind)
-        rows = [fetch(f, plan, source, f.pointer(start, i * source.row, source.scalar), 0, mask) for i in range(count)]
+        starts = [f.pointer(start, i * source.row, source.scalar) for i in range(count)]
+        if plan.pairs:
+            kind, mask = plan.kind.of(PAIR), first_lanes(columns, 2 * lanes)
+            rows = [f.bits(gathered(f, source, place, 0, 2 * lanes, mask), kind) for place in starts]
+        else:
+            kind, mask, times = plan.kind, first_lanes(columns, lanes), f.splat(factor, lanes)
+            rows = [f.mul(fetch(f, plan, source, place, 0, mask), times) for place in starts]
+        zero = constant(0, kind)
         found = transposed(f, rows + [zero] * (lanes - count)) if count else [zero] * lanes
-        for i, value in enumerate(found[:columns]):
-            f.store(f.mul(value, times), f.pointer(target, i * plan.panel, scalar))
+        for i, value in enumerate(found[: plan.steps(columns)]):
+            f.store(value, f.pointer(target, i * plan.panel, scalar))
         f.back()
     return name
 

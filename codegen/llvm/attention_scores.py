@@ -38,18 +38,29 @@ class Sight:
         return f.div(most(f, f.sub(key, self.first), integer(0)), integer(plan.rows))
 
     def products(
-        self, module: Module, left: Rows, right: Value, width: int, out: Rows, start: Value, end: Value, tiles: Value
+        self,
+        module: Module,
+        left: Rows,
+        right: Value,
+        width: int,
+        factor: float,
+        out: Rows,
+        start: Value,
+        end: Value,
+        tiles: Value,
     ) -> None:
-        """Rows times panels, for the keys from `start` to before `end`; tiles that do not see a panel are left out."""
-        f, plan, scalar = self.f, self.plan, self.plan.scalar
-        call = product(module, plan, plan.vectors, left.row, left.column, plan.panel, out.row)
+        """Rows times panels, for the keys from `start` to before `end`; tiles that do not see a panel are left out. The factor
+        is in the panels already, unless they are of pairs."""
+        f, plan, scalar, steps = self.f, self.plan, self.plan.scalar, self.plan.steps(width)
+        along, more = (2, [constant(factor, Type(scalar))]) if plan.pairs else (left.column, [])
+        call = product(module, plan, plan.vectors, left.row, along, plan.panel, out.row, pairs=plan.pairs)
         with f.loop(start, end, plan.panel) as key:
-            panel = f.pointer(right, scaled(f, key.index, width), scalar)
+            panel = f.pointer(right, scaled(f, key.index, steps), scalar)
             column = f.pointer(out.pointer, f.sub(key.index, start), scalar)
             with f.loop(self.first_tile(key.index), tiles) as tile:
                 row = scaled(f, tile.index, plan.rows)
                 result = Rows(column, out.row, scalar).at(f, row)
-                call(f, left.at(f, row), panel, result, integer(width))
+                call(f, left.at(f, row), panel, result, integer(steps), *more)
 
 
 class Column:
