@@ -115,6 +115,39 @@ def test_convolutions(seen: shadow.Seen, dtype: Any) -> None:
 
 
 @HALVES
+def test_transposed_and_deeper_convolutions(seen: shadow.Seen, dtype: Any) -> None:
+    x, w = random(2, 6, 7, 5, dtype=dtype, grad=True), random(6, 3, 3, 3, dtype=dtype, grad=True)
+    volume, kernel = random(2, 3, 4, 5, 6, dtype=dtype, grad=True), random(5, 3, 2, 3, 3, dtype=dtype, grad=True)
+
+    def step() -> Any:
+        x.grad = w.grad = volume.grad = kernel.grad = None
+        first, second = F.conv_transpose2d(x, w, stride=2, padding=1), F.conv3d(volume, kernel, padding=(0, 1, 1))
+        ((first * first).mean() + (second * second).mean()).backward()
+        return first, second, x.grad, w.grad, volume.grad, kernel.grad
+
+    run(step)
+    assert contracted(seen) == {dtype.numpy.name}
+
+
+@HALVES
+def test_recurrent_networks_under_autocast(seen: shadow.Seen, dtype: Any) -> None:
+    seen.tolerance, seen.zero = 1000, 0.1  # as below
+    tj.manual_seed(0)
+    model, x = nn.GRU(5, 9, batch_first=True), random(3, 4, 5, dtype=tj.float32)
+    optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> Any:
+        with tj.autocast("cpu", dtype=dtype):
+            loss = model(x)[0].float().pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    run(step, calls=4)
+
+
+@HALVES
 @pytest.mark.parametrize("masked", [False, True])
 def test_attention(seen: shadow.Seen, dtype: Any, masked: bool) -> None:
     seen.zero = 1e-2  # slopes of scores cancel out
@@ -152,6 +185,15 @@ def test_longer_copies_that_others_read_stay(seen: shadow.Seen) -> None:
 
     run(function)
     assert contracted(seen) == {"bfloat16", "float32", "float64"}
+
+
+@HALVES
+def test_products_without_elements(seen: shadow.Seen, dtype: Any) -> None:
+    a, b, c = (tj.zeros(*shape, dtype=dtype) for shape in ((0, 5), (5, 3), (3, 0)))
+    x, w = tj.zeros(0, 3, 8, 8, dtype=dtype), random(4, 3, 3, 3, dtype=dtype)
+    run(lambda: (a @ b, b @ c, c @ a, c.float() @ a.float(), F.linear(c, c), F.conv2d(x, w)))
+    assert seen.opaque() <= {"matmul", "conv"}
+    seen.programs.clear()
 
 
 @HALVES

@@ -232,7 +232,8 @@ def pack_rows(f: Function, matrix: Source, to: Value, first: Value, count: int, 
             with f.loop(0, full, lanes) as loop:
                 f.store(line(loop.index, lanes, None), f.pointer(there, loop.index, matrix.scalar))
         if rest:
-            vector, mask = line(constant(full, I64), lanes, first_lanes(rest, lanes)), first_lanes(rest, lanes)
-            if odd and mask is not None:
+            mask = first_lanes(rest, lanes)
+            vector = line(constant(full, I64), lanes, mask)
+            if odd and mask is not None:  # what is computed need not be 0 there
                 vector = f.select(mask, vector, constant(0, vector.type))
             f.store(vector, f.pointer(there, full, matrix.scalar), first_lanes(rest + odd, lanes))
