@@ -19,7 +19,7 @@ from .expand import CPU
 from .on_load import widens
 from .prepare import Prepared, added
 
-CERTAIN = ("matmul", "conv", "conv_input_grad")  # eager execution, which would round the sums, is never asked for these
+CERTAIN = ("matmul", "conv", "conv_input_grad")  # eager execution would round sums: it is asked for these if there are none
 
 
 def narrowed(work: Prepared) -> Prepared:

@@ -188,6 +188,22 @@ def test_longer_copies_that_others_read_stay(seen: shadow.Seen) -> None:
 
 
 @HALVES
+def test_halves_that_are_overwritten_before_the_product(seen: shadow.Seen, dtype: Any) -> None:
+    """The product reads halves in the place of a copy that was made of them before."""
+    a, b = random(20, 33, dtype=dtype), random(33, 40, dtype=dtype)
+
+    def function() -> Any:
+        first, second = a.float(), b.float().T
+        a.mul_(0.5)
+        b.add_(a[:, :1].sum())
+        found = first @ second.T
+        a.add_(found.to(dtype)[:, :33])
+        return found
+
+    run(function, calls=5)
+
+
+@HALVES
 def test_products_without_elements(seen: shadow.Seen, dtype: Any) -> None:
     a, b, c = (tj.zeros(*shape, dtype=dtype) for shape in ((0, 5), (5, 3), (3, 0)))
     x, w = tj.zeros(0, 3, 8, 8, dtype=dtype), random(4, 3, 3, 3, dtype=dtype)
