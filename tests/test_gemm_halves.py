@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import Compiled, guarded, target
+from tapejit.codegen.llvm import jit
 from tapejit.codegen.llvm.blocking import choose
 from tapejit.codegen.llvm.builder import Module, Type, constant
 from tapejit.codegen.llvm.contraction import paired
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
-from tapejit.codegen.llvm.target import host, named
+from tapejit.codegen.llvm.target import CPUS, host, named
 from test_gemm import BATCHES, SIZES, check, laid_out, operand
 
 BFLOAT = ml_dtypes.bfloat16
@@ -165,6 +166,14 @@ def test_only_cpus_that_have_it_multiply_pairs() -> None:
         assert (DOT in text(product(row, large.T), named(cpu))) == has
     narrow = dataclasses.replace(named("cooperlake"), bits=64)
     assert DOT not in text(product(large, large), narrow)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("dtype", [BFLOAT, np.float16])
+def test_no_cpu_calls_a_library_for_halves(cpu: str, dtype: Any) -> None:
+    square = np.zeros((33, 33), dtype)
+    for a, b in ((square, square), (square[:1], square.T), (square.T, square.T)):
+        assert "__" not in jit.assembly(text(product(a, b), named(cpu)), named(cpu), opt=0)
 
 
 def test_other_products_are_not_in_pairs() -> None:
