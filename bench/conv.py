@@ -1,9 +1,10 @@
 """Emitted convolutions and their gradients against PyTorch's (oneDNN), in one thread.
 
-    python bench/conv.py [NAME ...] [--rounds 20]
+    python bench/conv.py [NAME ...] [--rounds 20] [--dtype bfloat16]
 
 A shape is "64 1-16 28 k3 p1": batch, channels in and out, size of the image, of the kernel, and padding; "s2" is a stride.
-Times are CPU time of this thread, best of the rounds, which take turns.
+Times are CPU time of this thread, best of the rounds, which take turns. With a --dtype of halves, PyTorch's are of these
+too, and the last column is how much longer the own convolution in float32 takes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from gemm import repeat, seconds
+from gemm import DTYPES, as_torch, repeat, seconds
+from gemm import NAMES as SCALARS
 from tapejit.codegen.llvm.builder import Module
 from tapejit.codegen.llvm.conv import Array, Conv, emit_conv
 from tapejit.codegen.llvm.gemm import store_to
@@ -26,20 +28,20 @@ from tapejit.eager.ops.windows import exact, output_size
 
 SHAPES = """
 64 1-16 28 k3 p1, 64 16-32 28 k3 p1, 64 16-32 14 k3 p1, 64 1-16 28 k5 p2, 64 16-32 14 k5 p2, 64 16-32 28 k5 p2
-32 32-64 16 k3 p1, 32 64-64 8 k3 p1, 16 64-128 16 k1 p0, 32 16-32 28 k3 p1 s2, 1 16-32 56 k3 p1
+32 32-64 16 k3 p1, 32 64-64 8 k3 p1, 16 64-128 16 k1 p0, 32 16-32 28 k3 p1 s2, 1 16-32 56 k3 p1, 1 256-256 14 k3 p1
 """
 
 
 def array(pointer: int, x: np.ndarray) -> Array:
-    return Array(pointer, x.shape, tuple(s // 4 for s in x.strides))
+    return Array(pointer, x.shape, tuple(s // x.itemsize for s in x.strides), SCALARS[x.dtype.name])
 
 
 def native(op: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, geometry: Any) -> tuple[Callable[[int], None], float]:
     """A function that repeats a convolution, and the milliseconds that compiling it took."""
     rest = int(np.prod(out.shape[1:] if op == "conv_weight_grad" else out.shape[2:]))
-    store = store_to(2, () if op == "conv_weight_grad" else (out.shape[1] * rest,), rest, 1)
+    store = store_to(2, () if op == "conv_weight_grad" else (out.shape[1] * rest,), rest, 1, SCALARS[out.dtype.name])
     start = time.thread_time()
-    module = Module()
+    module = Module(host().features)
     kernel = emit_conv(module, "convolution", Conv(op, array(0, a), array(1, b), geometry), 3, store, host())
     assert kernel is not None
     compile_text(str(module))
@@ -53,17 +55,18 @@ def native(op: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, geometry: Any
     return lambda times, keep=keep: function(*places, times), took * 1e3
 
 
-def measure(name: str, rounds: int) -> None:
+def measure(name: str, rounds: int, dtype: str) -> None:
     n, channels, size, kernel, padding, *rest = name.split()
     c, m = map(int, channels.split("-"))
     k, p, s = int(kernel[1:]), int(padding[1:]), int(rest[0][1:]) if rest else 1
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((int(n), c, int(size), int(size)), np.float32)
-    w = rng.standard_normal((m, c, k, k), np.float32)
+    kind = DTYPES[SCALARS[dtype]]
+    x = rng.standard_normal((int(n), c, int(size), int(size)), np.float32).astype(kind)
+    w = rng.standard_normal((m, c, k, k), np.float32).astype(kind)
     geometry = exact(x.shape[2:], (k, k), (s, s), ((p, p), (p, p)), (1, 1))
-    y = np.zeros((int(n), m, *output_size(x.shape[2:], (k, k), geometry)), np.float32)
-    g = rng.standard_normal(y.shape, np.float32)
-    tx, tw, tg = (torch.from_numpy(v) for v in (x, w, g))
+    y = np.zeros((int(n), m, *output_size(x.shape[2:], (k, k), geometry)), kind)
+    g = rng.standard_normal(y.shape, np.float32).astype(kind)
+    tx, tw, tg = (as_torch(torch, v) for v in (x, w, g))
     back = torch.ops.aten.convolution_backward
     options = (None, [s, s], [p, p], [1, 1], False, [0, 0], 1)
     cases = {
@@ -80,24 +83,32 @@ def measure(name: str, rounds: int) -> None:
             for _ in range(times):
                 peer()
 
-        pairs = [(seconds(run, times), seconds(peers, times)) for _ in range(rounds)]
-        own, other = (min(some) for some in zip(*pairs, strict=True))
+        runs = [run, peers]
+        if dtype != "float32":
+            runs.append(native(op, *[v.astype(np.float32) for v in (a, b, out)], geometry)[0])
+        taken = [[seconds(one, times) for one in runs] for _ in range(rounds)]
+        own, other, *single = (min(some) for some in zip(*taken, strict=True))
         speeds = f"{flops / own / 1e9:9.1f}{flops / other / 1e9:9.1f}{other / own:7.2f}"
-        print(f"{name:22}{op:18}{own * 1e6:9.1f}{other * 1e6:9.1f}{speeds}{compiled:8.1f}", flush=True)
+        longer = f"{single[0] / own:9.2f}" if single else ""
+        print(f"{name:22}{op:18}{own * 1e6:9.1f}{other * 1e6:9.1f}{speeds}{compiled:8.1f}{longer}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--dtype", choices=list(SCALARS), default="float32")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    print(f"{'shape':22}{'op':18}{'µs':>9}{'torch':>9}{'GFLOP/s':>9}{'torch':>9}{'ratio':>7}{'ms':>8}")
+    print(
+        f"{'shape':22}{'op':18}{'µs':>9}{'torch':>9}{'GFLOP/s':>9}{'torch':>9}{'ratio':>7}{'ms':>8}"
+        + ("  float32" if options.dtype != "float32" else "")
+    )
     for line in SHAPES.strip().splitlines():
         for name in line.split(","):
             if not options.names or any(word in name for word in options.names):
-                measure(name.strip(), options.rounds)
+                measure(name.strip(), options.rounds, options.dtype)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Emitted matrix products against NumPy's BLAS (and PyTorch's, with --torch), in one thread.
 
-    python bench/gemm.py [NAME ...] [--rounds 30] [--torch] [--search]
+    python bench/gemm.py [NAME ...] [--rounds 30] [--torch] [--search] [--dtype bfloat16]
 
 A shape is "1024x512x128 NT": m, n, k, and which operands are transposed (T) in memory; "64*" before it is a batch. Times are
 CPU time of this thread, best of the rounds, which take turns; packing is part of them. Products take from microseconds on, so
 each measurement repeats them inside native code; the library's time includes its call from Python. `ms` is what compiling the
 kernel took: writing its text in Python, and code generation by LLVM. With --search, other plans
-are measured too, and a second line says how much quicker the best of them is than the model's.
+are measured too, and a second line says how much quicker the best of them is than the model's. With a --dtype of
+halves, PyTorch multiplies these too, NumPy's place is taken by the own product of float32, and results are halves.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 from plans import search
 from tapejit.codegen.llvm.blocking import Plan, choose
 from tapejit.codegen.llvm.builder import I64, PTR, Module
+from tapejit.codegen.llvm.contraction import paired
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
 from tapejit.codegen.llvm.jit import compile_text, link
 from tapejit.codegen.llvm.kernel import Kernel
@@ -41,6 +44,8 @@ SHAPES = """
 1x1024x1024 NN, 1x1024x1024 NT, 1024x1x1024 NN, 1024x1x1024 TN, 4x1024x1024 NN, 4x1024x1024 NT
 64x64x8192 TN, 16x16x4096 TN, 64x10x20000 TN, 1x1x262144 NT
 """
+DTYPES = {"float": np.float32, "half": np.float16, "bfloat": ml_dtypes.bfloat16}
+NAMES = {"float32": "float", "float16": "half", "bfloat16": "bfloat"}
 
 
 class Case(NamedTuple):
@@ -50,44 +55,47 @@ class Case(NamedTuple):
     k: int
     left: bool  # transposed
     right: bool
+    scalar: str = "float"
 
     @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 
     def gemm(self) -> Gemm:
-        _, m, n, k, left, right = self
+        _, m, n, k, left, right, scalar = self
         batch = (self.batch,) if self.batch > 1 else ()
-        a = Operand(0, (m * k,) if batch else (), *((1, m) if left else (k, 1)))
-        b = Operand(1, (k * n,) if batch else (), *((1, k) if right else (n, 1)))
+        a = Operand(0, (m * k,) if batch else (), *((1, m) if left else (k, 1)), scalar)
+        b = Operand(1, (k * n,) if batch else (), *((1, k) if right else (n, 1)), scalar)
         return Gemm(batch, m, n, k, a, b, "float")
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(0)
         shapes = [(self.k, self.m) if self.left else (self.m, self.k), (self.n, self.k) if self.right else (self.k, self.n)]
         lead = (self.batch,) if self.batch > 1 else ()
-        a, b = (rng.standard_normal((*lead, *shape), np.float32) for shape in shapes)
+        a, b = (rng.standard_normal((*lead, *shape), np.float32).astype(DTYPES[self.scalar]) for shape in shapes)
         return a, b
 
 
-def parse(name: str) -> Case:
+def parse(name: str, scalar: str = "float") -> Case:
     sizes, letters = name.split()
     batch, _, rest = sizes.rpartition("*")
     m, n, k = map(int, rest.split("x"))
-    return Case(int(batch or 1), m, n, k, letters[0] == "T", letters[1] == "T")
+    return Case(int(batch or 1), m, n, k, letters[0] == "T", letters[1] == "T", scalar)
 
 
 class Native:
     """A compiled product: `run(times)` repeats it on its arrays."""
 
     def __init__(self, case: Case, plan: Plan | None = None) -> None:
-        self.plan = plan or choose(shape_of(case.gemm(), host()))
+        gemm = paired(case.gemm(), host())
+        self.plan = plan or choose(shape_of(gemm, host()))
         self.a, self.b = case.arrays()
         lead = (case.m * case.n,) if case.batch > 1 else ()
-        self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), np.float32)
+        self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), DTYPES[case.scalar])
         start = time.thread_time()
-        module = Module()
-        self.kernel = emit(module, "product", case.gemm(), 3, store_to(2, lead, case.n, 1), host(), plan)
+        module = Module(host().features)
+        store = store_to(2, lead, case.n, 1, case.scalar)
+        self.kernel = emit(module, "product", case.gemm() if plan is None else gemm, 3, store, host(), plan)
         text = str(module)
         self.writing = time.thread_time() - start
         start = time.thread_time()
@@ -99,7 +107,7 @@ class Native:
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, ctypes.c_int64)(self.library["repeat"])
         places = [self.a.ctypes.data, self.b.ctypes.data, self.c.ctypes.data]
         places += [-(-x.ctypes.data // 64) * 64 for x in (self.shared, self.scratch)]
-        self.run = lambda times: function(*places, times)
+        self.run: Callable[[int], None] = lambda times, kept=self: function(*places, times)  # type: ignore[misc]
 
 
 def repeat(module: Module, kernel: Kernel, pointers: int) -> None:
@@ -115,14 +123,22 @@ def repeat(module: Module, kernel: Kernel, pointers: int) -> None:
 
 def peers(case: Case, torch: Any) -> dict[str, Callable[[], Any]]:
     a, b = case.arrays()
-    out = np.zeros((*a.shape[:-2], case.m, case.n), np.float32)
+    out = np.zeros((*a.shape[:-2], case.m, case.n), a.dtype)
     x, y = a.swapaxes(-1, -2) if case.left else a, b.swapaxes(-1, -2) if case.right else b
-    found: dict[str, Callable[[], Any]] = {"numpy": lambda: np.matmul(x, y, out=out)}
+    found: dict[str, Callable[[], Any]] = {}
+    if case.scalar == "float":
+        found["numpy"] = lambda: np.matmul(x, y, out=out)
     if torch is not None:
-        tx, ty, tout = torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(out)
+        tx, ty, tout = (as_torch(torch, v) for v in (a, b, out))
         tx, ty = tx.mT if case.left else tx, ty.mT if case.right else ty
         found["torch"] = lambda: torch.matmul(tx, ty, out=tout)
     return found
+
+
+def as_torch(torch: Any, x: np.ndarray) -> Any:
+    """The same memory as PyTorch's tensor, which knows bfloat16 and NumPy does not."""
+    kind = getattr(torch, x.dtype.name)
+    return torch.from_numpy(x.view(np.int16)).view(kind) if x.itemsize == 2 else torch.from_numpy(x)
 
 
 def seconds(run: Callable[[int], Any], times: int) -> float:
@@ -151,7 +167,7 @@ def gain(case: Case, rounds: int) -> str:
         native = Native(case, plan)
         return min(seconds(native.run, times) for _ in range(5))
 
-    shape = shape_of(case.gemm(), host())
+    shape = shape_of(paired(case.gemm(), host()), host())
     plans = [choose(shape), search(shape, best)]
     runs = [Native(case, plan).run for plan in plans]
     model, other = (min(t) for t in zip(*[[seconds(run, times) for run in runs] for _ in range(rounds)], strict=True))
@@ -161,6 +177,8 @@ def gain(case: Case, rounds: int) -> str:
 def measure(case: Case, rounds: int, torch: Any) -> tuple[Native, dict[str, float]]:
     native = Native(case)
     runs = {"own": native.run, **{name: many(run) for name, run in peers(case, torch).items()}}
+    if case.scalar != "float":
+        runs["float32"] = Native(case._replace(scalar="float")).run
     times = repeats(case)
     best = dict.fromkeys(runs, float("inf"))
     for _ in range(rounds):
@@ -175,6 +193,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--search", action="store_true")
+    parser.add_argument("--dtype", choices=list(NAMES), default="float32")
     options = parser.parse_args()
     torch = None
     if options.torch:
@@ -182,16 +201,17 @@ def main() -> None:
 
         torch.set_num_threads(1)
         torch.set_grad_enabled(False)
+    first = "numpy" if options.dtype == "float32" else "float32"
     names = [name.strip() for line in SHAPES.strip().splitlines() for name in line.split(",")]
-    print(f"{'shape':22}{'µs':>9}{'GFLOP/s':>9}{'numpy':>9}{'torch':>9}{'ratio':>7}{'ms':>12}  tile in pieces")
+    print(f"{'shape':22}{'µs':>9}{'GFLOP/s':>9}{first:>9}{'torch':>9}{'ratio':>7}{'ms':>12}  tile in pieces")
     for name in names:
         if options.names and not any(word in name for word in options.names):
             continue
-        case = parse(name)
+        case = parse(name, NAMES[options.dtype])
         native, best = measure(case, options.rounds, torch)
         speed = {peer: case.flops / took / 1e9 for peer, took in best.items()}
         ratio = speed["own"] / max(v for peer, v in speed.items() if peer != "own")
-        other = "".join(f"{speed[peer]:9.1f}" if peer in speed else " " * 9 for peer in ("numpy", "torch"))
+        other = "".join(f"{speed[peer]:9.1f}" if peer in speed else " " * 9 for peer in (first, "torch"))
         milliseconds = f"{native.writing * 1e3:.1f}+{native.compiling * 1e3:.1f}"
         pieces = ", ".join(str(phase.pieces) for phase in native.kernel.phases)
         cut = f"{native.plan.rows}x{native.plan.vectors} in {pieces}"

@@ -4,7 +4,8 @@
 keep their names, and kernels get addresses, so those that differ only in which part they are of are the same; the plan of the
 memory sees to the addresses (`build.py`).
 
-A value can stand in one place only. Where it is wanted in two, or where somebody sees it, it is copied.
+A value can stand in one place only. Where it is wanted in two, or where somebody sees it, it is copied; where it is read
+otherwise, as memory from outside may be overwritten later.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ WRITTEN = ("pointwise", "create", "contraction", "movement")  # what parts may b
 
 @dataclass(frozen=True)
 class Together:
-    """Matrices as one: what it is called, the nodes that make it, how many bytes these copy."""
+    """Matrices as one: its name, the nodes that make it and after which others they come, how many bytes these copy."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[tuple[int, Node], ...]
     parts: tuple[str, ...] = ()
     copied: int = 0
 
@@ -62,8 +63,9 @@ class Joins:
             x = node.values()[0]
         return x
 
-    def together(self, parts: list[str]) -> Together:
-        """Matrices as one: rows of another value, a join that there is, or a new one; it is made by `make`."""
+    def together(self, parts: list[str], places: list[int]) -> Together:
+        """Matrices as one: rows of another value, a join that there is, or a new one; it is made by `make`. `places` are the
+        nodes that read them one by one."""
         rows = sum(self.forms[x].shape[0] for x in parts)
         shape = (rows, self.forms[parts[0]].shape[1])
         if tuple(parts) in self.known:
@@ -72,26 +74,28 @@ class Joins:
         if found is not None:
             return found
         name = self.new("joined", shape, parts[0])
-        nodes, places, copied = [], [], 0
-        for x in parts:
-            if x in places or not self.may_stand_here(x):
+        nodes: list[tuple[int, Node]] = []
+        standing: list[str] = []
+        copied = 0
+        for x, at in zip(parts, places, strict=True):
+            if x in standing or not self.may_stand_here(x):
                 copy = self.new(f"{x}_there", self.forms[x].shape, x)
-                nodes.append(Node(CLONE, (x,), {}, (copy,), False, self.maker[x].line if x in self.maker else ""))
+                nodes.append((at, Node(CLONE, (x,), {}, (copy,), False, self.maker[x].line if x in self.maker else "")))
                 copied += self.forms[x].nbytes
-                places.append(copy)
+                standing.append(copy)
             else:
-                places.append(x)
-        nodes.append(Node(JOINED, tuple(places), {"dim": 0}, (name,), False, ""))
+                standing.append(x)
+        last = max([*[self.at.get(x, -1) for x in standing], *[at for at, _ in nodes]])
+        nodes.append((last, Node(JOINED, tuple(standing), {"dim": 0}, (name,), False, "")))
         return Together(name, tuple(nodes), tuple(parts), copied)
 
     def make(self, found: Together) -> None:
-        """A join is made after all, as soon as all of its parts are there."""
+        """A join is made after all."""
         if found.parts:
             self.known[found.parts] = found.name
-            self.taken.update(str(x) for x in found.nodes[-1].operands)
-        if found.nodes:
-            last = max(self.at.get(x, -1) for node in found.nodes for x in node.values())
-            self.after[last] += found.nodes
+            self.taken.update(str(x) for x in found.nodes[-1][1].operands)
+        for at, node in found.nodes:
+            self.after[at].append(node)
 
     def existing(self, parts: list[str]) -> str | None:
         """A join of just these values, in any order."""
@@ -121,7 +125,8 @@ class Joins:
         whole = self.new("rows", (len(parts), *self.forms[source].shape[1:]), source)
         name = self.new("rows", shape, source)
         cut = Node(SLICE, (source,), {"index": (slice(start, start + len(parts)),)}, (whole,), False, "")
-        return Together(name, (cut, Node(VIEW, (whole,), {"shape": shape}, (name,), False, "")))
+        at = self.at.get(source, -1)
+        return Together(name, ((at, cut), (at, Node(VIEW, (whole,), {"shape": shape}, (name,), False, ""))))
 
     def new(self, name: str, shape: tuple[int, ...], like: str) -> str:
         return self.added(self.forms, name, contiguous(shape, self.forms[like].dtype, CPU))

@@ -42,13 +42,11 @@ class Launch:
 def contraction(node: Node, schedule: Schedule) -> Domain | None:
     """The domain of what may follow a product; None for what is no product that native code has a kernel for."""
     found = product_domain(node, schedule)
-    if found is None or node.op.name == "matmul":
-        return found
-    if node.op.name == "conv_weight_grad":
+    if found is not None and node.op.name == "conv_weight_grad":
         pull = schedule.strided(node.operands[1])
         if pull is None or pull[2][-1] != 1:
             return None
-    return None if any(schedule.forms[x].itemsize == 2 for x in node.values()) else found
+    return found
 
 
 def product_domain(node: Node, schedule: Schedule) -> Domain | None:
@@ -75,6 +73,11 @@ def kept(node: Node) -> bool:
     """Composites that have kernels of their own."""
     if node.op.name in POOLS:
         return math.prod(node.attrs["kernel"]) <= WINDOW
+    return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
+
+
+def in_halves(node: Node) -> bool:
+    """Those of them that read and write halves as they are."""
     return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 

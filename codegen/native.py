@@ -16,7 +16,7 @@ from ..eager.backends import get_num_threads
 from ..tracer.graph import Form, Graph
 from . import cache
 from .build import Build, Opaque, check_outputs, singles
-from .kernels import Launch, kept, scheduled
+from .kernels import Launch, in_halves, kept, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Rounds, Steps, Table, rounded
 from .llvm.entry import Binding, shared_by_programs
@@ -25,6 +25,7 @@ from .llvm.prologue import prologues
 from .llvm.target import host
 from .llvm.worth import gain
 from .names import source
+from .narrow import narrowed
 from .plan import Arena, Life
 from .prepare import Prepared, prepared
 from .recipe import Recipe, encoded, kept_on_disk, put_together
@@ -124,7 +125,7 @@ class NativeBuild(Build):
     """Puts a program together. Texts go to `batch` as soon as they are written."""
 
     def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None) -> None:
-        work = prepared(graph, kept, joining=True)
+        work = narrowed(prepared(graph, kept, in_halves, joining=True))
         super().__init__(graph, slots, work, scheduled(work, packing=OnPacking(host())))
         kernels = Kernels(self.forms, host(), self.layout)
         self.made: list[Made | None] = []

@@ -15,6 +15,7 @@ from .kernels import Launch
 from .llvm import jit
 from .llvm.assemble import Made
 from .llvm.contract import spec_of
+from .llvm.contraction import PAIRS
 from .llvm.gemm import Gemm
 from .llvm.target import host
 from .measure import seconds
@@ -79,6 +80,7 @@ def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int) -
     if made is not None:
         found["pieces"] = [phase.pieces for phase in made.kernel.phases]
         found["shared"], found["scratch"] = made.kernel.shared, made.kernel.scratch
+        found["in_pairs"] = PAIRS in made.text
     return found
 
 
@@ -204,7 +206,7 @@ def share_of_roof(kernel: dict[str, Any], forms: dict[str, Form]) -> dict[str, A
     if kernel["seconds"] is None or kernel["flops"] is None or kernel["seconds"] < BRIEF:
         return {"least_seconds": None, "bound": None, "roofline": None}
     double = any(forms[name].dtype.name == "float64" for name in kernel["values"])
-    least, bound = roof().least_seconds(kernel["bytes"], kernel["flops"], double)
+    least, bound = roof().least_seconds(kernel["bytes"], kernel["flops"], double, kernel.get("in_pairs", False))
     return {"least_seconds": least, "bound": bound, "roofline": least / kernel["seconds"]}
 
 

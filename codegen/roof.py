@@ -2,7 +2,8 @@
 
 Both are measured by code that does nothing else. No kernel can be quicker than its bytes at the one speed and its arithmetic at
 the other: that time over the measured one is its share of the roofline. Bytes that fit into a cache are faster than others, so
-the speed of copying is known for several sizes. A fused multiply-add counts as two floats, as in a product of matrices.
+the speed of copying is known for several sizes. A fused multiply-add counts as two floats, as in a product of matrices;
+products of bfloat16 in pairs, where the CPU has them, are measured for themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import Any
 import numpy as np
 
 from .llvm import jit
+from .llvm.builder import I64, PTR, Module, Type
+from .llvm.contraction import join_pairs, multiplies_pairs
+from .llvm.micro import PAIR, zeros
 from .llvm.target import Target, host
 
 SIZES = tuple(1 << n for n in (14, 16, 18, 20, 22, 24, 26))  # bytes that are read and written, both together
@@ -27,10 +31,12 @@ LONG = 1_000_000  # nanoseconds that a sample takes, about
 
 @dataclass(frozen=True)
 class Roof:
-    """`copies` are pairs of bytes and bytes a second, by size; `flops` are floats a second, of 4 bytes each."""
+    """`copies` are pairs of bytes and bytes a second, by size; `flops` are floats a second, of 4 bytes each, and `in_pairs`
+    are bfloat16 that are multiplied in pairs."""
 
     copies: tuple[tuple[int, float], ...]
     flops: float
+    in_pairs: float = 0.0
 
     def bandwidth(self, size: float) -> float:
         """Bytes a second for so many bytes: between two sizes that were measured, the mean by their distance."""
@@ -42,19 +48,20 @@ class Roof:
         part = math.log(size / low) / math.log(high / low)
         return slow + part * (fast - slow)
 
-    def least_seconds(self, size: int, flops: int, double: bool) -> tuple[float, str]:
+    def least_seconds(self, size: int, flops: int, double: bool, in_pairs: bool = False) -> tuple[float, str]:
         """The least time for moving and computing so much, and which of them takes it: "memory" or "arithmetic"."""
         moving = size / self.bandwidth(size) if size else 0.0
-        computing = flops / (self.flops / 2 if double else self.flops)
+        computing = flops / (self.in_pairs if in_pairs else self.flops / 2 if double else self.flops)
         return (moving, "memory") if moving >= computing else (computing, "arithmetic")
 
 
 @cache
 def roof() -> Roof:
     """Of this machine, measured once for each process: it takes some 100 ms."""
-    library = jit.link(jit.objects([text(host())]), {}, ["copy", "multiply_add"])
+    paired = multiplies_pairs(host(), lanes(host()))
+    library = jit.link(jit.objects([text(host())]), {}, ["copy", "multiply_add", *["multiply_pairs"] * paired])
     copy = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)(library["copy"])
-    multiply_add = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library["multiply_add"])
+    compute = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
     memory = np.ones(SIZES[-1] // 4 + 64, np.float32)
     begin = -(-memory.ctypes.data // 64) * 64
     copies = []
@@ -63,8 +70,14 @@ def roof() -> Roof:
         seconds = best(lambda times, half=half: copy(begin + half, begin, half, times))
         copies.append((size, size / seconds))
     results = np.ones(accumulators(host()) * lanes(host()) + 16, np.float32)
-    seconds = best(lambda times: multiply_add(results.ctypes.data, 1000 * times))
-    return Roof(tuple(copies), 2000 * accumulators(host()) * lanes(host()) / seconds)
+
+    def speed(function: Any) -> float:
+        """Products and sums a second, with one of each in each lane."""
+        seconds = best(lambda times: function(results.ctypes.data, 1000 * times))
+        return 2000 * accumulators(host()) * lanes(host()) / seconds
+
+    in_pairs = 2 * speed(compute(library["multiply_pairs"])) if paired else 0.0
+    return Roof(tuple(copies), speed(compute(library["multiply_add"])), in_pairs)
 
 
 def best(run: Any) -> float:
@@ -96,8 +109,8 @@ def accumulators(target: Target) -> int:
 
 
 def text(target: Target) -> str:
-    """LLVM's text of both functions."""
-    return f"{copying(target)}\n{computing(target)}"
+    """LLVM's text of all functions."""
+    return f"{copying(target)}\n{computing(target)}\n{computing_pairs(target)}"
 
 
 def copying(target: Target) -> str:
@@ -162,3 +175,18 @@ def computing(target: Target) -> str:
         "  ret void",
         "}",
     ])  # fmt: skip
+
+
+def computing_pairs(target: Target) -> str:
+    """`multiply_pairs(results, times)`: each time two pairs in each lane of each accumulator; nothing, if the CPU has none."""
+    if not multiplies_pairs(target, lanes(target)):
+        return ""
+    module, count, kind = Module(target.features), accumulators(target), Type("float", lanes(target))
+    f = module.function("multiply_pairs", [("results", PTR), ("times", I64)])
+    x = f.load(f.params[0], kind.of(PAIR))
+    with f.loop(0, f.params[1], carried=zeros(count, kind)) as loop:
+        loop.next(*[join_pairs(f, x, x, total) for total in loop.carried])
+    for i, total in enumerate(loop.results):
+        f.store(total, f.pointer(f.params[0], i * kind.lanes, "float"))
+    f.back()
+    return str(module)

@@ -34,6 +34,7 @@ class Outer:
     a: str
     b: str
     at: int  # the place of the node that makes b
+    place: int  # and that of the product
 
 
 class Sums:
@@ -117,7 +118,8 @@ class Sums:
         if rows > LARGER * min(form.shape):
             self.add_up(root, name, rows)
             return None
-        left, right = self.joins.together([x.a for x in products]), self.joins.together([x.b for x in products])
+        places = [x.place for x in products]
+        left, right = (self.joins.together(parts, places) for parts in ([x.a for x in products], [x.b for x in products]))
         saved = 2 * (len(products) - 1) * form.nbytes
         copied = 2 * (left.copied + right.copied)
         if copied >= saved:
@@ -149,7 +151,7 @@ class Sums:
         a, b = self.joins.itself(turned.operands[0]), self.joins.itself(b)
         if self.forms[b].ndim != 2:
             return None
-        return Outer(a, b, self.joins.at.get(b, -1))
+        return Outer(a, b, self.joins.at.get(b, -1), self.joins.at[x])
 
     def add_up(self, root: Node, name: str, rows: int) -> None:
         """Products are added one after the other: what is added up so far is stored each time, in the place of what was."""

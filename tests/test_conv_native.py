@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,10 +15,13 @@ from tapejit.codegen.llvm import conv_outer
 from tapejit.codegen.llvm.builder import Module, Type, constant
 from tapejit.codegen.llvm.conv import Array, Conv, emit_conv
 from tapejit.codegen.llvm.gemm import store_to
-from tapejit.codegen.llvm.target import host
+from tapejit.codegen.llvm.target import Target, host, named
 from tapejit.eager.ops.windows import Geometry, exact, input_size, output_size
 
-SCALARS = {"float32": "float", "float64": "double"}
+SCALARS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat"}
+BFLOAT = ml_dtypes.bfloat16
+DOT = "dpbf16ps"
+every_float = pytest.mark.parametrize("dtype", [np.float32, BFLOAT, np.float16])
 
 
 def places(x: np.ndarray, kernel: tuple[int, ...], out: tuple[int, ...], geometry: Geometry) -> Any:
@@ -86,12 +90,13 @@ def run(op: str, a: np.ndarray, b: np.ndarray, shape: tuple[int, ...], geometry:
     batch = () if op == "conv_weight_grad" else (shape[1] * rest,)
     module = Module(host().features)
     conv = Conv(op, array(0, a), array(1, b), geometry)
-    kernel = emit_conv(module, "convolution", conv, 3, store_to(2, batch, rest, 1, SCALARS[a.dtype.name]), target(bits))
+    dtype = np.dtype(np.float32) if a.itemsize == 2 else a.dtype  # sums of halves are seen as they are, not rounded
+    kernel = emit_conv(module, "convolution", conv, 3, store_to(2, batch, rest, 1, SCALARS[dtype.name]), target(bits))
     assert kernel is not None
     compiled = Compiled(module, kernel, 3)
-    found = guarded(np.full(shape, np.nan, a.dtype))
+    found = guarded(np.full(shape, np.nan, dtype))
     compiled(a, b, found, order=np.random.default_rng(0))
-    again = guarded(np.full(shape, np.nan, a.dtype))
+    again = guarded(np.full(shape, np.nan, dtype))
     compiled(a, b, again)
     assert found.tobytes() == again.tobytes()
     return found
@@ -100,7 +105,7 @@ def run(op: str, a: np.ndarray, b: np.ndarray, shape: tuple[int, ...], geometry:
 def check(x: np.ndarray, w: np.ndarray, geometry: Geometry, bits: int = 512) -> None:
     """The convolution and both gradients."""
     rng = np.random.default_rng(1)
-    close = {"rtol": 0, "atol": 1e-4 if x.dtype == np.float32 else 1e-11}
+    close = {"rtol": 0, "atol": 1e-11 if x.dtype == np.float64 else 1e-4}
     expected = forward(x, w, geometry)
     np.testing.assert_allclose(run("conv", x, w, expected.shape, geometry, bits), expected, **close)
     g = guarded(rng.standard_normal(expected.shape).astype(x.dtype))
@@ -132,12 +137,13 @@ def inputs(n: int, c: int, m: int, size: tuple[int, ...], kernel: tuple[int, ...
     ],
 )
 @pytest.mark.parametrize("n", [1, 3])
-def test_images(n: int, c: int, m: int, size: tuple[int, int], kernel: tuple[int, int], pad: int) -> None:
-    x, w = inputs(n, c, m, size, kernel, 1, np.float32)
+@every_float
+def test_images(n: int, c: int, m: int, size: tuple[int, int], kernel: tuple[int, int], pad: int, dtype: Any) -> None:
+    x, w = inputs(n, c, m, size, kernel, 1, dtype)
     check(x, w, exact(size, kernel, (1, 1), ((pad, pad), (pad, pad)), (1, 1)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=80)
 @given(st.integers(1, 3), st.data())
 def test_any_geometry(dims: int, data: Any) -> None:
     """1, 2 and 3 spatial dims; strides, dilations, uneven padding, groups, vector widths."""
@@ -148,35 +154,43 @@ def test_any_geometry(dims: int, data: Any) -> None:
     most = {1: 70, 2: 20, 3: 8}[dims]
     size = tuple(data.draw(st.integers(d * (k - 1) + 1, most)) for k, d in zip(kernel, dilation, strict=True))
     groups = data.draw(st.sampled_from([1, 1, 2, 3]))
-    n, c, m = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9))
-    dtype = data.draw(st.sampled_from([np.float32, np.float32, np.float64]))
+    n, c, m = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 5)), data.draw(st.integers(1, 17))
+    dtype = data.draw(st.sampled_from([np.float32, np.float32, np.float64, BFLOAT, BFLOAT, np.float16]))
     x, w = inputs(n, c, m, size, kernel, groups, dtype)
     check(x, w, exact(size, kernel, stride, pads, dilation, groups), data.draw(st.sampled_from([512, 256, 128, 32])))
 
 
 @pytest.mark.parametrize("room", [1, 5000, 1 << 20])
-def test_pieces_of_samples_and_channels(monkeypatch: pytest.MonkeyPatch, room: int) -> None:
+@every_float
+def test_pieces_of_samples_and_channels(monkeypatch: pytest.MonkeyPatch, room: int, dtype: Any) -> None:
     """However many sums there is room for."""
     monkeypatch.setattr(conv_outer, "SUMS", room)
-    x, w = inputs(5, 2, 70, (6, 7), (3, 2), 2, np.float32)
+    x, w = inputs(5, 2, 70, (6, 7), (3, 2), 2, dtype)
     check(x, w, exact((6, 7), (3, 2), (1, 1), ((1, 1), (1, 1)), (1, 1), 2))
 
 
-def test_short_lines_of_volumes() -> None:
-    x, w = inputs(2, 4, 9, (3, 5, 6), (2, 3, 3), 2, np.float32)
+@every_float
+def test_short_lines_of_volumes(dtype: Any) -> None:
+    x, w = inputs(2, 4, 9, (3, 5, 6), (2, 3, 3), 2, dtype)
     check(x, w, exact((3, 5, 6), (2, 3, 3), (2, 1, 1), ((1, 1), (1, 0), (1, 1)), (1, 1, 1), 2))
 
 
-def test_strided_inputs() -> None:
-    """Weights with any strides, inputs whose channels are last."""
+@every_float
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 1)])
+def test_strided_inputs(dtype: Any, kernel: tuple[int, int]) -> None:
+    """Weights with any strides, inputs whose channels are last, or all the same."""
     rng = np.random.default_rng(0)
-    x = guarded(rng.standard_normal((2, 10, 12, 3)).astype(np.float32)).transpose(0, 3, 1, 2)
-    w = guarded(rng.standard_normal((3, 3, 4, 3)).astype(np.float32)).transpose(2, 3, 0, 1)
-    check(x, w, exact((10, 12), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)))
+    geometry = exact((10, 12), kernel, (1, 1), ((1, 1), (1, 1)), (1, 1))
+    x = guarded(rng.standard_normal((2, 10, 12, 3)).astype(dtype)).transpose(0, 3, 1, 2)
+    w = guarded(rng.standard_normal((*kernel, 4, 3)).astype(dtype)).transpose(2, 3, 0, 1)
+    check(x, w, geometry)
+    check(x, guarded(rng.standard_normal((3, 4, *kernel)).astype(dtype)).swapaxes(0, 1), geometry)
+    check(np.broadcast_to(x[:, :1], x.shape), w[..., ::-1, :], geometry)
 
 
-def test_many_samples_are_added_in_pieces() -> None:
-    x, w = inputs(70, 2, 3, (6, 7), (3, 3), 1, np.float32)
+@every_float
+def test_many_samples_are_added_in_pieces(dtype: Any) -> None:
+    x, w = inputs(70, 2, 3, (6, 7), (3, 3), 1, dtype)
     check(x, w, exact((6, 7), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1)))
 
 
@@ -204,10 +218,50 @@ def test_epilogues(lines: int) -> None:
 
 
 def test_what_is_not_covered() -> None:
-    """Half floats, and gradients whose last dim is not along memory."""
-    half = Array(0, (1, 1, 4, 4), (16, 16, 4, 1), "half")
-    weight = Array(1, (1, 1, 3, 3), (9, 9, 3, 1), "half")
+    """Integers, and gradients whose last dim is not along memory."""
+    half = Array(0, (1, 1, 4, 4), (16, 16, 4, 1), "i32")
+    weight = Array(1, (1, 1, 3, 3), (9, 9, 3, 1), "i32")
     geometry = Geometry((1, 1), ((0, 0), (0, 0)), (1, 1))
     assert emit_conv(Module(), "c", Conv("conv", half, weight, geometry), 3, store_to(2, (4,), 4, 1), target(512)) is None
     x, g = Array(0, (1, 1, 4, 4), (16, 16, 4, 1)), Array(1, (1, 1, 2, 2), (4, 4, 1, 2))
     assert emit_conv(Module(), "c", Conv("conv_weight_grad", x, g, geometry), 3, store_to(2, (), 9, 1), target(512)) is None
+
+
+def texts(dtype: Any, cpu: Target, c: int = 8, size: int = 8) -> list[str]:
+    """Of a convolution and both of its gradients."""
+    x, w = np.zeros((2, c, size, size), dtype), np.zeros((16, c, 3, 3), dtype)
+    g, geometry = np.zeros((2, 16, size, size), dtype), exact((size, size), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    found = []
+    for op, a, b in (("conv", x, w), ("conv_input_grad", g, w), ("conv_weight_grad", x, g)):
+        module = Module(cpu.features)
+        store = store_to(2, () if op == "conv_weight_grad" else (1,), 1, 1)
+        kernel = emit_conv(module, "c", Conv(op, array(0, a), array(1, b), geometry), 3, store, cpu)
+        assert kernel is not None
+        found.append(str(module))
+    return found
+
+
+def test_only_cpus_that_have_it_multiply_pairs() -> None:
+    assert all(DOT in text for text in texts(BFLOAT, named("cooperlake")))
+    for cpu in ("x86-64-v2", "haswell", "x86-64-v4", "neoverse-n1"):
+        assert not any(DOT in text for text in texts(BFLOAT, named(cpu)))
+    for dtype in (np.float32, np.float16):
+        assert not any(DOT in text for text in texts(dtype, named("cooperlake")))
+    alone, _, odd = texts(BFLOAT, named("cooperlake"), c=1, size=7)
+    assert DOT not in alone and DOT not in odd  # one channel, and lines that end in the middle of a pair
+
+
+@pytest.mark.skipif(not host().has("avx512bf16"), reason="this CPU does not multiply pairs of bfloat16")
+@pytest.mark.parametrize("size", [6, 7])
+def test_infinities_and_nans_stay_in_their_windows(size: int) -> None:
+    """With an odd number of channels, and lines that are read in pairs."""
+    x, w = inputs(2, 3, 20, (size, size), (3, 3), 1, BFLOAT)
+    geometry = exact((size, size), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
+    x[0, 2, 0, size - 1], x[1, 0, 3, 3] = np.nan, np.inf
+    found, expected = run("conv", x, w, (2, 20, size, size), geometry), forward(x, w, geometry)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    g = guarded(np.ones((2, 20, size, size), BFLOAT))
+    found, expected = run("conv_weight_grad", x, g, w.shape, geometry), weights(x, g, (3, 3), geometry)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(expected))

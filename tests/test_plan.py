@@ -12,7 +12,7 @@ import tapejit.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from tapejit import nn
-from tapejit.codegen.kernels import kept, launches, scheduled
+from tapejit.codegen.kernels import in_halves, kept, launches, scheduled
 from tapejit.codegen.native import NativeBuild
 from tapejit.codegen.plan import ALIGNMENT, Arena, Life, planned
 from tapejit.codegen.prepare import prepared
@@ -187,7 +187,7 @@ def test_steps_that_overlap_in_time_use_other_memory() -> None:
     """The lives that programs are planned with are right: what a step reads was not overwritten since it was written."""
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
     graph = training_graph(model, tj.randn(12, 16), 5)
-    work = prepared(graph, kept)
+    work = prepared(graph, kept, in_halves)
     steps = launches(scheduled(work))
     arena: Arena = NativeBuild(graph, 200).arena
     written: dict[str, int] = {}

@@ -12,6 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tapejit as tj
@@ -165,6 +166,8 @@ def test_what_a_machine_allows() -> None:
     assert found.least_seconds(100, 500, False) == (10.0, "memory")
     assert found.least_seconds(100, 20_000, False) == (20.0, "arithmetic")
     assert found.least_seconds(0, 20_000, True) == (40.0, "arithmetic")
+    paired = roof.Roof(((100, 10.0), (10_000, 1.0)), 1000.0, 2000.0)
+    assert paired.least_seconds(0, 20_000, False, in_pairs=True) == (10.0, "arithmetic")
 
 
 def test_what_is_measured_copies_and_computes() -> None:
@@ -177,6 +180,16 @@ def test_what_is_measured_copies_and_computes() -> None:
     sums = np.full(count, 2.0, np.float32)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library["multiply_add"])(sums.ctypes.data, 5)
     assert (sums == 2 + 4 + 8 + 16 + 32).all()  # from 0, five times x * 2 + 2
+
+
+@pytest.mark.skipif(not host().has("avx512bf16"), reason="this CPU does not multiply pairs of bfloat16")
+def test_what_is_measured_multiplies_pairs() -> None:
+    library = jit.link(jit.objects([roof.text(host())]), {}, ["multiply_pairs"])
+    count = roof.accumulators(host()) * roof.lanes(host())
+    pairs = np.full(2 * count, 3.0, ml_dtypes.bfloat16)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library["multiply_pairs"])(pairs.ctypes.data, 5)
+    assert (pairs.view(np.float32) == 5 * 2 * 3 * 3).all()
+    assert roof.roof().in_pairs > 0.9 * roof.roof().flops
 
 
 def test_edges_are_what_one_kernel_leaves_for_another(facts: dict[str, Any]) -> None:

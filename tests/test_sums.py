@@ -12,6 +12,7 @@ from tapejit import nn
 from tapejit.codegen.joins import JOINED
 from tapejit.codegen.kernels import Launch
 from tapejit.codegen.native import NativeBuild
+from tapejit.eager.op import PRIMITIVES, apply
 
 
 @pytest.fixture
@@ -88,6 +89,25 @@ def test_steps(seen: Any, name: str) -> None:
     compiled = tj.compile(step)
     for _ in range(4):
         compiled(*given)
+
+
+@pytest.mark.parametrize("size", [6, 80])
+def test_operands_that_are_overwritten_before_the_sum(seen: Any, size: int) -> None:
+    """What stands together later than it was multiplied has to be what it was then."""
+    tj.manual_seed(0)
+    a, b, c, d = (tj.randn(2, size) for _ in range(4))
+    outer = lambda x, y: apply(PRIMITIVES["outer_sum"], (x, y))
+
+    def function() -> Any:
+        first = outer(b, a)
+        a.mul_(0.5)
+        late = c * a.mean()
+        return first + outer(d, late)
+
+    compiled = tj.compile(function)
+    for _ in range(4):
+        compiled()
+    assert any(len(p.graph.write_backs) and len(p.graph.nodes) > 4 for p in seen.programs)  # all of it is one program
 
 
 def build(name: str) -> NativeBuild:

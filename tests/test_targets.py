@@ -23,7 +23,7 @@ def runs_here(cpu: str) -> bool:
     return X86 and all(target.host().has(word) for word in target.CPUS[cpu][1].split())
 
 
-@pytest.mark.parametrize("cpu, bits", [("haswell", 256), ("x86-64-v2", 128)])
+@pytest.mark.parametrize("cpu, bits", [("haswell", 256), ("x86-64-v2", 128), ("x86-64-v4", 512)])
 def test_some_of_everything_on_less_of_a_cpu(cpu: str, bits: int, tmp_path: Path) -> None:
     if not runs_here(cpu):
         pytest.skip(f"this machine cannot run code for {cpu}")

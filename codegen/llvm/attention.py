@@ -32,6 +32,7 @@ from .attention_parts import (
     plus,
     put,
     rounded,
+    to_multiply,
     unravelled,
     vectors_in,
 )
@@ -70,11 +71,11 @@ class _Forward:
         take = self.room.take
         self.at_a_time = min(plan.keys, rounded(_KEYS, plan.panel))  # keys in a block
         self.single = self.at_a_time == plan.keys
-        self.keys = take(plan.keys * self.spec.width)
+        self.keys = take(plan.keys * plan.steps(self.spec.width))
         self.values = take(plan.keys * plan.value_width)
         self.queries = take(plan.block * plan.width)
-        self.scores = Rows(take(plan.block * self.at_a_time), self.at_a_time)
-        self.found = Rows(take(plan.block * plan.value_width), plan.value_width)
+        self.scores = Rows(take(plan.block * self.at_a_time), self.at_a_time, plan.scalar)
+        self.found = Rows(take(plan.block * plan.value_width), plan.value_width, plan.scalar)
         statistics = rounded(plan.block, plan.lanes)
         self.highest, self.sums = take(statistics), take(statistics)
 
@@ -95,11 +96,12 @@ class _Forward:
         """A block of query rows, from `first` on."""
         f, plan, spec = self.f, self.plan, self.spec
         assert spec.out is not None
-        out = moved(f, matrix(f, spec.out, at, spec.scalar), first, spec.scalar)
+        out = moved(f, matrix(f, spec.out, at, spec.scalar), first)
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
-        query = moved(f, matrix(f, spec.query, at, spec.scalar), first, spec.scalar)
-        query = (vectors_in if plan.even else copied)(f, plan, query, count, spec.width, self.queries)
+        query = moved(f, matrix(f, spec.query, at, spec.scalar), first)
+        read = to_multiply if plan.pairs else vectors_in if plan.even else copied
+        query = read(f, plan, query, count, spec.width, self.queries)
         sight = Sight(f, plan, at, first)
         direct = self.single and plan.even and plan.readable(out.row, out.column, spec.value_width)
         if self.single:
@@ -109,7 +111,7 @@ class _Forward:
             with f.loop(integer(0), sight.seen_by(integer(plan.block - 1)), self.at_a_time) as loop:
                 self.keys_from(loop.index, tiles, query, values, sight, self.found)
             self.statistics()
-        log_total = moved(f, matrix(f, spec.log_total, at, spec.scalar), first, spec.scalar)
+        log_total = moved(f, matrix(f, spec.log_total, at, plan.scalar), first)
         self.finish(count, log_total, None if direct else out)
 
     def begin(self) -> None:
@@ -123,7 +125,8 @@ class _Forward:
         """A block of keys: scores, probabilities, and what they find. If it is the only one, this is divided at once."""
         f, plan = self.f, self.plan
         end = least(f, f.add(start, integer(self.at_a_time)), sight.seen_by(integer(plan.block - 1)))
-        sight.products(self.module, query, self.keys, self.spec.width, self.scores, start, end, tiles)
+        spec = self.spec
+        sight.products(self.module, query, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
         first = sight.first_tile(start)
         with f.loop(first, tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
@@ -131,11 +134,11 @@ class _Forward:
                 self.softmax(Few(sight, row, f.add(row, group.index), start, self.at_a_time))
         if self.single:
             self.statistics()
-        right = moved(f, values, start, plan.scalar)
+        right = moved(f, values, start)
         with f.loop(first, tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             depth = f.sub(least(f, sight.seen_by(f.add(row, integer(plan.rows - 1))), end), start)
-            left, out = moved(f, self.scores, row, plan.scalar), moved(f, found, row, plan.scalar)
+            left, out = moved(f, self.scores, row), moved(f, found, row)
             factors = f.pointer(self.sums, row, plan.scalar) if self.single else None
             more = None if self.single else constant(True, I1)
             across(f, self.module, plan, left, right, out, plan.value_width, depth, more, factors)
@@ -143,7 +146,7 @@ class _Forward:
     def softmax(self, few: Few) -> None:
         """Scores of a few rows to exponentials, which are divided at the end."""
         f, plan, which = self.f, self.plan, range(self.plan.together)
-        scores = moved(f, self.scores, few.row, plan.scalar)
+        scores = moved(f, self.scores, few.row)
 
         def raised(column: Column, highest: list[Value]) -> list[Value]:
             found = []
@@ -190,7 +193,7 @@ class _Forward:
         """What a row found before, for a new highest score; returns the new sum."""
         f, plan = self.f, self.plan
         factor = exponential(f, f.sub(number(f, top, plan.kind), shift))
-        start = self.found.at(f, row, plan.scalar)
+        start = self.found.at(f, row)
         for column in range(0, plan.value_width, plan.lanes):
             place = f.pointer(start, column, plan.scalar)
             f.store(f.mul(f.load(place, plan.kind), factor), place)
@@ -201,13 +204,13 @@ class _Forward:
         f, plan = self.f, self.plan
         with f.loop(integer(0), count) as loop:
             total = f.load(f.pointer(self.highest, loop.index, plan.scalar), Type(plan.scalar))
-            f.store(total, log_total.at(f, loop.index, plan.scalar))
+            f.store(total, log_total.at(f, loop.index))
             if out is not None:
                 self.write(loop.index, out)
 
     def write(self, row: Value, out: Rows) -> None:
         f, plan = self.f, self.plan
-        source, target = self.found.at(f, row, plan.scalar), out.at(f, row, plan.scalar)
+        source, target = self.found.at(f, row), out.at(f, row)
         for column, mask in columns(plan, self.spec.value_width):
             value = f.load(f.pointer(source, column, plan.scalar), plan.kind)
             if not self.single:

@@ -8,6 +8,8 @@ pieces, a second phase adds their sums up, in order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .attention import kernel_function
 from .attention_parts import (
     Attention,
@@ -31,6 +33,7 @@ from .attention_parts import (
     plus,
     put,
     rounded,
+    to_multiply,
     unravelled,
     vectors_in,
 )
@@ -40,6 +43,7 @@ from .kernel import Kernel, Phase
 from .micro import scaled
 from .target import Target
 
+Read = Callable[[Function, Plan, Rows, Value, int, Value], Rows]  # how a block's rows are made ready for tiles
 _ROWS = 64  # rows of keys in a piece of the second phase
 
 
@@ -79,9 +83,9 @@ class _Sums:
         plan, found, start = self.plan, {}, 0
         for result, width in self.parts:
             if self.direct:
-                found[result] = matrix(f, result, at, plan.scalar)
+                found[result] = matrix(f, result, at, plan.spec.scalar)
             else:
-                found[result] = Rows(f.pointer(base, start, plan.scalar), rounded(width, plan.lanes))
+                found[result] = Rows(f.pointer(base, start, plan.scalar), rounded(width, plan.lanes), plan.scalar)
                 start += self.height * rounded(width, plan.lanes)
         return found
 
@@ -93,7 +97,7 @@ class _Sums:
             return
         for result, width in self.parts:
             with f.loop(first, end) as loop:
-                start = sums[result].at(f, loop.index, plan.scalar)
+                start = sums[result].at(f, loop.index)
                 for column in range(0, width, plan.lanes):
                     f.store(zero, f.pointer(start, column, plan.scalar))
 
@@ -101,11 +105,11 @@ class _Sums:
         """Writes rows of a head's gradients: the sums of all bases together, and 0 for keys that nobody sees."""
         plan, spec, scalar = self.plan, self.plan.spec, self.plan.scalar
         for result, width in self.parts:
-            out = matrix(f, result, at, scalar)
+            out = matrix(f, result, at, spec.scalar)
             sources = [self.rows(f, at, base)[result] for base in bases]
             with f.loop(first, least(f, end, integer(spec.seen))) as loop:
-                starts = [source.at(f, loop.index, scalar) for source in sources]
-                target = out.at(f, loop.index, scalar)
+                starts = [source.at(f, loop.index) for source in sources]
+                target = out.at(f, loop.index)
                 for column, mask in columns(plan, width):
                     found = [f.load(f.pointer(start, column, scalar), plan.kind) for start in starts]
                     total = found[0]
@@ -114,7 +118,7 @@ class _Sums:
                     put(f, plan, total, out, target, column, mask)
             if spec.seen < spec.keys:
                 with f.loop(most(f, first, integer(spec.seen)), end) as loop:
-                    target = out.at(f, loop.index, scalar)
+                    target = out.at(f, loop.index)
                     for column, mask in columns(plan, width):
                         put(f, plan, constant(0, plan.kind), out, target, column, mask)
 
@@ -146,15 +150,17 @@ class _Backward:
         spec, self.sums, self.room = plan.spec, _Sums(plan), Room(f, f.params[-3], plan.scalar)
         take = self.room.take
         self.sloped = spec.of_query is not None or spec.of_key is not None
-        self.keys = take(plan.keys * spec.width)
-        self.values = take(plan.keys * spec.value_width)
+        self.keys = take(plan.keys * plan.steps(spec.width))
+        self.values = take(plan.keys * plan.steps(spec.value_width))
         self.key_rows = take(spec.seen * plan.width)
         self.queries = take(plan.block * plan.width)
         self.pulls = take(plan.block * plan.value_width)
+        widest = rounded(max(spec.width, spec.value_width), 2 * plan.lanes)
+        self.pairs = take(plan.block * widest // 2 if plan.pairs else 0)
         row = plan.keys + plan.lanes  # rows at powers of two from each other would share few places of the cache
-        self.scores = Rows(take(plan.block * row + plan.rows), row)
-        self.slopes = Rows(take(plan.block * row + plan.rows), row)
-        self.found = Rows(take(plan.block * plan.width), plan.width)
+        self.scores = Rows(take(plan.block * row + plan.rows), row, plan.scalar)
+        self.slopes = Rows(take(plan.block * row + plan.rows), row, plan.scalar)
+        self.found = Rows(take(plan.block * plan.width), plan.width, plan.scalar)
         self.own_sums = take(self.sums.elements if plan.shares == 1 else 0)
 
     def piece(self, index: Value) -> None:
@@ -165,7 +171,7 @@ class _Backward:
         key, value = matrix(f, spec.key, at, spec.scalar), matrix(f, spec.value, at, spec.scalar)
         base = self.own_sums
         if plan.shares > 1:
-            base = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), spec.scalar)
+            base = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), plan.scalar)
         sums = self.sums.rows(f, at, base)
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         if self.sloped:
@@ -187,14 +193,19 @@ class _Backward:
         assert spec.pull is not None
         count = least(f, integer(plan.block), f.sub(integer(spec.queries), first))
         tiles = f.div(f.add(count, integer(plan.rows - 1)), integer(plan.rows))
-        query = self.rows_of(spec.query, at, first, count, spec.width, self.queries)
-        pull = self.rows_of(spec.pull, at, first, count, spec.value_width, self.pulls)
+        read = vectors_in if plan.even else copied
+        query = self.rows_of(spec.query, at, first, count, spec.width, self.queries, read)
+        pull = self.rows_of(spec.pull, at, first, count, spec.value_width, self.pulls, read)
         sight = Sight(f, plan, at, first)
         start, end = integer(0), sight.seen_by(integer(plan.block - 1))
-        sight.products(self.module, query, self.keys, spec.width, self.scores, start, end, tiles)
+        left = query if not plan.pairs else self.rows_of(spec.query, at, first, count, spec.width, self.pairs, to_multiply)
+        sight.products(self.module, left, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
         if self.sloped:
-            sight.products(self.module, pull, self.values, spec.value_width, self.slopes, start, end, tiles)
-        log_total = matrix(f, spec.log_total, at, spec.scalar)
+            left = (
+                pull if not plan.pairs else self.rows_of(spec.pull, at, first, count, spec.value_width, self.pairs, to_multiply)
+            )
+            sight.products(self.module, left, self.values, spec.value_width, 1, self.slopes, start, end, tiles)
+        log_total = matrix(f, spec.log_total, at, plan.scalar)
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             with f.loop(0, plan.rows, plan.together) as group:
@@ -204,22 +215,22 @@ class _Backward:
         if spec.of_key is not None:
             self.add_to(sums[spec.of_key], self.slopes, query, plan.width, first, count, end, more)
         if spec.of_query is not None:
-            of_query = moved(f, matrix(f, spec.of_query, at, spec.scalar), first, spec.scalar)
+            of_query = moved(f, matrix(f, spec.of_query, at, spec.scalar), first)
             self.of_query(of_query, count, tiles, key, sight)
 
-    def rows_of(self, layout: Layout, at: list[Value], first: Value, count: Value, width: int, room: Value) -> Rows:
-        """A block's rows, to be read as vectors and by whole tiles."""
+    def rows_of(self, layout: Layout, at: list[Value], first: Value, count: Value, width: int, room: Value, read: Read) -> Rows:
+        """A block's rows, to be read by whole tiles."""
         f, plan = self.f, self.plan
-        found = moved(f, matrix(f, layout, at, plan.scalar), first, plan.scalar)
-        return (vectors_in if plan.even else copied)(f, plan, found, count, width, room)
+        found = moved(f, matrix(f, layout, at, plan.spec.scalar), first)
+        return read(f, plan, found, count, width, room)
 
     def slopes_of(self, few: Few, log_total: Rows) -> None:
         """Scores of a few rows to probabilities, and the gradients of these to slopes of the scores."""
         f, plan, spec, which = self.f, self.plan, self.spec, range(self.plan.together)
         row, last = f.add(few.sight.first, few.row), integer(spec.queries - 1)
         at = [least(f, f.add(row, integer(i)), last) for i in which]
-        totals = [number(f, log_total.at(f, r, plan.scalar), plan.kind) for r in at]
-        scores, slopes = (moved(f, x, few.row, plan.scalar) for x in (self.scores, self.slopes))
+        totals = [number(f, log_total.at(f, r), plan.kind) for r in at]
+        scores, slopes = (moved(f, x, few.row) for x in (self.scores, self.slopes))
 
         def probabilities(column: Column, means: list[Value]) -> list[Value]:
             found = []
@@ -259,8 +270,8 @@ class _Backward:
         f, plan, scalar = self.f, self.plan, self.plan.scalar
         with f.loop(integer(0), end, plan.rows) as key:
             from_row = most(f, f.sub(key.index, first), integer(0)) if self.spec.causal else integer(0)
-            turned = Rows(f.pointer(left.at(f, from_row, scalar), key.index, scalar), 1, left.row)
-            right_part, out = moved(f, right, from_row, scalar), moved(f, sums, key.index, scalar)
+            turned = Rows(f.pointer(left.at(f, from_row), key.index, scalar), 1, scalar, left.row)
+            right_part, out = moved(f, right, from_row), moved(f, sums, key.index)
             across(f, self.module, plan, turned, right_part, out, width, f.sub(count, from_row), more)
 
     def of_query(self, out: Rows, count: Value, tiles: Value, key: Rows, sight: Sight) -> None:
@@ -270,11 +281,11 @@ class _Backward:
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             depth = sight.seen_by(f.add(row, integer(plan.rows - 1)))
-            left, found = moved(f, self.slopes, row, scalar), moved(f, out if direct else self.found, row, scalar)
+            left, found = moved(f, self.slopes, row), moved(f, out if direct else self.found, row)
             across(f, self.module, plan, left, key, found, plan.width, depth)
         if direct:
             return
         with f.loop(integer(0), count) as loop:
-            start, target = self.found.at(f, loop.index, scalar), out.at(f, loop.index, scalar)
+            start, target = self.found.at(f, loop.index), out.at(f, loop.index)
             for column, mask in columns(plan, spec.width):
                 put(f, plan, f.load(f.pointer(start, column, scalar), plan.kind), out, target, column, mask)

@@ -6,17 +6,20 @@ out as panels first, which have a column's keys side by side; the other products
 
 A piece is a head of keys with a share of the blocks of query rows that look at it, from all heads of queries that share it. The
 number of shares is fixed, so results do not depend on who does which piece.
+
+Products of two operands that are bfloats are done in pairs along their columns, where the CPU multiplies these: panels are of
+pairs then, and rows of queries stay bfloats. Others have probabilities or slopes in them, which are not rounded.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .builder import BYTES, I1, I64, PTR, Function, Module, Type, Value, constant
-from .contraction import join_of
-from .micro import Axis, Side, first_lanes, multiply, scaled, zeros
+from .builder import BYTES, FLOATS, HALVES, I1, I64, PTR, Function, Module, Type, Value, constant
+from .contraction import join_of, join_pairs, multiplies_pairs
+from .micro import PAIR, Axis, Side, first_lanes, multiply, scaled, widened, zeros
 from .target import Target
 from .vmath_exp import exp_within
 from .vmath_parts import at_least
@@ -63,7 +66,12 @@ class Attention:
     mask_scalar: str = "i8"
     causal: bool = False
     group: int = 1
-    scalar: str = "float"
+    scalar: str = "float"  # in memory; log-sum-exp is `wide`
+
+    @property
+    def wide(self) -> str:
+        """What it is computed with: halves are converted as they are read, and results rounded as they are written."""
+        return "float" if self.scalar in HALVES else self.scalar
 
     @property
     def key_batch(self) -> tuple[int, ...]:
@@ -78,16 +86,17 @@ class Attention:
     def covered(self) -> bool:
         """Whether there are kernels for it."""
         sizes = (*self.batch, self.queries, self.keys, self.width, self.value_width)
-        return self.scalar in ("float", "double") and min(sizes) > 0 and self.mask_scalar in ("i8", "float", "double")
+        return self.scalar in FLOATS and min(sizes) > 0 and self.mask_scalar in ("i8", *FLOATS)
 
 
 class Plan:
     """How a problem is cut up for a CPU: tiles of rows x vectors, panels of keys, blocks of query rows."""
 
     def __init__(self, spec: Attention, target: Target) -> None:
-        self.spec, self.scalar = spec, spec.scalar
-        self.lanes = target.lanes(spec.scalar)
+        self.spec, self.scalar = spec, spec.wide
+        self.lanes = target.lanes(self.scalar)
         self.join = join_of(target)
+        self.pairs = spec.scalar == "bfloat" and multiplies_pairs(target, self.lanes)
         many = target.bits == 512 or target.triple.startswith(("aarch64", "arm64"))  # 32 registers or 16
         self.rows = 8 if many and spec.queries >= 8 else min(4, spec.queries)
         self.vectors = 2
@@ -97,7 +106,7 @@ class Plan:
         self.heads = math.prod(spec.key_batch)
         self.shares = min(-(-_PIECES // self.heads), self.blocks * spec.group)
         self.together = min(4, self.rows)  # rows whose scores are worked on at a time
-        self.kind = Type(spec.scalar, self.lanes)
+        self.kind = Type(self.scalar, self.lanes)
         self.width = rounded(spec.width, self.lanes)
         self.value_width = rounded(spec.value_width, self.lanes)
         self.keys = rounded(spec.seen, self.panel)
@@ -107,11 +116,15 @@ class Plan:
         """Whether all rows of queries are in whole tiles, so that they can be read where they are."""
         return self.spec.queries % self.rows == 0
 
+    def steps(self, width: int) -> int:
+        """Of the depth, in a product of rows with panels."""
+        return -(-width // 2) if self.pairs else width
+
     def readable(self, row: int, column: int, width: int) -> bool:
-        """Whether tiles may work on vectors of rows where they are. They had better not if the rows share few places of the
-        cache, or take many pages."""
+        """Whether tiles may work on vectors of rows of an operand or a result where they are. They cannot if these are halves,
+        and had better not if the rows share few places of the cache, or take many pages."""
         crowded = self.spec.seen >= _MANY_KEYS or row * BYTES[self.scalar] % _SAME_PLACES == 0
-        return column == 1 and width % self.lanes == 0 and not crowded
+        return self.spec.scalar == self.scalar and column == 1 and width % self.lanes == 0 and not crowded
 
     @property
     def pieces(self) -> int:
@@ -140,10 +153,11 @@ class Rows:
 
     pointer: Value
     row: int
+    scalar: str  # in memory
     column: int = 1
 
-    def at(self, f: Function, row: Value, scalar: str) -> Value:
-        return f.pointer(self.pointer, scaled(f, row, self.row), scalar)
+    def at(self, f: Function, row: Value) -> Value:
+        return f.pointer(self.pointer, scaled(f, row, self.row), self.scalar)
 
 
 # ---- numbers
@@ -217,12 +231,13 @@ def matrix(f: Function, layout: Layout, at: list[Value], scalar: str) -> Rows:
     for index, stride in zip(at, layout.strides[:-2], strict=True):
         if stride:
             pointer = f.pointer(pointer, scaled(f, index, stride), scalar)
-    return Rows(pointer, *layout.strides[-2:])
+    row, column = layout.strides[-2:]
+    return Rows(pointer, row, scalar, column)
 
 
-def moved(f: Function, rows: Rows, by: Value, scalar: str) -> Rows:
+def moved(f: Function, rows: Rows, by: Value) -> Rows:
     """From a later row on."""
-    return Rows(rows.at(f, by, scalar), rows.row, rows.column)
+    return replace(rows, pointer=rows.at(f, by))
 
 
 # ---- products
@@ -238,29 +253,35 @@ def product(
     out: int,
     adds: bool = False,
     factors: bool = False,
+    pairs: bool = False,
 ) -> Callable[..., None]:
     """A function of (left, right, out, depth) that makes out = left right for a tile; the same one for the same strides.
 
     `adds`: it has one more parameter, whether to add to what is there. `factors`: or the address of a factor for each row.
+    `pairs`: the left side is bfloats and the right one pairs of them; it has one more parameter, a factor.
     """
     scalar, lanes = plan.scalar, plan.lanes
-    kind = "_added" if adds else "_scaled" if factors else ""
+    kind = "_added" if adds else "_scaled" if factors else "_pairs" if pairs else ""
     name = f"product_{scalar}{lanes}_{plan.rows}x{vectors}_{row}_{step}_{right}_{out}{kind}".replace("-", "m")
     if name not in module.functions:
         params = [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64)]
-        more = [("more", I1)] if adds else [("factors", PTR)] if factors else []
+        more = [("more", I1)] if adds else [("factors", PTR)] if factors else [("factor", Type(scalar))] if pairs else []
         f = module.function(name, [*params, *more], internal=True)
         a, b, c, depth = f.params[:4]
-        left = Side(a, scalar, tuple(i * row for i in range(plan.rows)), spread=True)
+        held, cell, join = ("bfloat", PAIR, join_pairs) if pairs else (scalar, scalar, plan.join)
+        left = Side(a, held, tuple(i * row for i in range(plan.rows)), spread=True, pairs=pairs)
         across = tuple(j * lanes for j in range(vectors))
         places = [f.pointer(c, i * out + j, scalar) for i in range(plan.rows) for j in across]
         sums = zeros(len(places), plan.kind)
         if adds:
             sums = [f.select(f.params[4], f.load(place, plan.kind), zero) for place, zero in zip(places, sums, strict=True)]
-        found = multiply(f, left, Side(b, scalar, across), [Axis(depth, step, right)], [(0, 0)], sums, plan.join)
+        found = multiply(f, left, Side(b, cell, across), [Axis(depth, step, right)], [(0, 0)], sums, join)
+        if pairs:
+            times = f.splat(f.params[4], lanes)
+            found = [f.mul(x, times) for x in found]
         if factors:
-            times = [number(f, f.pointer(f.params[4], i, scalar), plan.kind) for i in range(plan.rows)]
-            found = [f.mul(x, times[i // vectors]) for i, x in enumerate(found)]
+            each = [number(f, f.pointer(f.params[4], i, scalar), plan.kind) for i in range(plan.rows)]
+            found = [f.mul(x, each[i // vectors]) for i, x in enumerate(found)]
         for value, place in zip(found, places, strict=True):
             f.store(value, place)
         f.back()
@@ -300,15 +321,22 @@ def columns(plan: Plan, width: int) -> list[tuple[int, Value | None]]:
 
 def fetch(f: Function, plan: Plan, rows: Rows, pointer: Value, column: int, mask: Value | None) -> Value:
     """A vector of a row that begins at a pointer; 0 where the mask leaves something out."""
-    where = f.pointer(pointer, column * rows.column, plan.scalar)
-    if rows.column == 1 or plan.lanes == 1:
-        return f.load(where, plan.kind, mask)
-    index = Value(f"<{', '.join(f'i64 {i * rows.column}' for i in range(plan.lanes))}>", Type("i64", plan.lanes))
-    return f.gather(where, index, plan.scalar, mask)
+    return widened(f, gathered(f, rows, pointer, column, plan.lanes, mask), plan.scalar)
+
+
+def gathered(f: Function, rows: Rows, pointer: Value, column: int, lanes: int, mask: Value | None) -> Value:
+    """Neighbours in a row, as they are in memory."""
+    where = f.pointer(pointer, column * rows.column, rows.scalar)
+    if rows.column == 1 or lanes == 1:
+        return f.load(where, Type(rows.scalar, lanes), mask)
+    index = Value(f"<{', '.join(f'i64 {i * rows.column}' for i in range(lanes))}>", Type("i64", lanes))
+    return f.gather(where, index, rows.scalar, mask)
 
 
 def put(f: Function, plan: Plan, value: Value, rows: Rows, pointer: Value, column: int, mask: Value | None) -> None:
-    where = f.pointer(pointer, column * rows.column, plan.scalar)
+    where = f.pointer(pointer, column * rows.column, rows.scalar)
+    if rows.scalar != plan.scalar:
+        value = f.convert("fptrunc", value, rows.scalar)
     if rows.column == 1 or plan.lanes == 1:
         f.store(value, where, mask)
         return
@@ -318,11 +346,23 @@ def put(f: Function, plan: Plan, value: Value, rows: Rows, pointer: Value, colum
 
 def copied(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
     """Rows side by side in a room, whole vectors each."""
-    to = Rows(room, rounded(width, plan.lanes))
+    to = Rows(room, rounded(width, plan.lanes), plan.scalar)
     with f.loop(integer(0), count) as loop:
-        start, end = source.at(f, loop.index, plan.scalar), to.at(f, loop.index, plan.scalar)
+        start, end = source.at(f, loop.index), to.at(f, loop.index)
         for column, mask in columns(plan, width):
             f.store(fetch(f, plan, source, start, column, mask), f.pointer(end, column, plan.scalar))
+    return to
+
+
+def to_multiply(f: Function, plan: Plan, source: Rows, count: Value, width: int, room: Value) -> Rows:
+    """Rows of bfloats side by side in a room, to be multiplied in pairs: whole pairs, with 0 after the last column."""
+    lanes = 2 * plan.lanes
+    to = Rows(room, rounded(width, lanes), "bfloat")
+    with f.loop(integer(0), count) as loop:
+        start, end = source.at(f, loop.index), to.at(f, loop.index)
+        for column in range(0, width, lanes):
+            value = gathered(f, source, start, column, lanes, first_lanes(width - column, lanes))
+            f.store(value, f.pointer(end, column, to.scalar))
     return to
 
 
@@ -339,23 +379,26 @@ def clear(f: Function, plan: Plan, room: Value, elements: int) -> None:
 
 
 def panels(module: Module, f: Function, plan: Plan, source: Rows, width: int, factor: float, room: Value) -> None:
-    """Keys (or values) times a factor, as panels: `panel` keys side by side for each column, and zeros after the last key."""
+    """Keys (or values) times a factor, as panels: `panel` keys side by side for each column, and zeros after the last key.
+    In pairs, there is no factor: products have it."""
     lanes, scalar, times = plan.lanes, plan.scalar, constant(factor, Type(plan.scalar))
+    each, steps = 2 if plan.pairs else 1, plan.steps(width)
     whole = plan.spec.seen - plan.spec.seen % lanes
 
     def columns_of(key: Value, count: int) -> None:
         inside = f.rem(key, integer(plan.panel))
-        start, target = source.at(f, key, scalar), f.pointer(room, f.add(scaled(f, f.sub(key, inside), width), inside), scalar)
+        start, target = source.at(f, key), f.pointer(room, f.add(scaled(f, f.sub(key, inside), steps), inside), scalar)
 
-        def square(column: Value, columns: int) -> None:
-            here = f.pointer(start, scaled(f, column, source.column), scalar)
-            there = f.pointer(target, scaled(f, column, plan.panel), scalar)
+        def square(step: Value, columns: int) -> None:
+            here = f.pointer(start, scaled(f, step, each * source.column), source.scalar)
+            there = f.pointer(target, scaled(f, step, plan.panel), scalar)
             f.call_local(turned(module, plan, source, count, columns), None, here, there, times)
 
-        with f.loop(0, width - width % lanes, lanes) as loop:
-            square(loop.index, lanes)
-        if width % lanes:
-            square(integer(width - width % lanes), width % lanes)
+        full, rest = divmod(width, each * lanes)
+        with f.loop(0, full * lanes, lanes) as loop:
+            square(loop.index, each * lanes)
+        if rest:
+            square(integer(full * lanes), rest)
 
     if whole:
         with f.loop(0, whole, lanes) as loop:
@@ -367,15 +410,21 @@ def panels(module: Module, f: Function, plan: Plan, source: Rows, width: int, fa
 def turned(module: Module, plan: Plan, source: Rows, count: int, columns: int) -> str:
     """A function of (keys, panel, factor) that puts `columns` columns of `count` keys into a panel."""
     lanes, scalar = plan.lanes, plan.scalar
-    name = f"turned_{scalar}{lanes}_{count}x{columns}_{source.row}_{source.column}".replace("-", "m")
+    name = f"turned_{source.scalar}{lanes}_{count}x{columns}_{source.row}_{source.column}".replace("-", "m")
     if name not in module.functions:
         f = module.function(name, [("keys", PTR), ("panel", PTR), ("factor", Type(scalar))], internal=True)
         start, target, factor = f.params
-        mask, times, zero = first_lanes(columns, lanes), f.splat(factor, lanes), constant(0, plan.kind)
-        rows = [fetch(f, plan, source, f.pointer(start, i * source.row, scalar), 0, mask) for i in range(count)]
+        starts = [f.pointer(start, i * source.row, source.scalar) for i in range(count)]
+        if plan.pairs:
+            kind, mask = plan.kind.of(PAIR), first_lanes(columns, 2 * lanes)
+            rows = [f.bits(gathered(f, source, place, 0, 2 * lanes, mask), kind) for place in starts]
+        else:
+            kind, mask, times = plan.kind, first_lanes(columns, lanes), f.splat(factor, lanes)
+            rows = [f.mul(fetch(f, plan, source, place, 0, mask), times) for place in starts]
+        zero = constant(0, kind)
         found = transposed(f, rows + [zero] * (lanes - count)) if count else [zero] * lanes
-        for i, value in enumerate(found[:columns]):
-            f.store(f.mul(value, times), f.pointer(target, i * plan.panel, scalar))
+        for i, value in enumerate(found[: plan.steps(columns)]):
+            f.store(value, f.pointer(target, i * plan.panel, scalar))
         f.back()
     return name
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from .attention_parts import Plan, Rows, integer, least, matrix, most, product
-from .builder import Function, Module, Type, Value, constant
+from .builder import BYTES, Function, Module, Type, Value, constant
 from .micro import scaled
 
 
@@ -38,18 +38,29 @@ class Sight:
         return f.div(most(f, f.sub(key, self.first), integer(0)), integer(plan.rows))
 
     def products(
-        self, module: Module, left: Rows, right: Value, width: int, out: Rows, start: Value, end: Value, tiles: Value
+        self,
+        module: Module,
+        left: Rows,
+        right: Value,
+        width: int,
+        factor: float,
+        out: Rows,
+        start: Value,
+        end: Value,
+        tiles: Value,
     ) -> None:
-        """Rows times panels, for the keys from `start` to before `end`; tiles that do not see a panel are left out."""
-        f, plan, scalar = self.f, self.plan, self.plan.scalar
-        call = product(module, plan, plan.vectors, left.row, left.column, plan.panel, out.row)
+        """Rows times panels, for the keys from `start` to before `end`; tiles that do not see a panel are left out. The factor
+        is in the panels already, unless they are of pairs."""
+        f, plan, scalar, steps = self.f, self.plan, self.plan.scalar, self.plan.steps(width)
+        along, more = (2, [constant(factor, Type(scalar))]) if plan.pairs else (left.column, [])
+        call = product(module, plan, plan.vectors, left.row, along, plan.panel, out.row, pairs=plan.pairs)
         with f.loop(start, end, plan.panel) as key:
-            panel = f.pointer(right, scaled(f, key.index, width), scalar)
+            panel = f.pointer(right, scaled(f, key.index, steps), scalar)
             column = f.pointer(out.pointer, f.sub(key.index, start), scalar)
             with f.loop(self.first_tile(key.index), tiles) as tile:
                 row = scaled(f, tile.index, plan.rows)
-                result = Rows(column, out.row).at(f, row, scalar)
-                call(f, left.at(f, row, scalar), panel, result, integer(width))
+                result = Rows(column, out.row, scalar).at(f, row)
+                call(f, left.at(f, row), panel, result, integer(steps), *more)
 
 
 class Column:
@@ -121,14 +132,15 @@ class Few:
         f, plan, spec = self.f, self.plan, self.plan.spec
         row = least(f, f.add(f.add(self.sight.first, self.row), integer(i)), integer(spec.queries - 1))
         key = f.add(self.start, column.index)
-        where = f.pointer(mask.at(f, row, spec.mask_scalar), scaled(f, key, mask.column), spec.mask_scalar)
+        where = f.pointer(mask.at(f, row), scaled(f, key, mask.column), spec.mask_scalar)
         found = masked(f, where, mask.column, plan.kind.of(spec.mask_scalar), column.seen[i])
         if spec.mask_scalar == "i8":
             shown = f.compare("ne", found, constant(0, found.type))
             return f.select(shown, constant(0, plan.kind), constant(-math.inf, plan.kind))
         if spec.mask_scalar == plan.scalar:
             return found
-        return f.convert("fpext" if plan.scalar == "double" else "fptrunc", found, plan.scalar)
+        longer = BYTES[spec.mask_scalar] < BYTES[plan.scalar]
+        return f.convert("fpext" if longer else "fptrunc", found, plan.scalar)
 
 
 def masked(f: Function, where: Value, stride: int, kind: Type, seen: Value | None) -> Value:

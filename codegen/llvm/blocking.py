@@ -39,6 +39,7 @@ class Shape:
     by_depth: bool  # the left operand's columns lie along memory
     same_a: bool  # the left operand is the same in the whole batch, or in parts of it
     same_b: bool
+    half_b: bool = False  # the right operand's elements are converted wherever they are read
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def choose(shape: Shape) -> Plan:
     rows, vectors = tile(shape, lanes)
     width = vectors * lanes
     pack_a = shape.pack_a or (shape.by_depth and shape.k > 512 and shape.n >= WIDE)
-    pack_b = shape.pack_b or (shape.m >= 64 and shape.k * shape.n * shape.size > READY)
+    pack_b = shape.pack_b or (shape.m >= 64 and (shape.half_b or shape.k * shape.n * shape.size > READY))
     passing = not pack_b and shape.k * shape.n * shape.size > 4 * READY
     far = shape.by_depth and not pack_a and shape.m * shape.size >= FAR
     depth = _depth(shape.k, 128 if passing else 256 if far else DEPTH)

@@ -29,6 +29,8 @@ from .target import Target
 from .values import HALVES, SCALARS, cast
 from .windows import Array
 
+FLOATS = ("float32", "float64", *HALVES)
+
 
 def product_of(node: Node, operands: dict[str, View], forms: dict[str, Form], scalar: str) -> Gemm:
     """The product of two matrices, or of a batch of them; rows of all of a batch are rows of one matrix where they can be."""
@@ -96,7 +98,7 @@ def spec_of(launch: Launch, forms: dict[str, Form]) -> Gemm | Conv:
     """What a product is to compute, of its first two pointers."""
     node = launch.node
     assert node is not None
-    views, scalar = views_of(launch, forms), SCALARS[dtype_of(forms[node.results[0]])]
+    views, scalar = views_of(launch, forms), SCALARS[dtype_of(forms[str(node.operands[0])])]
     if node.op.name == "matmul":
         return product_of(node, views, forms, scalar)
     arrays = [Array(i, forms[x].shape, views[x][2], scalar) for i, x in enumerate(node.operands)]
@@ -155,7 +157,8 @@ def attention_of(node: Node, views: dict[str, View], forms: dict[str, Form], poi
     query, key, value, mask = node.operands[1:5] if backward else node.operands[:4]
     shape, keys = forms[query].shape, forms[key].shape
     kind = dtype_of(forms[query])
-    if kind not in ("float32", "float64") or not all(forms[x].dtype == forms[query].dtype for x in (key, value)):
+    alike = (key, value, node.operands[0], node.results[0])
+    if kind not in FLOATS or not all(forms[x].dtype == forms[query].dtype for x in alike):
         return None
     if len(shape) != len(keys) or shape[:-3] != keys[:-3] or (len(shape) > 2 and shape[-3] % keys[-3]):
         return None
@@ -167,7 +170,7 @@ def attention_of(node: Node, views: dict[str, View], forms: dict[str, Form], poi
 
     given: dict[str, Any] = {}
     if isinstance(mask, str):
-        kinds = {"bool": "i8", "float32": "float", "float64": "double"}
+        kinds = {"bool": "i8", **{name: SCALARS[name] for name in FLOATS}}
         if forms[mask].dtype.name not in kinds:
             return None
         given.update(mask=layout(mask), mask_scalar=kinds[forms[mask].dtype.name])

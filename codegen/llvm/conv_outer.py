@@ -4,6 +4,9 @@ The output's gradient is turned, so that the channels of an output are side by s
 whose inputs are spread over lanes, times a few vectors of channels. A piece does some samples, and adds to sums of its own in
 shared memory. A second phase adds up what the pieces found, always in the same order, and turns it for the epilogue.
 `conv_weights.py` is for few channels.
+
+With pairs of bfloats, a step of the depth is two neighbouring outputs: inputs are laid out as they are, and two of them are
+read at a time; the turned gradient has pairs.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
 from .contraction import Operand
 from .kernel import Kernel, Phase
-from .micro import Axis, Side, first_lanes, multiply, scaled
+from .micro import PAIR, Axis, Side, first_lanes, multiply, scaled
 from .packing import pack_turned, source
 from .spans import Span, aligned, block, parameters, share, unravel, whole
 from .weight_gradient import WeightGradient
@@ -34,6 +37,20 @@ class Outer(WeightGradient):
     @property
     def kind(self) -> Type:
         return Type(self.scalar, self.lanes)
+
+    @property
+    def pairs(self) -> bool:
+        return self.windows.scalar == "bfloat"
+
+    @property
+    def cell(self) -> str:
+        """Of the turned gradient."""
+        return PAIR if self.pairs else self.scalar
+
+    @property
+    def unit(self) -> int:
+        """Outputs of a step of the depth."""
+        return 2 if self.pairs else 1
 
     @property
     def vectors(self) -> int:
@@ -78,7 +95,7 @@ class Outer(WeightGradient):
     @property
     def together(self) -> int:
         """Samples that are gone through at a time."""
-        each = self.tile[1] * self.lanes * math.prod(self.out) * BYTES[self.scalar]
+        each = self.tile[1] * self.lanes * math.prod(self.out) // self.unit * BYTES[self.cell]
         return max(1, min(self.samples, NEAR // each))
 
     @property
@@ -94,17 +111,17 @@ class Outer(WeightGradient):
     @property
     def copies(self) -> int:
         """Bytes of the samples' copies, in scratch memory; what is turned is behind them."""
-        return aligned(self.together * self.windows.elements * BYTES[self.scalar])
+        return aligned(self.together * self.windows.elements * BYTES[self.windows.scalar])
 
     @property
     def turned(self) -> int:
-        """Elements of a sample's turned gradient."""
-        return math.prod(self.out) * self.width
+        """Cells of a sample's turned gradient."""
+        return math.prod(self.out) // self.unit * self.width
 
     def emit(self, module: Module, name: str) -> Kernel:
         size = BYTES[self.scalar]
         phases = (self.compute(module, name), self.add_up(module, f"{name}_sum"))
-        scratch = max(self.copies + self.together * self.turned * size, CHUNK * self.lanes * size)
+        scratch = max(self.copies + self.together * self.turned * BYTES[self.cell], CHUNK * self.lanes * size)
         return Kernel(phases, aligned(self.chunks * self.weights * self.width * size), aligned(scratch))
 
     # ---- the sums of some samples
@@ -115,7 +132,7 @@ class Outer(WeightGradient):
         scratch = f.params[self.pointers + 1]
         if not self.windows.direct:
             with f.loop(0, self.together) as loop:
-                self.windows.clear(f, f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.scalar))
+                self.windows.clear(f, f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.windows.scalar))
         with f.loop(begin, end) as piece:
             chunk, part = unravel(f, piece.index, (self.chunks, self.parts))
             vectors = share(f, part, self.parts, self.tile[1], self.vectors)
@@ -141,21 +158,21 @@ class Outer(WeightGradient):
         with f.loop(0, samples) as loop:
             sample = f.add(first, loop.index)
             if not self.windows.direct:
-                there = f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.scalar)
+                there = f.pointer(scratch, scaled(f, loop.index, self.windows.elements), self.windows.scalar)
                 self.windows.fill(f, there, sample)
-            self.turn(f, sample, f.pointer(turned, scaled(f, loop.index, self.turned), self.scalar), vectors)
+            self.turn(f, sample, f.pointer(turned, scaled(f, loop.index, self.turned), self.cell), vectors)
         inputs = scratch
         if self.windows.direct:
             stride = self.windows.source.strides[0]
-            inputs = f.pointer(f.params[self.windows.source.pointer], scaled(f, first, stride), self.scalar)
+            inputs = f.pointer(f.params[self.windows.source.pointer], scaled(f, first, stride), self.windows.scalar)
 
         def tiles(group: Value, vector: Value, wide: int) -> None:
             column = scaled(f, f.add(scaled(f, group, self.vectors), vector), self.lanes)
-            right = Side(f.pointer(turned, column, self.scalar), self.scalar, tuple(j * self.lanes for j in range(wide)))
+            right = Side(f.pointer(turned, column, self.cell), self.cell, tuple(j * self.lanes for j in range(wide)))
 
             def some(channel: Value, count: int) -> None:
                 place = scaled(f, f.add(scaled(f, group, self.c), channel), self.windows.pitches[0])
-                here = f.pointer(inputs, place, self.scalar)
+                here = f.pointer(inputs, place, self.windows.scalar)
                 row = scaled(f, channel, len(self.places) * self.width)
                 places = [i * self.windows.pitches[0] + p for i in range(count) for p in self.places]
                 self.write(f, here, places, right, f.pointer(sums, f.add(row, column), self.scalar), samples)
@@ -167,17 +184,18 @@ class Outer(WeightGradient):
 
     def turn(self, f: Function, sample: Value, to: Value, vectors: Span) -> None:
         strides = self.gradient.strides
-        base = f.pointer(f.params[self.gradient.pointer], scaled(f, sample, strides[0]), self.scalar)
-        matrix = source(f, Operand(self.gradient.pointer, (), 1, strides[1], self.scalar), [], self.scalar, base)
-
+        scalar, outputs = self.gradient.scalar, math.prod(self.out)
+        base = f.pointer(f.params[self.gradient.pointer], scaled(f, sample, strides[0]), scalar)
+        operand = Operand(self.gradient.pointer, (), 1, strides[1], scalar)
+        matrix = source(f, operand, [], self.scalar, base, outputs if self.pairs else 0)
         start, stop = scaled(f, vectors.start, self.lanes), scaled(f, vectors.stop, self.lanes)
         channels = Span(start, f.intrinsic("smin", stop, constant(self.m, I64)), vectors.whole, self.m)
 
         def some(group: Value, channel: Value, count: int) -> None:
             place = f.add(scaled(f, group, self.vectors * self.lanes), channel)
-            there = f.pointer(to, place, self.scalar)
+            there = f.pointer(to, place, self.cell)
             first = f.add(scaled(f, group, self.m), channel)
-            pack_turned(f, matrix, there, constant(self.width, I64), first, count, self.lanes, math.prod(self.out))
+            pack_turned(f, matrix, there, constant(self.width, I64), first, count, self.lanes, outputs)
 
         with f.loop(0, self.groups) as group:
             channels.each(f, self.lanes, lambda channel, count: some(group.index, channel, count))
@@ -187,7 +205,7 @@ class Outer(WeightGradient):
         wide = len(right.places)
         for start in range(0, len(inputs), self.tile[0]):
             places = inputs[start : start + self.tile[0]]
-            left = Side(here, self.scalar, tuple(places), spread=True)
+            left = Side(here, self.windows.scalar, tuple(places), spread=True, pairs=self.pairs)
             slots = [
                 f.pointer(to, (start + i) * self.width + j * self.lanes, self.scalar)
                 for i in range(len(places))
@@ -203,10 +221,12 @@ class Outer(WeightGradient):
         sample = self.windows.source.strides[0] if self.windows.direct else self.windows.elements
         axes = [Axis(count, sample, self.turned)]
         for dim in range(len(self.out) - 1):
-            axes.append(Axis(self.out[dim], self.windows.step(dim), math.prod(self.out[dim + 1 :]) * self.width))
-        unroll = next(u for u in (2, 1) if self.out[-1] % u == 0)
-        axes.append(Axis(self.out[-1] // unroll, unroll, unroll * self.width))
-        return axes, [(u, u * self.width) for u in range(unroll)]
+            outputs = math.prod(self.out[dim + 1 :])
+            axes.append(Axis(self.out[dim], self.windows.step(dim), outputs // self.unit * self.width))
+        steps = self.out[-1] // self.unit
+        unroll = next(u for u in (2, 1) if steps % u == 0)
+        axes.append(Axis(steps // unroll, unroll * self.unit, unroll * self.width))
+        return axes, [(u * self.unit, u * self.width) for u in range(unroll)]
 
     # ---- the sums of all samples
 

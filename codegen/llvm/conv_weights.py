@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
 from .kernel import Kernel, Phase
@@ -58,7 +58,7 @@ class Gradient(WeightGradient):
     @property
     def copies(self) -> int:
         """Bytes of the samples' copies, in scratch memory; the sums are behind them."""
-        return aligned(self.together * self.windows.elements * BYTES[self.scalar])
+        return aligned(self.together * self.windows.elements * BYTES[self.windows.scalar])
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -148,8 +148,9 @@ class Gradient(WeightGradient):
     def outputs(self, f: Function, first: Value, group: Value, m: Value, height: int) -> Side:
         strides = self.gradient.strides
         channel = scaled(f, f.add(scaled(f, group, self.m), m), strides[1])
-        there = f.pointer(f.params[self.gradient.pointer], f.add(scaled(f, first, strides[0]), channel), self.scalar)
-        return Side(there, self.scalar, tuple(i * strides[1] for i in range(height)))
+        place, scalar = f.add(scaled(f, first, strides[0]), channel), self.gradient.scalar
+        there = f.pointer(f.params[self.gradient.pointer], place, scalar)
+        return Side(there, scalar, tuple(i * strides[1] for i in range(height)))
 
     def inputs(self, f: Function, first: Value, group: Value, channel: Value, places: list[int]) -> Side:
         place = scaled(f, f.add(scaled(f, group, self.c), channel), self.windows.pitches[0])
@@ -186,8 +187,7 @@ class Gradient(WeightGradient):
             sums = multiply(f, left, right, [], [(j * self.lanes, j * self.lanes) for j in range(full)], sums, self.join)
         if rest:
             mask = first_lanes(rest, self.lanes)
-            left = Side(left.pointer, self.scalar, left.places, masks=(mask,) * len(left.places))
-            right = Side(right.pointer, self.scalar, right.places, masks=(mask,) * len(right.places))
+            left, right = (replace(side, masks=(mask,) * len(side.places)) for side in (left, right))
             sums = multiply(f, left, right, [], [(full * self.lanes, full * self.lanes)], sums, self.join)
         return sums
 

@@ -7,15 +7,17 @@ added at the end, and each row of the tile goes to the epilogue as a short vecto
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from .blocking import PIECE, PIECES, parted
 from .builder import I64, Function, Module, Type, Value, constant
-from .contraction import Epilogue, Gemm
+from .contraction import Epilogue, Gemm, Operand, join_of, join_pairs, multiplies_pairs
 from .kernel import Kernel, Phase
 from .micro import Axis, Join, Side, first_lanes, lane_sums, multiply, scaled, zeros
 from .packing import source
 from .parts import Parts
 from .spans import parameters, share, unravel
+from .target import Target
 
 FEW = 4  # rows or columns
 LONG = 1 << 14  # steps of the depth that are worth a piece of their own
@@ -24,11 +26,14 @@ LONG = 1 << 14  # steps of the depth that are worth a piece of their own
 def suits(gemm: Gemm, lanes: int) -> bool:
     """Whether this is a product for this file."""
     along = gemm.a.column == 1 and gemm.b.row == 1 and 2 * gemm.k >= lanes
-    plain = all(x.load is None and x.scalar == gemm.scalar for x in (gemm.a, gemm.b))
+    plain = all(x.load is None and (x.scalar == gemm.scalar or x.half) for x in (gemm.a, gemm.b))
     return along and plain and lanes > 1 and min(gemm.m, gemm.n) <= FEW
 
 
-def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, lanes: int, join: Join) -> Kernel:
+def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, target: Target) -> Kernel:
+    lanes = target.lanes(gemm.scalar)
+    pairs = gemm.a.scalar == gemm.b.scalar == "bfloat" and multiplies_pairs(target, lanes)
+    join = join_pairs if pairs else join_of(target)
     f = module.function(name, parameters(pointers))
     begin, end = f.params[-2:]
     rows, columns = _tile(gemm, lanes)
@@ -40,9 +45,12 @@ def emit_dots(module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Ep
         *batch, part, i, j = unravel(f, loop.index, sizes)
         a, b = (source(f, x, batch, gemm.scalar).base for x in (gemm.a, gemm.b))
 
+        def side(base: Value, operand: Operand, stride: int, first: Value, count: int) -> Side:
+            there = f.pointer(base, scaled(f, first, stride), operand.scalar)
+            return Side(there, operand.scalar, _places(count, stride), pairs=pairs)
+
         def tile(m: Value, height: int, n: Value, width: int) -> None:
-            left = Side(f.pointer(a, scaled(f, m, gemm.a.row), gemm.scalar), gemm.scalar, _places(height, gemm.a.row))
-            right = Side(f.pointer(b, scaled(f, n, gemm.b.column), gemm.scalar), gemm.scalar, _places(width, gemm.b.column))
+            left, right = side(a, gemm.a, gemm.a.row, m, height), side(b, gemm.b, gemm.b.column, n, width)
             sums = _products(f, left, right, gemm.k, Type(gemm.scalar, lanes), join, part, parts.count)
             for r in range(height):
                 row = f.add(m, constant(r, m.type))
@@ -93,21 +101,22 @@ def _places(count: int, stride: int) -> tuple[int, ...]:
 def _products(f: Function, left: Side, right: Side, k: int, kind: Type, join: Join, part: Value, parts: int) -> list[Value]:
     """The sums over a part of the depth, lane by lane. What is no whole vector is the last part's."""
     sums = zeros(len(left.places) * len(right.places), kind)
-    full, rest = divmod(k, kind.lanes)
+    each = 2 * kind.lanes if left.pairs else kind.lanes
+    full, rest = divmod(k, each)
     unroll = next(u for u in (2, 1) if full % u == 0)
     if full:
         some = share(f, part, parts, unroll, full)
         rounds = f.div(f.sub(some.stop, some.start), constant(unroll, I64)) if parts > 1 else full // unroll
-        axes = [Axis(rounds, unroll * kind.lanes, unroll * kind.lanes)]
-        a, b = (side.at(f, scaled(f, some.start, kind.lanes), int(parts > 1)) for side in (left, right))
-        sums = multiply(f, a, b, axes, [(u * kind.lanes,) * 2 for u in range(unroll)], sums, join)
+        axes = [Axis(rounds, unroll * each, unroll * each)]
+        a, b = (side.at(f, scaled(f, some.start, each), int(parts > 1)) for side in (left, right))
+        sums = multiply(f, a, b, axes, [(u * each,) * 2 for u in range(unroll)], sums, join)
     if rest:
-        mask = first_lanes(rest, kind.lanes)
+        mask = first_lanes(rest, each)
         if parts > 1 and mask is not None:
             last = f.compare("eq", part, constant(parts - 1, I64))
             mask = f.select(last, mask, constant(False, mask.type))
-        left, right = (Side(s.pointer, s.scalar, s.places, masks=(mask,) * len(s.places)) for s in (left, right))
-        sums = multiply(f, left, right, [], [(full * kind.lanes,) * 2], sums, join)
+        left, right = (replace(s, masks=(mask,) * len(s.places)) for s in (left, right))
+        sums = multiply(f, left, right, [], [(full * each,) * 2], sums, join)
     return sums
 
 

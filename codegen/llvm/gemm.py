@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .blocking import Plan, Shape, choose
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .contraction import Epilogue, Gemm, Load, Operand, all_differ, by_depth, join_of, registers
+from .contraction import Epilogue, Gemm, Load, Operand, all_differ, by_depth, join_of, join_pairs, paired, registers
 from .dots import emit_dots, suits
 from .kernel import Kernel
 from .micro import scaled
@@ -24,15 +24,18 @@ __all__ = ["Epilogue", "Gemm", "Operand", "emit", "shape_of", "store_to"]
 def emit(
     module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, target: Target, plan: Plan | None = None
 ) -> Kernel:
-    """The kernel of a product, whose functions take `pointers` pointers. The plan is chosen if it is not given."""
+    """The kernel of a product, whose functions take `pointers` pointers. The plan is chosen if it is not given, and with it
+    whether it is done in pairs."""
     if 0 in (*gemm.batch, gemm.m, gemm.n):
         return Kernel(())
     if gemm.n == 1 and by_depth(gemm.a) and plan is None:
         return emit(module, name, _swapped(gemm), pointers, _one_by_one(gemm.m, epilogue), target)
     if suits(gemm, target.lanes(gemm.scalar)) and plan is None:
-        return emit_dots(module, name, gemm, pointers, epilogue, target.lanes(gemm.scalar), join_of(target))
-    plan = plan or choose(shape_of(gemm, target))
-    work = Product(gemm, plan, pointers, epilogue, join_of(target))
+        return emit_dots(module, name, gemm, pointers, epilogue, target)
+    if plan is None:
+        gemm = paired(gemm, target)
+        plan = choose(shape_of(gemm, target))
+    work = Product(gemm, plan, pointers, epilogue, join_pairs if gemm.pairs else join_of(target))
     phases = [work.pack(module, f"{name}_pack")] if work.packed_size else []
     phases.append(work.compute(module, name))
     if plan.parts > 1:
@@ -97,18 +100,20 @@ def _one_by_one(m: int, epilogue: Epilogue) -> Epilogue:
 
 
 def shape_of(gemm: Gemm, target: Target) -> Shape:
-    b = gemm.b
+    a, b = gemm.a, gemm.b
+    in_place = a.column == 1 and gemm.k % 2 == 0 if gemm.pairs else not a.half  # converting an element for all lanes is slow
     return Shape(
         batch=math.prod(gemm.batch),
         m=gemm.m,
         n=gemm.n,
-        k=max(gemm.k, 1),
+        k=max(gemm.steps, 1),
         lanes=target.lanes(gemm.scalar),
         registers=registers(target),
         size=BYTES[gemm.scalar],
-        pack_a=not gemm.a.plain,
-        pack_b=not b.plain or (b.column != 1 and gemm.n > 1),
-        by_depth=by_depth(gemm.a),
-        same_a=not all_differ(gemm, gemm.a),
+        pack_a=a.load is not None or not in_place,
+        pack_b=b.load is not None or gemm.pairs or (b.column != 1 and gemm.n > 1),
+        by_depth=by_depth(a),
+        same_a=not all_differ(gemm, a),
         same_b=not all_differ(gemm, gemm.b),
+        half_b=b.half,
     )

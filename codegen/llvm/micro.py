@@ -4,15 +4,19 @@ A contraction is many of these. A tile multiplies each part of its left side wit
 products up, step by step along the depth. A part is a vector of neighbours or one element in all lanes: `spread` on the left
 and vectors on the right is the usual matrix product, vectors on both sides are dot products whose lanes are added at the end.
 Where the parts are is given in elements from a pointer, so a convolution's windows are just other numbers.
+
+A step of the depth may be a pair of bfloats, which one instruction multiplies and adds up. A part is then of pairs, as integers
+of 32 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .builder import I64, Function, Type, Value, constant
 
+PAIR = "i32"  # two bfloats, as they are multiplied: see `contraction.paired`
 Join = Callable[[Function, Value, Value, Value], Value]  # join(f, factor, factor, sum) is the sum with their product added
 
 
@@ -25,20 +29,23 @@ class Side:
     places: tuple[int, ...]  # of its parts, in elements from the pointer
     spread: bool = False  # a part is one element, in all lanes
     masks: tuple[Value | None, ...] = ()  # of the parts; none at all if empty
+    pairs: bool = False  # two neighbours at a time are one step of the depth
 
     def at(self, f: Function, index: Value, step: int) -> Side:
         """The same parts, further along the depth."""
         if step == 0:
             return self
         moved = f.pointer(self.pointer, scaled(f, index, step), self.scalar)
-        return Side(moved, self.scalar, self.places, self.spread, self.masks)
+        return replace(self, pointer=moved)
 
     def part(self, f: Function, i: int, offset: int, kind: Type) -> Value:
         where = f.pointer(self.pointer, self.places[i] + offset, self.scalar)
-        if self.spread:
-            return f.splat(widened(f, f.load(where, Type(self.scalar)), kind.scalar), kind.lanes)
-        mask = self.masks[i] if self.masks else None
-        return widened(f, f.load(where, kind.of(self.scalar), mask), kind.scalar)
+        lanes, mask = 1 if self.spread else kind.lanes, self.masks[i] if self.masks else None
+        if self.pairs:
+            found = f.bits(f.load(where, Type(self.scalar, 2 * lanes), mask), Type(PAIR, lanes))
+        else:
+            found = widened(f, f.load(where, Type(self.scalar, lanes), mask), kind.scalar)
+        return f.splat(found, kind.lanes) if self.spread else found
 
 
 @dataclass(frozen=True)
@@ -86,8 +93,16 @@ def zeros(count: int, kind: Type) -> list[Value]:
 
 
 def widened(f: Function, value: Value, scalar: str) -> Value:
-    """A value as it is computed with: half floats are stored only."""
-    return value if value.type.scalar == scalar else f.convert("fpext", value, scalar)
+    """A value as it is computed with: half floats are stored only, unless they are in pairs."""
+    return value if value.type.scalar in (scalar, PAIR) else f.convert("fpext", value, scalar)
+
+
+def in_pairs(f: Function, first: Value, second: Value, alone: Value | None = None) -> Value:
+    """Pairs of two vectors of bfloats; with 0, where the first one is to be `alone`."""
+    if alone is not None:
+        second = f.select(alone, constant(0, second.type), second)
+    low, high = (f.convert("zext", f.bits(x, x.type.of("i16")), PAIR) for x in (first, second))
+    return f.or_(low, f.shl(high, constant(16, high.type)))
 
 
 def scaled(f: Function, index: Value, step: int) -> Value:

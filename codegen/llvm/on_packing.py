@@ -76,7 +76,7 @@ class OnPacking:
         return Verdict(score, f"{nbytes} bytes are not written, {many} are read instead, {ops:.2f} ns of arithmetic each")
 
     def product(self, node: Node, views: dict[str, View], forms: dict[str, Form]) -> Gemm:
-        return product_of(node, views, forms, SCALARS[dtype_of(forms[node.results[0]])])
+        return product_of(node, views, forms, SCALARS[dtype_of(forms[str(node.operands[0])])])
 
     def packs_anyway(self, gemm: Gemm, side: int) -> bool:
         """Whether a product would pack an operand if it were in memory."""

@@ -1,6 +1,7 @@
 """Operands of contractions, read and laid out for the register tile.
 
 A `line` reads vectors of an operand wherever it is: next to each other, strided, as half floats, or computed by a prologue.
+What is packed are cells: one element each, as it is computed with, or a pair of bfloats that are neighbours along the depth.
 The packing functions copy an operand into panels, so that a tile finds what it needs side by side. They read it in the order it
 has in memory: an operand whose panels lie across memory is packed a few steps of the depth at a time.
 """
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from .builder import BYTES, I64, Function, Type, Value, constant
 from .contraction import Line, Operand
-from .micro import first_lanes, scaled, widened
+from .micro import PAIR, first_lanes, in_pairs, scaled, widened
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,17 @@ class Source:
     operand: Operand
     batch: list[Value]
     base: Value  # where the matrix begins
-    scalar: str  # that it is computed with
+    scalar: str  # that it is computed with; in pairs, bfloat
+    pairs: int = 0  # the depth, if cells are pairs
+
+    @property
+    def cell(self) -> str:
+        return PAIR if self.pairs else self.scalar
+
+    @property
+    def together(self) -> int:
+        """Elements of a cell."""
+        return 2 if self.pairs else 1
 
     def address(self, f: Function, row: Value, column: Value) -> Value:
         place = f.add(scaled(f, row, self.operand.row), scaled(f, column, self.operand.column))
@@ -32,46 +43,67 @@ class Source:
         operand = self.operand
         if operand.load is not None:
             computed = operand.load(f, self.batch, along, other)
-            return lambda first, lanes, mask: widened(f, computed(first, lanes, mask), self.scalar)
+            return lambda first, lanes, mask: self.converted(f, computed(first, lanes, mask))
         stride, fixed = (operand.row, operand.column) if along == "row" else (operand.column, operand.row)
         base = f.pointer(self.base, scaled(f, other, fixed), operand.scalar)
 
         def loaded(first: Value, lanes: int, mask: Value | None) -> Value:
             where = f.pointer(base, scaled(f, first, stride), operand.scalar)
             if stride == 1 or lanes == 1:
-                return widened(f, f.load(where, Type(operand.scalar, lanes), mask), self.scalar)
+                return self.converted(f, f.load(where, Type(operand.scalar, lanes), mask))
             index = f.mul(f.steps(lanes), constant(stride, Type("i64", lanes)))
-            return widened(f, f.gather(where, index, operand.scalar, mask), self.scalar)
+            return self.converted(f, f.gather(where, index, operand.scalar, mask))
 
         return loaded
 
+    def converted(self, f: Function, value: Value) -> Value:
+        shorter = self.pairs and value.type.scalar != self.scalar
+        return f.convert("fptrunc", value, self.scalar) if shorter else widened(f, value, self.scalar)
 
-def source(f: Function, operand: Operand, batch: list[Value], scalar: str, base: Value | None = None) -> Source:
+    def step(self, f: Function, along: str, index: Value) -> Line:
+        """The line of cells at a step of the depth, across it."""
+        if not self.pairs:
+            return self.line(f, along, index)
+        first = f.add(index, index)
+        second = f.add(first, constant(1, I64))
+        alone = f.compare("eq", second, constant(self.pairs, I64)) if self.pairs % 2 else None
+        if alone is not None:
+            second = f.select(alone, first, second)
+        lines = [self.line(f, along, place) for place in (first, second)]
+
+        def both(start: Value, lanes: int, mask: Value | None) -> Value:
+            low, high = (line(start, lanes, mask) for line in lines)
+            return in_pairs(f, low, high, alone)
+
+        return both
+
+
+def source(f: Function, operand: Operand, batch: list[Value], scalar: str, base: Value | None = None, pairs: int = 0) -> Source:
     """An operand of the matrix with these batch indices. It may begin elsewhere than its parameter: at `base`."""
     base = base or f.params[operand.pointer]
     for index, stride in zip(batch, operand.batch, strict=True):
         if stride:
             base = f.pointer(base, scaled(f, index, stride), operand.scalar)
-    return Source(operand, batch, base, scalar)
+    return Source(operand, batch, base, "bfloat" if pairs else scalar, pairs)
 
 
 def pack_straight(
     f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, start: Value, stop: Value
 ) -> None:
-    """A panel of `count` columns from `first` on, from row `start` to row `stop`: row by row, filled up to whole vectors."""
+    """A panel of `count` columns from `first` on, from one step to another one: row by row, filled up to whole vectors."""
     width = -(-count // lanes) * lanes
     with f.loop(start, stop) as loop:
-        there, line = f.pointer(to, scaled(f, loop.index, width), matrix.scalar), matrix.line(f, "column", loop.index)
+        there, line = f.pointer(to, scaled(f, loop.index, width), matrix.cell), matrix.step(f, "column", loop.index)
         for j in range(0, count, lanes):
             column = f.add(first, constant(j, I64)) if j else first
-            f.store(line(column, lanes, first_lanes(count - j, lanes)), f.pointer(there, j, matrix.scalar))
+            f.store(line(column, lanes, first_lanes(count - j, lanes)), f.pointer(there, j, matrix.cell))
 
 
 def pack_turned(f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int) -> None:
     """`count` columns from `first` on, at most a vector of them, to `to`: row by row, `step` elements from row to row."""
-    quad = 16 // BYTES[matrix.scalar]
-    if lanes % quad or k < quad:
-        _pack_gathered(f, matrix, to, step, first, count, lanes, 0, k)
+    quad = 16 // BYTES[matrix.cell]
+    if lanes % quad or k < quad * matrix.together:
+        _pack_gathered(f, matrix, to, step, first, count, lanes, 0, -(-k // matrix.together))
     elif matrix.operand.load is not None:
         _pack_computed(f, matrix, to, step, first, count, lanes, k, quad)
     else:
@@ -83,54 +115,59 @@ def _pack_gathered(
 ) -> None:
     mask = first_lanes(count, lanes)
     with f.loop(start, stop) as loop:
-        vector = matrix.line(f, "column", loop.index)(first, lanes, mask)
-        f.store(vector, f.pointer(to, f.mul(loop.index, step), matrix.scalar))
+        vector = matrix.step(f, "column", loop.index)(first, lanes, mask)
+        f.store(vector, f.pointer(to, f.mul(loop.index, step), matrix.cell))
 
 
 def _pack_squares(
     f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int, quad: int
 ) -> None:
     """Columns that lie along memory are read a few elements at a time and turned in registers."""
-    stride = matrix.operand.column
-    with f.loop(0, k // quad * quad, quad) as loop:
-        corner = matrix.address(f, loop.index, first)
-        parts = [
-            f.load(f.pointer(corner, j * stride, matrix.operand.scalar), Type(matrix.operand.scalar, quad))
-            if j < count
-            else constant(0, Type(matrix.operand.scalar, quad))
-            for j in range(lanes)
-        ]
+    stride, scalar, cells = matrix.operand.column, matrix.operand.scalar, -(-k // matrix.together)
+    full = k // matrix.together // quad * quad
+    with f.loop(0, full, quad) as loop:
+        corner = matrix.address(f, scaled(f, loop.index, matrix.together), first)
+        places = [f.pointer(corner, j * stride, scalar) for j in range(count)]
+        parts = [_as_cells(f, f.load(place, Type(scalar, quad * matrix.together)), matrix) for place in places]
+        parts += [constant(0, parts[0].type)] * (lanes - count)
         _store_turned(f, [widened(f, v, matrix.scalar) for v in _joined(f, parts, quad)], to, loop.index, step)
-    if k % quad:
-        _pack_gathered(f, matrix, to, step, first, count, lanes, k // quad * quad, k)
+    if full < cells:
+        _pack_gathered(f, matrix, to, step, first, count, lanes, full, cells)
+
+
+def _as_cells(f: Function, value: Value, matrix: Source) -> Value:
+    """Elements along the depth as cells, where these are pairs."""
+    return f.bits(value, Type(PAIR, value.type.lanes // 2)) if matrix.pairs else value
 
 
 def _pack_computed(
     f: Function, matrix: Source, to: Value, step: Value, first: Value, count: int, lanes: int, k: int, quad: int
 ) -> None:
     """As many columns as there are lanes are computed a vector at a time into a square on the stack, and turned from there."""
-    square = f.stack(Type(matrix.scalar), lanes * lanes)
-    full = k // lanes * lanes
+    square, cell, some = f.stack(Type(matrix.cell), lanes * lanes), matrix.cell, lanes * matrix.together
+    full, rest = divmod(k, some)
 
     def columns(row: Value, mask: Value | None) -> None:
         with f.loop(0, count) as column:
-            vector = matrix.line(f, "row", f.add(first, column.index))(row, lanes, mask)
-            f.store(vector, f.pointer(square, scaled(f, column.index, lanes), matrix.scalar))
+            vector = matrix.line(f, "row", f.add(first, column.index))(scaled(f, row, matrix.together), some, mask)
+            if matrix.pairs and mask is not None:
+                vector = f.select(mask, vector, constant(0, vector.type))
+            f.store(vector, f.pointer(square, scaled(f, column.index, lanes), cell))
 
     def turn(row: Value, depth: int) -> None:
         for q in range(0, depth, quad):
-            parts = [f.load(f.pointer(square, j * lanes + q, matrix.scalar), Type(matrix.scalar, quad)) for j in range(lanes)]
+            parts = [f.load(f.pointer(square, j * lanes + q, cell), Type(cell, quad)) for j in range(lanes)]
             _store_turned(f, _joined(f, parts, quad), to, f.add(row, constant(q, I64)), step, min(quad, depth - q))
 
     for j in range(count, lanes):
-        f.store(constant(0, Type(matrix.scalar, lanes)), f.pointer(square, j * lanes, matrix.scalar))
+        f.store(constant(0, Type(cell, lanes)), f.pointer(square, j * lanes, cell))
     if full:
-        with f.loop(0, full, lanes) as loop:
+        with f.loop(0, full * lanes, lanes) as loop:
             columns(loop.index, None)
             turn(loop.index, lanes)
-    if k % lanes:
-        columns(constant(full, I64), first_lanes(k % lanes, lanes))
-        turn(constant(full, I64), k % lanes)
+    if rest:
+        columns(constant(full * lanes, I64), first_lanes(rest, some))
+        turn(constant(full * lanes, I64), -(-rest // matrix.together))
 
 
 def _joined(f: Function, parts: list[Value], quad: int) -> list[Value]:
@@ -176,25 +213,27 @@ def pack_rows_by_depth(
 ) -> None:
     """A panel of `count` rows from `first` on, from a step of the depth to another one: side by side for each step."""
     with f.loop(start, stop) as loop:
-        there, line = f.pointer(to, scaled(f, loop.index, count), matrix.scalar), matrix.line(f, "row", loop.index)
+        there, line = f.pointer(to, scaled(f, loop.index, count), matrix.cell), matrix.step(f, "row", loop.index)
         for i in range(0, count, lanes):
             many = min(lanes, 1 << (count - i - 1).bit_length())
             mask = first_lanes(count - i, many)
             row = f.add(first, constant(i, I64)) if i else first
-            f.store(line(row, many, mask), f.pointer(there, i, matrix.scalar), mask)
+            f.store(line(row, many, mask), f.pointer(there, i, matrix.cell), mask)
 
 
 def pack_rows(f: Function, matrix: Source, to: Value, first: Value, count: int, lanes: int, k: int) -> None:
-    """A panel of `count` rows from `first` on: one after the other."""
-    full = k // lanes * lanes
+    """A panel of `count` rows from `first` on: one after the other, each in whole cells."""
+    lanes, odd = lanes * matrix.together, k % matrix.together
+    full, rest = k // lanes * lanes, k % lanes
     with f.loop(0, count) as row:
-        there, line = f.pointer(to, scaled(f, row.index, k), matrix.scalar), matrix.line(f, "column", f.add(first, row.index))
-
-        def some(column: Value, mask: Value | None, line: Line = line, there: Value = there) -> None:
-            f.store(line(column, lanes, mask), f.pointer(there, column, matrix.scalar), mask)
-
+        there = f.pointer(to, scaled(f, row.index, k + odd), matrix.scalar)
+        line = matrix.line(f, "column", f.add(first, row.index))
         if full:
             with f.loop(0, full, lanes) as loop:
-                some(loop.index, None)
-        if k % lanes:
-            some(constant(full, I64), first_lanes(k % lanes, lanes))
+                f.store(line(loop.index, lanes, None), f.pointer(there, loop.index, matrix.scalar))
+        if rest:
+            mask = first_lanes(rest, lanes)
+            vector = line(constant(full, I64), lanes, mask)
+            if odd and mask is not None:  # what is computed need not be 0 there
+                vector = f.select(mask, vector, constant(0, vector.type))
+            f.store(vector, f.pointer(there, full, matrix.scalar), first_lanes(rest + odd, lanes))

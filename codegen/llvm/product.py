@@ -22,7 +22,7 @@ from .builder import BYTES, I64, Function, Module, Type, Value, constant
 from .contraction import Epilogue, Gemm, Operand, by_depth, distinct, matrices, straight
 from .kernel import Phase
 from .micro import Axis, Join, Side, first_lanes, multiply, scaled, zeros
-from .packing import pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source
+from .packing import Source, pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source
 from .parts import Parts
 from .spans import Span, aligned, block, parameters, share, unravel, whole
 
@@ -84,12 +84,12 @@ class Product:
     def size_a(self) -> int:
         """Bytes of a packed left operand: of one matrix, or of a piece's rows."""
         rows = self.row_block if self.plan.own_a else self.gemm.m
-        return rows * self.gemm.k * BYTES[self.gemm.scalar]
+        return rows * self.gemm.steps * BYTES[self.gemm.cell]
 
     @property
     def size_b(self) -> int:
         columns = self.column_block if self.plan.own_b else self.vectors * self.plan.lanes
-        return columns * self.gemm.k * BYTES[self.gemm.scalar]
+        return columns * self.gemm.steps * BYTES[self.gemm.cell]
 
     @property
     def shared_a(self) -> int:
@@ -132,7 +132,7 @@ class Product:
     @property
     def in_blocks(self) -> bool:
         """Whether a piece does its depth in blocks."""
-        return self.plan.depth < self.gemm.k or self.plan.parts > 1
+        return self.plan.depth < self.gemm.steps or self.plan.parts > 1
 
     @cached_property
     def buffered(self) -> bool:
@@ -153,7 +153,7 @@ class Product:
         """The phase that packs what several pieces use: the right operand's pieces first, then the left operand's."""
         f = module.function(name, parameters(self.pointers))
         begin, end = f.params[-2:]
-        chunks = math.ceil(self.gemm.k / CHUNK)
+        chunks = math.ceil(self.gemm.steps / CHUNK)
         each_b = chunks if straight(self.gemm.b) else self.vectors
         each_a = chunks if by_depth(self.gemm.a) else self.tiles_down
         first = each_b * matrices(self.gemm, self.gemm.b) if self.plan.pack_b and not self.plan.own_b else 0
@@ -163,7 +163,7 @@ class Product:
                 *batch, part = unravel(f, loop.index, (*distinct(self.gemm, self.gemm.b), each_b))
                 to = self.place_b(f, batch)
                 if straight(self.gemm.b):
-                    self.pack_b_straight(f, batch, whole(self.gemm.n), block(f, part, CHUNK, self.gemm.k), to)
+                    self.pack_b_straight(f, batch, whole(self.gemm.n), block(f, part, CHUNK, self.gemm.steps), to)
                 else:
                     self.pack_b_turned(f, batch, block(f, part, 1, self.vectors), to)
         if second:
@@ -173,18 +173,18 @@ class Product:
                 *batch, part = unravel(f, index, (*distinct(self.gemm, self.gemm.a), each_a))
                 to = self.place_a(f, batch)
                 if by_depth(self.gemm.a):
-                    self.pack_a(f, batch, whole(self.gemm.m), block(f, part, CHUNK, self.gemm.k), to)
+                    self.pack_a(f, batch, whole(self.gemm.m), block(f, part, CHUNK, self.gemm.steps), to)
                 else:
-                    self.pack_a(f, batch, block(f, part, self.plan.rows, self.gemm.m), whole(self.gemm.k), to)
+                    self.pack_a(f, batch, block(f, part, self.plan.rows, self.gemm.m), whole(self.gemm.steps), to)
         f.back()
         return Phase(name, first + second, aside=True)
 
     def pack_b_straight(self, f: Function, batch: list[Value], columns: Span, depth: Span, to: Place) -> None:
         gemm, lanes = self.gemm, self.plan.lanes
-        matrix = source(f, gemm.b, batch, gemm.scalar)
+        matrix = self.source(f, gemm.b, batch)
 
         def panel(n: Value, count: int) -> None:
-            there = f.pointer(to.base, scaled(f, f.sub(n, to.origin), gemm.k), gemm.scalar)
+            there = f.pointer(to.base, scaled(f, f.sub(n, to.origin), gemm.steps), gemm.cell)
             pack_straight(f, matrix, there, n, count, lanes, depth.start, depth.stop)
 
         columns.each(f, self.plan.width, panel)
@@ -192,7 +192,7 @@ class Product:
     def pack_b_turned(self, f: Function, batch: list[Value], vectors: Span, to: Place) -> None:
         """Vectors of columns, each into its place in a panel."""
         plan, gemm = self.plan, self.gemm
-        matrix = source(f, gemm.b, batch, gemm.scalar)
+        matrix = self.source(f, gemm.b, batch)
         panels, edge = divmod(self.vectors, plan.vectors)
         rest = gemm.n % plan.lanes
 
@@ -204,8 +204,8 @@ class Product:
                 width = f.select(f.compare("lt", panel, constant(panels, I64)), width, narrow)
             column = scaled(f, vector, plan.lanes)
             start = f.sub(scaled(f, panel, plan.width), to.origin)
-            there = f.add(scaled(f, start, gemm.k), scaled(f, inside, plan.lanes))
-            pack_turned(f, matrix, f.pointer(to.base, there, gemm.scalar), width, column, count, plan.lanes, gemm.k)
+            there = f.add(scaled(f, start, gemm.steps), scaled(f, inside, plan.lanes))
+            pack_turned(f, matrix, f.pointer(to.base, there, gemm.cell), width, column, count, plan.lanes, gemm.k)
 
         full = self.vectors - bool(rest)
         if full:
@@ -218,16 +218,19 @@ class Product:
 
     def pack_a(self, f: Function, batch: list[Value], rows: Span, depth: Span, to: Place) -> None:
         gemm, lanes = self.gemm, self.plan.lanes
-        matrix = source(f, gemm.a, batch, gemm.scalar)
+        matrix = self.source(f, gemm.a, batch)
 
         def panel(m: Value, count: int) -> None:
-            there = f.pointer(to.base, scaled(f, f.sub(m, to.origin), gemm.k), gemm.scalar)
+            there = f.pointer(to.base, scaled(f, f.sub(m, to.origin), gemm.steps), gemm.cell)
             if by_depth(gemm.a):
                 pack_rows_by_depth(f, matrix, there, m, count, lanes, depth.start, depth.stop)
             else:
                 pack_rows(f, matrix, there, m, count, lanes, gemm.k)
 
         rows.each(f, self.plan.rows, panel)
+
+    def source(self, f: Function, operand: Operand, batch: list[Value]) -> Source:
+        return source(f, operand, batch, self.gemm.scalar, pairs=self.gemm.k if self.gemm.pairs else 0)
 
     def place_a(self, f: Function, batch: list[Value]) -> Place:
         """Of a matrix's rows in shared memory."""
@@ -292,18 +295,18 @@ class Piece:
             self.tiles(None, None)
 
     def pack_a(self) -> None:
-        f, k = self.f, self.work.gemm.k
+        f, steps = self.f, self.work.gemm.steps
         if not by_depth(self.work.gemm.a):
-            self.work.pack_a(f, self.batch, self.rows, whole(k), self.a)
+            self.work.pack_a(f, self.batch, self.rows, whole(steps), self.a)
             return
-        with f.loop(0, math.ceil(k / CHUNK)) as loop:
-            self.work.pack_a(f, self.batch, self.rows, block(f, loop.index, CHUNK, k), self.a)
+        with f.loop(0, math.ceil(steps / CHUNK)) as loop:
+            self.work.pack_a(f, self.batch, self.rows, block(f, loop.index, CHUNK, steps), self.a)
 
     def pack_b(self) -> None:
-        f, k = self.f, self.work.gemm.k
+        f, steps = self.f, self.work.gemm.steps
         if straight(self.work.gemm.b):
-            with f.loop(0, math.ceil(k / CHUNK)) as loop:
-                self.work.pack_b_straight(f, self.batch, self.columns, block(f, loop.index, CHUNK, k), self.b)
+            with f.loop(0, math.ceil(steps / CHUNK)) as loop:
+                self.work.pack_b_straight(f, self.batch, self.columns, block(f, loop.index, CHUNK, steps), self.b)
             return
         lanes = constant(self.work.plan.lanes, I64)
         up = f.add(self.columns.stop, constant(self.work.plan.lanes - 1, I64))
@@ -314,7 +317,7 @@ class Piece:
     def a(self) -> Place:
         """Of the left operand."""
         if not self.work.plan.pack_a:
-            return Place(source(self.f, self.work.gemm.a, self.batch, self.work.gemm.scalar).base, constant(0, I64))
+            return Place(self.work.source(self.f, self.work.gemm.a, self.batch).base, constant(0, I64))
         if self.work.plan.own_a:
             return Place(self.f.params[self.work.pointers + 1], self.rows.start)
         return self.work.place_a(self.f, self.batch)
@@ -322,7 +325,7 @@ class Piece:
     @cached_property
     def b(self) -> Place:
         if not self.work.plan.pack_b:
-            return Place(source(self.f, self.work.gemm.b, self.batch, self.work.gemm.scalar).base, constant(0, I64))
+            return Place(self.work.source(self.f, self.work.gemm.b, self.batch).base, constant(0, I64))
         if self.work.plan.own_b:
             scratch = self.f.params[self.work.pointers + 1]
             return Place(self.f.pointer(scratch, self.work.scratch_a, "i8"), self.columns.start)
@@ -335,12 +338,12 @@ class Piece:
 
     def by_depth(self) -> None:
         """One block of the depth after the other, with the sums in the buffer."""
-        f, k, depth = self.f, self.work.gemm.k, self.work.plan.depth
+        f, steps, depth = self.f, self.work.gemm.steps, self.work.plan.depth
         zero = constant(0, self.work.kind)
         size = self.work.buffer_rows * self.work.column_block
         with f.loop(0, size, self.work.plan.lanes) as loop:
             f.store(zero, f.pointer(self.buffer, loop.index, self.work.gemm.scalar))
-        part = share(f, self.part, self.work.plan.parts, self.work.plan.unroll, k)
+        part = share(f, self.part, self.work.plan.parts, self.work.plan.unroll, steps)
         with f.loop(part.start, part.stop, depth) as loop:
             left = f.sub(part.stop, loop.index)
             self.tiles(loop.index, f.intrinsic("smin", left, constant(depth, I64)))
@@ -369,7 +372,7 @@ class Piece:
             left, right = left.at(f, start, along_a), right.at(f, start, along_b)
         sums = zeros(height * vectors, work.kind) if start is None else self.read(m, height, n, vectors)
         unroll = work.plan.unroll
-        rounds = f.div(steps, constant(unroll, I64)) if steps is not None else work.gemm.k // unroll
+        rounds = f.div(steps, constant(unroll, I64)) if steps is not None else work.gemm.steps // unroll
         axes = [Axis(rounds, along_a * unroll, along_b * unroll)]
         taps = [(u * along_a, u * along_b) for u in range(unroll)]
         sums = multiply(f, left, right, axes, taps, sums, work.join)
@@ -386,10 +389,12 @@ class Piece:
         f, gemm = self.f, self.work.gemm
         if not self.work.plan.pack_a:
             there = f.pointer(self.a.base, scaled(f, m, gemm.a.row), gemm.a.scalar)
-            return Side(there, gemm.a.scalar, tuple(i * gemm.a.row for i in range(height)), spread=True), gemm.a.column
-        there = f.pointer(self.a.base, scaled(f, f.sub(m, self.a.origin), gemm.k), gemm.scalar)
-        row, along = (1, height) if by_depth(gemm.a) else (gemm.k, 1)
-        return Side(there, gemm.scalar, tuple(i * row for i in range(height)), spread=True), along
+            places = tuple(i * gemm.a.row for i in range(height))
+            along = 2 if gemm.pairs else gemm.a.column
+            return Side(there, gemm.a.scalar, places, spread=True, pairs=gemm.pairs), along
+        there = f.pointer(self.a.base, scaled(f, f.sub(m, self.a.origin), gemm.steps), gemm.cell)
+        row, along = (1, height) if by_depth(gemm.a) else (gemm.steps, 1)
+        return Side(there, gemm.cell, tuple(i * row for i in range(height)), spread=True), along
 
     def right(self, n: Value, masks: list[Value | None]) -> tuple[Side, int]:
         f, gemm, lanes = self.f, self.work.gemm, self.work.plan.lanes
@@ -397,8 +402,8 @@ class Piece:
         if not self.work.plan.pack_b:
             there = f.pointer(self.b.base, scaled(f, n, gemm.b.column), gemm.b.scalar)
             return Side(there, gemm.b.scalar, places, masks=tuple(masks)), gemm.b.row
-        there = f.pointer(self.b.base, scaled(f, f.sub(n, self.b.origin), gemm.k), gemm.scalar)
-        return Side(there, gemm.scalar, places), len(masks) * lanes
+        there = f.pointer(self.b.base, scaled(f, f.sub(n, self.b.origin), gemm.steps), gemm.cell)
+        return Side(there, gemm.cell, places), len(masks) * lanes
 
     # ---- the buffer of results
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 
 from .blocking import Shape, step_cost
+from .micro import PAIR
 from .windows import Array, Ints, Windows
 
 FLAT = 1 << 17  # results of a sample that may wait in scratch memory
@@ -35,8 +36,18 @@ class Slide:
     line: int = 0  # outputs of a line, if lines are gone through as one: see `flat`
 
     @property
+    def pairs(self) -> bool:
+        """Whether a step of the depth is two input channels."""
+        return self.windows.group > 0
+
+    @property
+    def steps(self) -> int:
+        """Of the depth, for each place."""
+        return -(-self.c // 2) if self.pairs else self.c
+
+    @property
     def depth(self) -> int:
-        return self.c * math.prod(self.kernel)
+        return self.steps * math.prod(self.kernel)
 
     @property
     def between(self) -> int:
@@ -46,6 +57,11 @@ class Slide:
     def step(self, dim: int) -> int:
         """From an output to the next one along a dim, in the input."""
         return 1 if dim == len(self.out) - 1 else self.windows.step(dim)
+
+
+def paired(slide: Slide) -> Slide:
+    """The same with two input channels of bfloats at a time."""
+    return replace(slide, windows=replace(slide.windows, scalar=PAIR, group=slide.c))
 
 
 def flat(slide: Slide) -> Slide:

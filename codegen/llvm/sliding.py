@@ -1,7 +1,8 @@
 """The kernel of a convolution, as register tiles: a few output channels times a few vectors of neighbouring outputs.
 
 A piece is a sample, or a band of its lines if there are few samples. Its depth goes over the input channels and the places of
-the kernel; weights are spread over lanes, and inputs are at constant offsets.
+the kernel; weights are spread over lanes, and inputs are at constant offsets. Weights that are
+halves are packed first (`conv_packing.py`), as they would have to be converted each time that they are read.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from .builder import BYTES, I64, Function, Module, Type, Value, constant
+from .builder import BYTES, HALVES, I64, Function, Module, Type, Value, constant
 from .contraction import Epilogue
+from .conv_packing import Packing
 from .kernel import Kernel, Phase
 from .micro import Axis, Join, Side, first_lanes, multiply, scaled, zeros
 from .product import LINES
@@ -36,7 +38,12 @@ class Sliding:
 
     @property
     def scalar(self) -> str:
-        return self.slide.windows.source.scalar
+        """Of the sums."""
+        return "float" if self.slide.windows.source.scalar in HALVES else self.slide.windows.source.scalar
+
+    @cached_property
+    def packing(self) -> Packing | None:
+        return Packing(self.slide, self.scalar, self.pointers) if self.slide.weight.scalar != self.scalar else None
 
     @property
     def kind(self) -> Type:
@@ -58,7 +65,7 @@ class Sliding:
 
     @property
     def scratch(self) -> int:
-        return aligned(self.slide.windows.elements * BYTES[self.scalar])
+        return aligned(self.slide.windows.elements * BYTES[self.slide.windows.scalar])
 
     @property
     def room(self) -> int:
@@ -74,6 +81,7 @@ class Sliding:
 
     def emit(self, module: Module, name: str) -> Kernel:
         slide = self.slide
+        before = [self.packing.emit(module, f"{name}_pack")] if self.packing is not None else []
         f = module.function(name, parameters(self.pointers))
         begin, end = f.params[-2:]
         sizes = (slide.windows.source.shape[0], self.bands)
@@ -94,7 +102,8 @@ class Sliding:
                     self.lines(f, sample, group.index)
         f.back()
         room = self.room if self.buffered or slide.between else 0
-        return Kernel((Phase(name, math.prod(sizes)),), 0, self.scratch + room)
+        phases = (*before, Phase(name, math.prod(sizes)))
+        return Kernel(phases, self.packing.bytes if self.packing is not None else 0, self.scratch + room)
 
     def dim(self, f: Function, dim: int, at: list[Value], base: Value, outputs: list[tuple[Value, int]], span: Span) -> None:
         """Loops over the outputs, from the first dim on; `outputs` are the places and sizes along the dims before."""
@@ -135,27 +144,34 @@ class Sliding:
         self, f: Function, group: Value, base: Value, outputs: list[Value], lines: int, masks: list[Value | None]
     ) -> Side:
         windows = self.slide.windows
-        place = scaled(f, group, self.slide.c * windows.pitches[0])
+        place = scaled(f, group, self.slide.steps * windows.pitches[0])
         for dim, output in enumerate(outputs):
             place = f.add(place, scaled(f, output, self.slide.step(dim)))
         between = self.slide.step(len(outputs) - 2) if len(outputs) > 1 else 0
         places = tuple(line * between + j * windows.lanes for line in range(lines) for j in range(len(masks)))
-        there = f.pointer(base, place, self.scalar)
-        return Side(there, self.scalar, places, masks=tuple(masks) * lines if windows.direct else ())
+        there = f.pointer(base, place, windows.scalar)
+        return Side(there, windows.scalar, places, masks=tuple(masks) * lines if windows.direct else ())
 
     def weights(self, f: Function, group: Value, m: Value, height: int) -> Side:
-        slide = self.slide
-        place = f.add(scaled(f, group, slide.of_group), scaled(f, m, slide.of_m))
-        there = f.pointer(f.params[slide.weight.pointer], f.add(place, constant(slide.start, I64)), self.scalar)
-        return Side(there, self.scalar, tuple(i * slide.of_m for i in range(height)), spread=True)
+        weight, packing = self.weight, self.packing
+        base = f.params[self.slide.weight.pointer if packing is None else self.pointers]
+        scalar = self.scalar if packing is None else packing.cell
+        place = f.add(scaled(f, group, weight.of_group), scaled(f, m, weight.of_m))
+        there = f.pointer(base, f.add(place, constant(weight.start, I64)), scalar)
+        return Side(there, scalar, tuple(i * weight.of_m for i in range(height)), spread=True)
+
+    @property
+    def weight(self) -> Slide:
+        """Whose strides are those of the weights that a tile reads."""
+        return self.slide if self.packing is None else self.packing.packed
 
     def depth(self, products: int) -> tuple[list[Axis], list[tuple[int, int]]]:
         """The loops over channels and places, of which the innermost are written out."""
-        slide, windows, dims = self.slide, self.slide.windows, len(self.slide.kernel)
+        slide, windows, dims = self.weight, self.slide.windows, len(self.slide.kernel)
         inner = dims - 1  # the last dim always: its places need not be equally far apart
         while inner and math.prod(slide.kernel[inner - 1 :]) * products <= WRITTEN:
             inner -= 1
-        axes = [Axis(slide.c, slide.of_c, windows.pitches[0])]
+        axes = [Axis(slide.steps, slide.of_c, windows.pitches[0])]
         for dim in range(inner):
             axes.append(Axis(slide.kernel[dim], slide.of_place[dim], slide.dilation[dim] * windows.pitches[1 + dim]))
         taps = []
@@ -164,8 +180,8 @@ class Sliding:
             weight = sum(p * s for p, s in zip(places, slide.of_place[inner:], strict=True))
             taps.append((weight, windows.offset(place)))
         if inner == 0 and len(taps) < 3:  # so little is written out that channels are, too
-            many = next(u for u in (4, 2, 1) if slide.c % u == 0)
-            axes = [Axis(slide.c // many, many * slide.of_c, many * windows.pitches[0])]
+            many = next(u for u in (4, 2, 1) if slide.steps % u == 0)
+            axes = [Axis(slide.steps // many, many * slide.of_c, many * windows.pitches[0])]
             taps = [(u * slide.of_c + a, u * windows.pitches[0] + b) for u in range(many) for a, b in taps]
         return axes, taps
 

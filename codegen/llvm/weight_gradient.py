@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .builder import HALVES
 from .contraction import Epilogue
 from .micro import Join
 from .windows import Array, Ints, Windows
@@ -25,7 +26,8 @@ class WeightGradient:
 
     @property
     def scalar(self) -> str:
-        return self.gradient.scalar
+        """Of the sums."""
+        return "float" if self.gradient.scalar in HALVES else self.gradient.scalar
 
     @property
     def lanes(self) -> int:
