@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tapejit.codegen.triton.devices import DEVICES, LAUNCH
+import tapejit as tj
+from tapejit.codegen.triton import ahead
+from tapejit.codegen.triton.devices import DEVICES, LAUNCH, family, kind_of, shared_memory
 from tapejit.tracer import cli, cli_aot
 from tapejit.tracer.generators import GENERATORS
 
@@ -71,9 +73,39 @@ def test_devices() -> None:
     """Times are bytes or arithmetic over what a device can do, whichever takes longer, and no less than a launch."""
     device = DEVICES["A100"]
     assert device.seconds(2_039_000_000, 1, "float32") == pytest.approx(1e-3)
-    assert device.seconds(1, 312_000_000_000, "bfloat16") == pytest.approx(1e-3)
+    assert device.seconds(1, 312_000_000_000, kind_of("bfloat16", "ieee", product=True)) == pytest.approx(1e-3)
+    assert device.seconds(1, 19_500_000_000, kind_of("bfloat16", "ieee", product=False)) == pytest.approx(1e-3)
     assert device.seconds(1, 1, "float64") == LAUNCH
     assert {d.target for d in DEVICES.values()} == {"sm_80", "sm_90", "sm_100", "gfx942"}
+
+
+def test_every_kind_of_arithmetic_has_a_rate_and_matrix_units_are_no_slower() -> None:
+    for device in DEVICES.values():
+        for dtype in ("float16", "bfloat16", "float32", "float64"):
+            for precision in ("ieee", "tf32"):
+                alone, product = (device.flops[kind_of(dtype, precision, x)] for x in (False, True))
+                assert product >= alone > 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install 'tapejit[gpu]'")
+def test_times_are_those_of_what_computes(tmp_path: Path) -> None:
+    """Attention of halves is computed by matrix units, loops over float64 by the vector units for these."""
+    x, y = tj.randn(1, 1, 2048, 64).to(tj.bfloat16), tj.randn(64, dtype=tj.float64)
+    with cli_aot.recording(100) as found:
+        step = tj.compile(lambda: (tj.nn.functional.scaled_dot_product_attention(x, x, x), y.exp()))
+        for _ in range(3):
+            step()
+    ((_, graph),) = found.graphs
+    units, forms = ahead.units_of(graph, "sm_90")
+    assert {u.kind: ahead.dtype_of(u, forms) for u in units} == {"attention": "bfloat16", "nest": "float64"}
+
+
+def test_kinds_of_devices() -> None:
+    """Those for desks have the matrix units of sm_80, and less shared memory."""
+    kinds = {"sm_89": "sm_80", "sm_120": "sm_80", "sm_103": "sm_100", "sm_90": "sm_90", "gfx950": "gfx942"}
+    assert {name: family(name) for name in kinds} == kinds
+    room = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx942": 64}
+    assert {name: shared_memory(name) >> 10 for name in room} == room
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {

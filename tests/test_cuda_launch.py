@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -596,6 +597,28 @@ def test_targets(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     properties = {"gcnArchName": b"gfx942:sramecc+:xnack-"}
     monkeypatch.setattr(gpu.cuda.runtime, "getDeviceProperties", lambda n: properties, raising=False)
     assert target(where) == "gfx942" and aot.target_of("gfx1100") == ("hip", "gfx1100", 32)
+
+
+def test_a_device_of_amd(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads go together by 64, and it gives a program all of its shared memory. CuPy has no function to ask for that."""
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    monkeypatch.setattr(gpu.cuda.runtime, "is_hip", True)
+    named = lambda n: {"gcnArchName": b"gfx942:sramecc+:xnack-"}
+    monkeypatch.setattr(gpu.cuda.runtime, "getDeviceProperties", named, raising=False)
+    monkeypatch.setattr(driver, "USUAL_SHARED", 64 << 10)
+    driver.failing["funcSetAttribute"] = error("hipErrorUnknown")
+
+    def compiler(wanted: Wanted, target: str) -> Binary:
+        made = json.loads(pretended.binary(wanted, target).code) | {"shared": 60_000}
+        return Binary(made["name"], made["threads"], made["shared"], 0, json.dumps(made).encode())
+
+    monkeypatch.setattr(Compiling, "compiler", staticmethod(compiler))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled, _ = both(batches(4))
+    (program,) = programs(compiled)
+    assert program.target == "gfx942" and not program.stopped
+    assert {given[4] % 64 for given, _ in program.launcher.rows} == {0}
 
 
 def test_an_old_device_is_a_plain_program(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:

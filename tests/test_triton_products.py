@@ -270,6 +270,16 @@ def test_other_products_compile() -> None:
                 assert "mma" in made.asm["ptx"]
 
 
+def test_what_wants_too_much_shared_memory_is_compiled_with_fewer_stages() -> None:
+    """Otherwise the device would refuse the whole program."""
+    x = tensor(256, 512).half()
+    ((launch, _, forms),) = products(lambda: F.linear(x, x))
+    found = matmul.printed_product(launch, forms, "sm_89", config=Config(64, 64, 64, 4, 8))
+    used = aot.resources(aot.compiled(found, found.kernels[0], "sm_89"), "sm_89")
+    roomy = aot.resources(aot.compiled(found, found.kernels[0], "sm_80"), "sm_80")
+    assert used.shared <= 99 << 10 < roomy.shared <= 163 << 10
+
+
 def test_what_the_assembler_spills_is_compiled_with_more_registers() -> None:
     """It would keep to 96 for a fifth program on each unit. What the code says of itself is what the assembler says."""
     x, w, pull = tensor(4, 64, 28, 28).requires_grad_(), tensor(64, 64, 3, 3), tensor(4, 64, 28, 28)

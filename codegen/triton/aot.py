@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .cubin import room, taken
+from .devices import shared_memory
 from .run import module
 from .text import Argument, Kernel, Printed
 
@@ -51,26 +52,35 @@ def target_of(name: str) -> tuple[str, int | str, int]:
 def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
     """A kernel for a target: Triton's object, which holds the assembly and the binary code. Plain arithmetic is never
     contracted, so that it is rounded as eager's is. Of some buffers the addresses may be no multiples of 16 bytes.
-    What NVIDIA's assembler spills is compiled again with more registers, if the device has them."""
+    What wants more shared memory than the device has is compiled again with fewer stages of loops under way, and what NVIDIA's
+    assembler spills with more registers, if the device has them."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    device = target_of(target)
+    kind, arch, threads = target_of(target)
     function = module(printed.source, False)[kernel.name]
     attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if aligned(a, unaligned)}
     source = ASTSource(function, signature={a.name: a.type for a in kernel.arguments}, constexprs={}, attrs=attrs)
     options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False}
-    if target.startswith("gfx"):
-        return triton.compile(source, target=GPUTarget(*device), options=options)
-    options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
-    made = triton.compile(source, target=GPUTarget(*device), options=options)
-    used = taken(made.asm["cubin"])
-    more = room(used, made.metadata.num_warps * device[2]) if used.frame else 0
+    if kind == "cuda":
+        options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
+
+    def made(**more: int) -> Any:
+        return triton.compile(source, target=GPUTarget(kind, arch, threads), options=options | more)
+
+    found = made()
+    while found.metadata.shared > shared_memory(target) and options["num_stages"] > 1:
+        options["num_stages"] -= 1
+        found = made()
+    if kind != "cuda":
+        return found
+    used = taken(found.asm["cubin"])
+    more = room(used, found.metadata.num_warps * threads) if used.frame else 0
     if not more:
-        return made
-    roomier = triton.compile(source, target=GPUTarget(*device), options=options | {"maxnreg": more})
-    return roomier if taken(roomier.asm["cubin"]).frame < used.frame else made
+        return found
+    roomier = made(maxnreg=more)
+    return roomier if taken(roomier.asm["cubin"]).frame < used.frame else found
 
 
 def aligned(argument: Argument, unaligned: frozenset[str]) -> bool:

@@ -7,7 +7,7 @@ memory. Products of float32 that are not rounded go through registers, so their 
 from __future__ import annotations
 
 from .attention_parts import LEAST, Attention, Config
-from .blocks import family
+from .devices import family
 from .tiles import power_above
 
 Table = dict[int, list[Config]]  # by the width of heads that a row is for at most
