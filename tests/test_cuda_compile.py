@@ -48,7 +48,7 @@ def same(script: Callable[[Any], list[Any]], rtol: float = 1e-5, atol: float = 1
         np.testing.assert_allclose(a.detach().cpu().numpy(), b.detach().cpu().numpy(), rtol, atol)
     assert all(compiled_of(f).hits for f in compiled)
     made = [p for f in compiled for p in programs(f)]
-    assert made and not any(p.stopped for p in made)
+    assert made and not any(getattr(p, "stopped", False) for p in made)  # native code for a CPU is never stopped
     return compiled[0] if len(compiled) == 1 else compiled
 
 
@@ -344,6 +344,107 @@ def test_ops_without_kernels_are_called_on_arrays() -> None:
 
     (program,) = programs(same(script))
     assert "op" in dict(program.recipe.order)
+
+
+# ---- tensors on their way to the device
+
+
+def on_cpu(*shape: int, seed: int = 0) -> Any:
+    return numbers(*shape, seed=seed).cpu()
+
+
+@pytest.mark.parametrize("pure", [None, True])
+def test_batches_may_be_brought_to_the_device_in_the_step(pure: bool | None) -> None:
+    """Wherever it is done, the step is one program, and each call has its own batch."""
+
+    def script(compile: Any) -> list[Any]:
+        model = tj.nn.Sequential(tj.nn.Linear(5, 8), tj.nn.GELU(), tj.nn.Linear(8, 3)).to("cuda")
+        optimizer = tj.optim.AdamW(model.parameters(), lr=0.05)
+
+        @compile
+        def step(x: Any, y: Any) -> Any:
+            loss = F.cross_entropy(model(x.to("cuda")), y.cuda())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        targets = [tj.from_numpy(np.random.default_rng(i).integers(0, 3, 4)) for i in range(9)]
+        losses = [step(on_cpu(4, 5, seed=i), y) for i, y in enumerate(targets)]
+        return [*losses, *model.parameters()]
+
+    step = same(script, 1e-4, pure=pure)
+    (program,) = programs(step)
+    assert "1 path of 1 segment in all" in str(step.explain()) and program.placed.graph.write_backs
+
+
+@pytest.mark.parametrize("pure", [None, True])
+def test_the_same_batch_many_times_and_then_another(pure: bool | None) -> None:
+    """What is brought to the device is no constant, however often it was the same."""
+
+    def script(compile: Any) -> list[Any]:
+        w, same_one, other = numbers(4), on_cpu(4), on_cpu(4, seed=1)
+        f = compile(lambda x: (x.cuda() * w).exp())
+        return [f(x) for x in (*[same_one] * 9, other, same_one, other)]
+
+    same(script, pure=pure)
+
+
+def test_memory_that_is_brought_to_the_device_is_what_it_is_then() -> None:
+    """Written before in the same call, which is pending, or by somebody between two calls."""
+
+    def script(compile: Any) -> list[Any]:
+        x, seen = on_cpu(6), numbers(6)
+
+        @compile
+        def f(y: Any) -> Any:
+            a = (seen * 2).exp()
+            x.add_(y)
+            b = x.cuda() + a
+            b.mul_(2)
+            c = y.cuda()
+            c.add_(1)
+            return b, c
+
+        found = []
+        for i in range(6):
+            found += f(on_cpu(6, seed=i))
+            x.mul_(0.5)
+        return [*found, x]
+
+    same(script)
+
+
+def test_gradients_go_through_what_is_brought_to_the_device() -> None:
+    def script(compile: Any) -> list[Any]:
+        w = on_cpu(3, 4).requires_grad_()
+
+        @compile
+        def step(x: Any) -> Any:
+            loss = (x.cuda() * w.cuda()).tanh().sum()
+            w.grad = None
+            loss.backward()
+            with tj.no_grad():
+                w.sub_(w.grad * 0.1)
+                kept = w.cuda() * 2
+            return loss, kept
+
+        return [y for i in range(6) for y in step(on_cpu(3, 4, seed=i))] + [w]
+
+    same(script)
+
+
+def test_indices_that_are_brought_to_the_device_by_an_op() -> None:
+    def script(compile: Any) -> list[Any]:
+        table, rows = numbers(7, 3), [[0, 2, 6], [1, 1, 5], [3, 4, 0]]
+
+        @compile
+        def f(n: int, i: Any) -> Any:
+            return table[rows[n]] * 2 + table[i].exp()
+
+        return [f(n % 3, tj.tensor([n % 7, 2, 0])) for n in range(9)]
+
+    same(script)
 
 
 # ---- where things are

@@ -23,7 +23,7 @@ from ..eager.tensor import Tensor
 from .blueprint import Blueprint, Snapshot
 from .calls import CallRegion
 from .checks import CHECKS
-from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
+from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, only_moves, refuses, run_parts, why_it_stops
 from .modules import ModuleRegion, is_ours
 from .regions import Mark, NoRegionError, Region
 from .release import is_time, let_go
@@ -155,10 +155,12 @@ class Recorder(Frame):
         check = None
         if out is not None and self.region is None and self.rewrites_history(inputs, out):
             return self.outside(execute, f"{op.name} writes into a view that has a history", op, inputs, attrs, out, state)
+        if self.region is None and only_moves(op, inputs, state):
+            return self.bring(inputs, attrs)
         if self.region is None and refuses(op, inputs):
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
-                return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, state)
+                return self.outside(execute, why_it_stops(op), op, inputs, attrs, out, state)
             if not check.settled(self, inputs, attrs):
                 self.stop(f"{op.name} looks at its indices")
                 check.settled(self, inputs, attrs)
