@@ -381,16 +381,15 @@ def test_kernels_compile(target: str) -> None:
     for kernel, made in compiled(compiled_step(), target):
         used = aot.resources(made, target)
         assert used.spills == 0 and used.registers <= 128, (kernel.name, used)
-        if target == "sm_90":
-            sizes = {"*": "u64", "i": "u64", "f": "f64"}
-            assert aot.parameters(made) == [*[sizes[a.type[0]] for a in kernel.arguments], "u64", "u64"]
+        assert aot.parameters(made) == aot.packed(kernel)
 
 
-def test_contiguous_accesses_are_of_128_bits() -> None:
-    x, wide = tensor(64, 1024), tensor(1 << 16)
-    for function in (lambda: F.gelu(wide) * 2, lambda: F.softmax(x, 1), lambda: wide.to(tj.bfloat16).exp()):
-        for _, made in compiled(kernels(function), "sm_90"):
-            used = aot.resources(made, "sm_90")
+@pytest.mark.parametrize("target", aot.TARGETS)
+def test_contiguous_accesses_are_of_128_bits(target: str) -> None:
+    x, wide, halves = tensor(64, 1024), tensor(1 << 16), tensor(1 << 16).to(tj.bfloat16)
+    for function in (lambda: F.softmax(x, 1), lambda: wide.to(tj.bfloat16).exp(), lambda: halves * 2, lambda: halves.float()):
+        for _, made in compiled(kernels(function), target):
+            used = aot.resources(made, target)
             assert set(used.loads) == {128} and set(used.stores) == {128}, used
 
 

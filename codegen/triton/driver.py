@@ -35,7 +35,7 @@ class Loaded:
                 driver.funcSetAttribute(self.function, SHARED_SIZE, binary.shared)
             except Exception as reason:
                 what = f"{binary.name} wants {binary.shared} bytes of shared memory, which the device does not have"
-                raise DeviceError(f"{what} ({reason})") from reason
+                raise DeviceError(f"{what} ({reason}); {remedy(what)}") from reason
 
 
 def is_hip(xp: Any) -> bool:
