@@ -52,6 +52,7 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["aot", script, "--device", "H100", "-o", "found", "--", "4096"]) == 0
     said = capsys.readouterr().out
     assert "step, compiled for sm_90; times are the least on H100" in said and "scaled, compiled for sm_90" in said
+    assert said.count("bits: the widest access") == 1 and "--precision tf32 allows it" in said
     assert "it ran to its end" not in said and generators == GENERATORS
     table = json.loads((tmp_path / "found" / "scaled" / "table.json").read_text())
     (row,) = table["rows"]
@@ -63,6 +64,15 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     assert {Path(name).suffix for name in row["files"]} == {".py", ".ptx", ".cubin"}
     product = json.loads((tmp_path / "found" / "step" / "table.json").read_text())
     assert sum(r["flops"] for r in product["rows"] if r["kind"] == "product") == 2 * 64 * 32 * 48 + 64 * 48  # tanh is one
+
+
+def test_functions_in_functions_have_short_names() -> None:
+    seen = cli_aot.Seen(3)
+    names = []
+    for name in ("setup.<locals>.step", "step", "Model.loss", "<lambda>"):
+        names.append(seen.unique(name))
+        seen.graphs.append((names[-1], None))  # type: ignore[arg-type]
+    assert names == ["step", "step_2", "Model_loss", "lambda"]
 
 
 def line_of(text: str) -> int:
@@ -115,7 +125,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "both": (["steps.py", "--device", "A100", "--target", "sm_90"], "A100 is sm_80, not sm_90"),
     "folder": (["steps.py", "-o", "steps.py"], "steps.py cannot be written: "),
     "calls": (["steps.py", "--calls", "2"], "--calls must be at least 3"),
-    "not compiled": (["plain.py"], "no compiled function was called in plain.py"),
+    "not compiled": (["plain.py"], "no compiled function was called in plain.py: decorate one with @tj.compile, and call it; "),
     "once": (["once.py"], "nothing was compiled in once.py: a function has to be called three times"),
     "failing": (["failing.py"], "failing.py failed, with the error above"),
     "ending": (["ending.py"], "ending.py ended with 'no data' before anything was recorded"),

@@ -28,12 +28,18 @@ from .prints import Prints, prepared_for_gpu
 from .text import Printed
 from .units import Unit
 
-__all__ = ["DEVICES", "ahead_of_time", "units_of"]
+__all__ = ["DEVICES", "ahead_of_time", "legend", "units_of"]
 MATRIX = re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync|v_s?mfma")
 COPIES = re.compile(r"cp\.async\.c[ag]\.shared\.global .*?, 0x([0-9a-f]+)|cp\.async\.bulk")
 FILES = {"cuda": ("ptx", "cubin"), "hip": ("amdgcn", "hsaco")}
 SIZES = {"bool": 1, "bfloat16": 2}
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+LEGEND = """\
+MB, Mflop and us are of all launches of a kernel; us is the least time, and 2 for a launch at least
+registers and spills (bytes) are of each thread, shared memory (bytes) of each program
+bits: the widest access to memory, with * where others are narrower; matrix: whether matrix units multiply
+the texts of kernels say which lines of the script they are of"""
+NO_MATRIX = "products of float32 use no matrix units here; --precision tf32 allows it, and rounds what is multiplied"
 Say = Callable[[int, int], None]  # told how many kernels are compiled, of how many
 
 
@@ -257,7 +263,7 @@ def save(name: str, printed: Printed, made: Any, folder: Path) -> list[str]:
 
 def written(program: Program, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.txt").write_text(str(program) + "\n", encoding="utf-8")
+    (folder / "table.txt").write_text(f"{program}\n\n{legend([program])}\n", encoding="utf-8")
     facts = asdict(program) | {"launches": program.launches, "bytes": program.bytes, "seconds": program.seconds}
     (folder / "table.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
@@ -265,8 +271,14 @@ def written(program: Program, folder: Path) -> None:
 # ---- words
 
 
+def legend(programs: Sequence[Program]) -> str:
+    """What the columns of tables mean."""
+    plain = any(r.kind == "product" and not r.error and not r.matrix for p in programs for r in p.rows)
+    return f"{LEGEND}\n{NO_MATRIX}" if plain else LEGEND
+
+
 def text(program: Program) -> str:
-    head = ["kernel", "times", "programs", "registers", "spills", "shared", "bits", "matrix", "MB", "Mflop", "us"]
+    head = ["kernel", "launches", "programs", "registers", "spills", "shared", "bits", "matrix", "MB", "Mflop", "us"]
     rows = [cells(r) for r in program.rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [f"{program.name}, compiled for {program.target}; times are the least on {program.device}", ""]
