@@ -11,7 +11,8 @@ import numpy as np
 import pretended
 import pytest
 import tapejit as tj
-from tapejit.eager import devices
+from tapejit.eager import devices, extent
+from tapejit.tracer import checks
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform", exc_type=ImportError)
 F = tj.nn.functional
@@ -482,6 +483,45 @@ def test_a_backend_for_another_device_is_not_used(backend: str, place: str) -> N
     for _ in range(4):
         f()
     assert not programs(f) and "a plain program" in str(f.explain())
+
+
+# ---- indices
+
+
+def test_the_device_is_not_asked_about_indices_that_come_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have to be done with the last step before it is given another one. What was written since is looked at."""
+    asked: list[int] = []
+    usual = checks.waited_for
+    monkeypatch.setattr(checks, "waited_for", lambda index: asked.append(1) or usual(index))
+    model = tj.nn.Sequential(tj.nn.Embedding(9, 4), tj.nn.Flatten(), tj.nn.Linear(12, 3)).to("cuda")
+    step = tj.compile(lambda x, y: F.cross_entropy(model(x), y.view(-1)))
+    given = [np.random.default_rng(i).integers(0, n, (5, m)) for i, (n, m) in enumerate([(9, 3), (3, 1)] * 5)]
+    tensors = [tj.from_numpy(a).to("cuda") for a in given]
+    for x, y in zip(tensors[::2], tensors[1::2], strict=True):
+        step(x, y)
+    assert compiled_of(step).hits and not asked
+    x, y = tensors[:2]
+    x[2, 1] = 8
+    step(x, y)
+    assert asked
+    x[2, 1] = 9
+    with pytest.raises(IndexError):
+        step(x, y)
+    with pytest.raises(IndexError):
+        step(tj.full((5, 3), 9).to("cuda"), y)
+    with pytest.raises(IndexError):
+        step(tensors[2], tj.full((5, 1), -1).to("cuda"))
+
+
+def test_what_is_known_of_arrays_goes_with_them() -> None:
+    x = tj.tensor([[3, -2], [7, 0]]).to("cuda")
+    assert extent.extent(x._array) == (-2, 7) and extent.extent(x.clone()._array) is None
+    x.add_(1)
+    assert extent.extent(x._array) is None
+    assert extent.extent(tj.tensor([1.0]).to("cuda")._array) is None
+    before = len(extent._known)
+    del x
+    assert len(extent._known) < before
 
 
 # ---- indices that are wrong
