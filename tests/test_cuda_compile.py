@@ -467,13 +467,51 @@ def test_another_device(gpu: Any) -> None:
     same(script)
 
 
-def test_several_devices_are_a_plain_program() -> None:
+def test_the_cpu_and_a_device_have_a_program_each() -> None:
+    """Of which one may be wanted on the other side later."""
+
+    def script(compile: Any) -> list[Any]:
+        a, b, rows = numbers(4, 3), on_cpu(7), tj.tensor([[0, 6], [3, 3]])
+
+        @compile
+        def f(x: Any, n: int) -> Any:
+            h = F.softmax(a * x, 1).cumsum(0)
+            scale = (tj.arange(4) * n + b[rows].sum()).sin()
+            a.mul_(0.9)
+            return h * scale.to("cuda")[:, None], scale, tj.rand(3), F.dropout(h, 0.5), h[:0]
+
+        return [y for i in range(6) for y in f(numbers(4, 3, seed=i), i)] + [a]
+
+    told = str(same(script).explain())
+    assert "and native code for what is on the CPU" in told and "a plain program" not in told
+
+
+def test_wrong_indices_on_the_cpu_beside_a_device() -> None:
+    """Nothing is written on the device, and eager execution's error is raised."""
+    table, x, w = on_cpu(5, 2), numbers(3), numbers(3)
+
+    @tj.compile
+    def f(i: Any) -> Any:
+        x.add_(w)
+        return (table * 2)[(i * 1).view(-1)], x * 2
+
+    for _ in range(4):
+        f(tj.tensor([1, 4]))
+    before = x.cpu().numpy()
+    with pytest.raises(IndexError):
+        f(tj.tensor([1, 5]))
+    np.testing.assert_allclose(x.cpu().numpy(), before + w.cpu().numpy())  # as eager execution leaves it
+    found = f(tj.tensor([2, -5]))
+    np.testing.assert_array_equal(found[0].numpy(), table.numpy()[[2, 0]] * 2)
+
+
+def test_what_writes_on_the_cpu_and_on_a_device_is_a_plain_program() -> None:
     a, b = numbers(3), tj.ones(3)
-    f = tj.compile(lambda: (a * 2 + 1, b * 3 - 1))
+    f = tj.compile(lambda: (a * 2 + 1, b.mul_(3)))
     for _ in range(4):
         x, y = f()
-    assert x.is_cuda and not y.is_cuda and (y == 2).all()
-    assert "its tensors are on several devices: cpu, cuda:0" in str(f.explain())
+    assert x.is_cuda and not y.is_cuda and (y == 81).all()
+    assert "its tensors are on several devices, and some on the CPU are written" in str(f.explain())
 
 
 @pytest.mark.parametrize(("backend", "place"), [("llvm", "cuda"), ("triton", "cpu"), ("plain", "cuda")])
