@@ -55,11 +55,6 @@ def refuses(op: Op, inputs: tuple[Any, ...]) -> bool:
     return op.name in REFUSING_INTEGERS and all(not isinstance(x, Tensor) or x._array.dtype.kind in "biu" for x in inputs)
 
 
-def why_it_stops(op: Op) -> str:
-    """What to say of an op that runs when Python comes to it."""
-    return "a value goes to another device" if op is TRANSFER else f"{op.name} depends on values"
-
-
 def only_moves(op: Op, inputs: tuple[Any, ...], state: State) -> bool:
     """Whether an op brings what is there to another device, and no gradient goes through it. That is done when Python comes to
     it, whatever else is still pending, and for what is traced the result is a tensor from outside: a batch on its way to a

@@ -14,13 +14,14 @@ import numpy as np
 
 from ..eager.nn.module import Module
 from ..eager.op import Op, execute
+from ..eager.ops.convert import TRANSFER
 from ..eager.optim.optimizer import Optimizer
 from ..eager.pending import Pending
 from ..eager.tape import PENDING
 from ..eager.tensor import Tensor, tensor_changed, versions_of
 from .checks import CHECKS
 from .computing import Computing
-from .frame import expanded, only_moves, refuses, run_parts, why_it_stops
+from .frame import expanded, only_moves, refuses, run_parts
 from .matching import has_form
 from .record import Recorder, backward_pass
 from .references import references
@@ -118,9 +119,11 @@ class Replayer(Computing):
         if only_moves(op, inputs, self.state):
             return self.bring(inputs, attrs)
         if refuses(op, inputs):
+            if op is TRANSFER:
+                return self.outside(execute, "a value goes to another device", op, inputs, attrs, out, self.state)
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
-                return self.outside(execute, why_it_stops(op), op, inputs, attrs, out, self.state)
+                return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, self.state)
             if not check.settled(self, inputs, attrs):
                 if type(entry) is Break:
                     self.segment()
