@@ -457,6 +457,45 @@ def test_the_configuration_that_events_say_is_quickest(tmp_path: Any, monkeypatc
     assert len(seen) <= count + 4
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_configurations_that_do_not_compile_are_not_taken(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are they a reason to do without all kernels."""
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    monkeypatch.setenv("TAPEJIT_TUNE", "1")
+    texts: list[str] = []
+
+    def compiler(wanted: Wanted, target: str) -> Binary:
+        text = wanted.printed.source
+        if "tl.dot" in text:
+            texts.extend([text] * (text not in texts))
+            if texts.index(text) == which:
+                raise RuntimeError("PassManager::run failed")
+        return pretended.binary(wanted, target)
+
+    monkeypatch.setattr(Compiling, "compiler", staticmethod(compiler))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # so that they come in their order
+    a, b = numbers(40, 24), numbers(24, 70)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = fresh(lambda a: a @ b, a)
+    assert len(texts) >= 2 and not made.stopped
+    assert all(texts[which] != x.printed.source for x in made.build.units() if x.printed is not None)
+
+
+def test_no_memory_to_try_configurations_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    monkeypatch.setenv("TAPEJIT_TUNE", "1")
+
+    def measured(self: Any, choices: Any, forms: Any) -> int:
+        raise fake_cupy.cuda.memory.OutOfMemoryError("Out of memory allocating 64 bytes")
+
+    monkeypatch.setattr(tune.Tuner, "measured", measured)
+    a, b = numbers(40, 24), numbers(24, 70)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not fresh(lambda a: a @ b, a).stopped
+
+
 def test_without_a_device_it_is_the_first_of_the_table() -> None:
     assert not tune.wanted(fake_cupy)
 
