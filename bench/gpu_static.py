@@ -298,6 +298,7 @@ def verdict(name: str, value: float, most: float, unit: str = "") -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="sm_90", choices=TARGETS)
+    parser.add_argument("--layers", type=int, default=GPT_MEDIUM.layers, help="of the GPT that is counted, 2 at least")
     parser.add_argument("--compile", action="store_true", help="compile all kernels of all workloads: it takes long")
     parser.add_argument("--no-times", action="store_true", help="do not measure how long compiling takes")
     parser.add_argument("--only", nargs="*", default=list(EXAMPLES), help="workloads to compile")
@@ -311,7 +312,7 @@ def main() -> None:
 
 
 def counted(options: argparse.Namespace) -> dict[str, Any]:
-    (graph,), (fewer,) = recorded(gpt_of(GPT_MEDIUM.layers)), recorded(gpt_of(GPT_MEDIUM.layers - 1))
+    (graph,), (fewer,) = recorded(gpt_of(options.layers)), recorded(gpt_of(options.layers - 1))
     units, forms = units_of(graph, options.target)
     rows = {
         "eager": of_eager(graph),
@@ -320,16 +321,18 @@ def counted(options: argparse.Namespace) -> dict[str, Any]:
         "compiled": of_units(units, forms),
         "least": Groups(prepared_for_gpu(graph)).counts(),
     }
-    print(f"{'GPT, 6 layers, 384 wide, AdamW':32} {'launches':>9} {'MB':>9}")
+    print(f"{f'GPT, {options.layers} layers, 384 wide, AdamW':32} {'launches':>9} {'MB':>9}")
     for name, counts in rows.items():
         print(f"{name:32} {counts.launches:9} {counts.bytes / 1e6:9.1f}")
     layer = len(units) - len(units_of(fewer, options.target)[0])
     ratio = rows["compiled"].bytes / rows["least"].bytes
     print()
     print(verdict("launches of each layer, forward and backward", layer, MOST_PER_LAYER))
-    print(verdict("launches of the optimizer alone", for_optimizer(units, graph), MOST_FOR_OPTIMIZER))
+    optimizer = for_optimizer(units, graph)
+    print(verdict("launches of the optimizer alone", optimizer, MOST_FOR_OPTIMIZER))
     print(verdict("bytes against the least", ratio, MOST_BYTES))
-    found = {name: vars(counts) for name, counts in rows.items()} | {"layer": layer, "ratio": ratio}
+    found = {name: vars(counts) for name, counts in rows.items()} | {"layer": layer, "optimizer": optimizer, "ratio": ratio}
+    found |= {"called": [y.node.op.name for x in units if x.called for y in x.launches if y.node is not None]}
     if not options.no_times:
         times = compile_times(units, options.target)
         print(verdict("compiling, cold: CPU time of each of 2 cores", times["cold cpu"] / 2, COLD, " s"))
