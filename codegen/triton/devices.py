@@ -1,12 +1,12 @@
 """What GPUs are and can do at most: kinds of them that have the same tables, their shared memory, and for estimates of time
 without one bytes and floats a second.
 
-Vendors' figures, without sparsity, which doubles those of matrix units. Compared with what is published of the data sheets:
+Vendors' figures, without sparsity, which doubles those of matrix units. Compared with what others quote of these sources:
 
     A100     80 GB SXM: A100 data sheet (nvidia-a100-datasheet-us-nvidia-1758950-r4)
     H100     SXM5, 80 GB: H100 data sheet, which tells matrix units with sparsity; digits by the Hopper architecture paper
     B200     HGX, 1000 W: Blackwell architecture brief
-    MI300X   CDNA 3 paper and MI300X data sheet
+    MI300X   ROCm's page on the MI300 microarchitecture (peak by unit and clock, 304 units), memory by the data sheet
 
 Shared memory of a program: CUDA programming guide, table of compute capabilities. Real kernels reach 60 to 90 % of all that.
 """
