@@ -1,7 +1,8 @@
 """What can be counted of GPU programs without a GPU: launches, bytes and compile time of whole training steps.
 
     python bench/gpu_static.py                     the GPT (6 layers, 384 wide, AdamW): counts, and compile time
-    python bench/gpu_static.py --compile           all workloads for all targets: does everything compile, without spills?
+    python bench/gpu_static.py --compile [--halves]   all workloads for all targets: does everything compile, without spills,
+                                                   with the parameters that are packed, in vectors and by matrix units?
 
 Against what is counted:
     eager      one launch for each recorded op, which reads its inputs and writes its outputs; views are free
@@ -17,23 +18,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tapejit as tj
 from tapejit.codegen.kernels import ATTENTION, launches, scheduled
 from tapejit.codegen.prepare import REDUCTIONS, Prepared
-from tapejit.codegen.triton.ahead import moved_by, units_of
-from tapejit.codegen.triton.aot import compiled, resources
+from tapejit.codegen.triton.ahead import MATRIX, dtype_of, moved_by, units_of
+from tapejit.codegen.triton.aot import compiled, packed, parameters, resources
 from tapejit.codegen.triton.binaries import Wanted, binaries
+from tapejit.codegen.triton.devices import shared_memory
 from tapejit.codegen.triton.prints import Prints, prepared_for_gpu
 from tapejit.codegen.triton.units import Unit, Units
 from tapejit.tracer.cli_aot import recording
@@ -42,14 +44,24 @@ from workloads.data import DATA, GPT_MEDIUM, gpt
 from workloads.torchlike import WORKLOADS
 from workloads.torchlike import gpt as gpt_steps
 
+HALVES = ("float16", "bfloat16")
+WINDOWS = re.compile("conv|pool|fold")
+LARGE = 1 << 16  # bytes: less is read in no time
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 EXAMPLES = {"MLP": "mnist", "batch-norm MLP": "makemore", "GRU": "gru", "convnet": "convnet", "GPT": "gpt-medium"}
 MOST_PER_LAYER, MOST_FOR_OPTIMIZER, MOST_BYTES, COLD, WARM = 14, 2, 1.3, 60.0, 1.0  # what is aimed at
 
 
-def recorded(make: Callable[[], Any]) -> list[Graph]:
-    """The graphs of a training step, as it is compiled."""
+def recorded(make: Callable[[], Any], halves: bool = False) -> list[Graph]:
+    """The graphs of a training step, as it is compiled; with autocast to bfloat16, if that is wanted."""
     training = make()
+    loss = training.loss
+
+    def in_halves(*batch: Any) -> Any:
+        with tj.autocast("cpu", dtype=tj.bfloat16):
+            return loss(*batch)
+
+    training.loss = in_halves if halves else loss
     step = tj.compile(training.step)
     with recording(100) as found:
         for _ in range(4):
@@ -213,37 +225,67 @@ def cpu_seconds() -> float:
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
-def compile_everything(names: list[str], targets: list[str]) -> list[dict[str, Any]]:
-    """Of each workload and target: how many different kernels there are, what fails, what spills."""
+def compile_everything(names: list[str], targets: list[str], halves: bool) -> list[dict[str, Any]]:
+    """Of each workload and target: how many different kernels there are, and what is wrong with some of them."""
     found = []
     for name in names:
-        graphs = recorded(workload(EXAMPLES[name]))
+        graphs = recorded(workload(EXAMPLES[name]), halves)
         for target in targets:
-            units = [x for graph in graphs for x in units_of(graph, target)[0]]
-            kernels = {(x.printed.source, x.kernel.name): x for x in units if x.printed is not None and x.kernel is not None}
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                rows = list(pool.map(partial(outcome, target=target), kernels.values()))
-            row = {"workload": name, "target": target, "launches": len(units), "kernels": len(kernels)}
-            row |= {"failed": [r for r in rows if isinstance(r, str)]}
-            row |= {"spills": {n: spills for n, spills in (r for r in rows if not isinstance(r, str)) if spills}}
-            found.append(row)
-            print(told(row), flush=True)
+            found.append({"workload": name, "target": target, "halves": halves} | compiled_for(graphs, target))
+            print(told(found[-1]), flush=True)
     return found
 
 
-def outcome(x: Unit, target: str) -> tuple[str, int] | str:
+def compiled_for(graphs: list[Graph], target: str) -> dict[str, Any]:
+    """All kernels of some graphs, compiled."""
+    units = [(x, forms) for graph in graphs for found, forms in [units_of(graph, target)] for x in found]
+    kernels = {(x.printed.source, x.kernel.name): (x, f) for x, f in units if x.printed is not None and x.kernel is not None}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        rows = list(pool.map(lambda given: faults(*given, target), kernels.values()))
+    called = [y.node.op.name for x, _ in units if x.called for y in x.launches if y.node is not None]
+    return {"launches": len(units), "kernels": len(kernels), "called": called, "faults": [x for row in rows for x in row]}
+
+
+def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
+    """What is wrong with a kernel that is compiled, in words."""
     assert x.printed is not None and x.kernel is not None
     try:
-        return x.kernel.name, resources(compiled(x.printed, x.kernel, target), target).spills
+        made = compiled(x.printed, x.kernel, target)
+        used = resources(made, target)
     except Exception as reason:
-        return f"{x.kernel.name}: {(str(reason).strip() or type(reason).__name__).splitlines()[-1]}"
+        return [f"{x.kernel.name} does not compile: {(str(reason).strip() or type(reason).__name__).splitlines()[-1]}"]
+    assembly = made.asm["amdgcn" if target.startswith("gfx") else "ptx"]
+    halves = x.kind in ("product", "attention") and dtype_of(x, forms) in HALVES
+    found = {
+        f"spills {used.spills} bytes": used.spills > 0,
+        f"wants {used.shared} bytes of shared memory": used.shared > shared_memory(target),
+        "has other parameters than are packed": parameters(made) != packed(x.kernel),
+        "multiplies halves without matrix units": halves and MATRIX.search(assembly) is None,
+        "reads large rows by less than 128 bits": in_vectors(x, x.reads, forms) and 128 not in used.loads,
+        "writes large rows by less than 128 bits": in_vectors(x, x.writes, forms) and max(used.stores) < widest(x, target),
+    }
+    return [f"{x.kernel.name} {what}" for what, so in found.items() if so]
+
+
+def in_vectors(x: Unit, names: Iterable[str], forms: dict[str, Any]) -> bool:
+    """Whether all that is large has rows of whole vectors. Windows of convolutions and pooling stand element by element."""
+    if any(y.nest is None or WINDOWS.search(" ".join(y.nest.ops)) for y in x.launches):
+        return False
+    added = {s.buffer for y in x.launches if y.nest is not None for s in y.nest.scatters}  # atomically, one by one
+    large = [forms[name] for name in names if name in forms and name not in added and forms[name].nbytes >= LARGE]
+    return bool(large) and all(f.shape[-1] * f.itemsize % 16 == 0 for f in large)
+
+
+def widest(x: Unit, target: str) -> int:
+    """The bits of a store: AMD's matrix units leave four elements of a row in a thread."""
+    return 64 if target.startswith("gfx") and x.kind == "product" else 128
 
 
 def told(row: dict[str, Any]) -> str:
-    spills = ", ".join(f"{name} {size} bytes" for name, size in row["spills"].items()) or "none"
-    failed = "; ".join(row["failed"]) or "none"
     counts = f"{row['launches']:4} launches {row['kernels']:4} kernels"
-    return f"{row['workload']:15} {row['target']:7} {counts}  spills: {spills}  failed: {failed}"
+    name = row["workload"] + ", bfloat16" * row["halves"]
+    called = f"  called: {', '.join(row['called'])}" if row["called"] else ""
+    return f"{name:26} {row['target']:7} {counts}{called}  {'; '.join(row['faults']) or 'nothing is wrong'}"
 
 
 # ---- the table
@@ -256,19 +298,21 @@ def verdict(name: str, value: float, most: float, unit: str = "") -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="sm_90", choices=TARGETS)
+    parser.add_argument("--layers", type=int, default=GPT_MEDIUM.layers, help="of the GPT that is counted, 2 at least")
     parser.add_argument("--compile", action="store_true", help="compile all kernels of all workloads: it takes long")
     parser.add_argument("--no-times", action="store_true", help="do not measure how long compiling takes")
     parser.add_argument("--only", nargs="*", default=list(EXAMPLES), help="workloads to compile")
     parser.add_argument("--targets", nargs="*", default=list(TARGETS), help="targets to compile for")
+    parser.add_argument("--halves", action="store_true", help="compile what autocast to bfloat16 makes of them")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = compile_everything(options.only, options.targets) if options.compile else counted(options)
+    found = compile_everything(options.only, options.targets, options.halves) if options.compile else counted(options)
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
 
 
 def counted(options: argparse.Namespace) -> dict[str, Any]:
-    (graph,), (fewer,) = recorded(gpt_of(GPT_MEDIUM.layers)), recorded(gpt_of(GPT_MEDIUM.layers - 1))
+    (graph,), (fewer,) = recorded(gpt_of(options.layers)), recorded(gpt_of(options.layers - 1))
     units, forms = units_of(graph, options.target)
     rows = {
         "eager": of_eager(graph),
@@ -277,16 +321,18 @@ def counted(options: argparse.Namespace) -> dict[str, Any]:
         "compiled": of_units(units, forms),
         "least": Groups(prepared_for_gpu(graph)).counts(),
     }
-    print(f"{'GPT, 6 layers, 384 wide, AdamW':32} {'launches':>9} {'MB':>9}")
+    print(f"{f'GPT, {options.layers} layers, 384 wide, AdamW':32} {'launches':>9} {'MB':>9}")
     for name, counts in rows.items():
         print(f"{name:32} {counts.launches:9} {counts.bytes / 1e6:9.1f}")
     layer = len(units) - len(units_of(fewer, options.target)[0])
     ratio = rows["compiled"].bytes / rows["least"].bytes
     print()
     print(verdict("launches of each layer, forward and backward", layer, MOST_PER_LAYER))
-    print(verdict("launches of the optimizer alone", for_optimizer(units, graph), MOST_FOR_OPTIMIZER))
+    optimizer = for_optimizer(units, graph)
+    print(verdict("launches of the optimizer alone", optimizer, MOST_FOR_OPTIMIZER))
     print(verdict("bytes against the least", ratio, MOST_BYTES))
-    found = {name: vars(counts) for name, counts in rows.items()} | {"layer": layer, "ratio": ratio}
+    found = {name: vars(counts) for name, counts in rows.items()} | {"layer": layer, "optimizer": optimizer, "ratio": ratio}
+    found |= {"called": [y.node.op.name for x in units if x.called for y in x.launches if y.node is not None]}
     if not options.no_times:
         times = compile_times(units, options.target)
         print(verdict("compiling, cold: CPU time of each of 2 cores", times["cold cpu"] / 2, COLD, " s"))

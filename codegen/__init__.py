@@ -12,10 +12,11 @@ from ..tracer.passes import dead_code, optimised
 from ..tracer.preparing import LOADERS
 from ..tracer.program import Program
 from . import cache
+from .apart import apart, in_turn, refusing
 from .place import Placed, placed
 
 
-def llvm(graph: Graph, slots: int, plain: Program) -> Any:
+def for_cpu(graph: Graph, slots: int, plain: Program) -> Any:
     """The native program of a graph, for this machine's CPU and so many arrays; `plain` runs where it cannot."""
     from .native import native  # llvmlite takes a while to import
 
@@ -25,11 +26,17 @@ def llvm(graph: Graph, slots: int, plain: Program) -> Any:
     return native(optimised(found.graph), slots, plain)
 
 
-def triton(graph: Graph, slots: int, plain: Program) -> Any:
-    """The same for a GPU."""
+def for_gpu(graph: Graph, slots: int, plain: Program) -> Any:
+    """The same for a GPU. What is on the CPU besides is native code, which runs before."""
     from .triton.program import on_gpu
 
-    found = placed(dead_code(graph))
+    graph = dead_code(graph)
+    parts = apart(graph)
+    if parts is not None:
+        home, kernels = for_cpu(parts[0], slots, refusing), for_gpu(parts[1], slots, plain)
+        kernels.run, kernels.beside = in_turn(home.run, kernels.run, plain), True
+        return kernels
+    found = placed(graph)
     if found.where.type == "cpu":
         raise GraphError("its tensors are on the CPU, and Triton's kernels are for GPUs")
     return on_gpu(Placed(optimised(found.graph), found.where), slots, plain)
@@ -48,8 +55,8 @@ def load_llvm() -> Callable[[], None]:
     return prepare
 
 
-add_graph_backend("llvm", llvm)
-add_graph_backend("triton", triton)
+add_graph_backend("llvm", for_cpu)
+add_graph_backend("triton", for_gpu)
 AHEAD_OF_TIME["triton"] = triton_ahead_of_time
 LOADERS["llvm"] = load_llvm
 CHECKS.append(cache.problem)

@@ -81,6 +81,12 @@ class Interpreted:
         return np.lib.stride_tricks.as_strided(begin, form.shape, tuple(s * form.itemsize for s in strides))
 
 
+def called(seen: shadow.Seen) -> set[str]:
+    """The ops that had no kernel, and were called as they are."""
+    steps = [x for p in seen.programs for x in zip(p.launches, p.kernels, strict=True)]
+    return {launch.node.op.name for launch, kernel in steps if kernel is None}
+
+
 def shadowed(seen: Any, both: Callable[..., None], make: Callable[..., Any], deterministic: bool = False) -> Callable[..., Any]:
     """In the place of `make_program`: programs that are checked against interpreted kernels each time that they run."""
 

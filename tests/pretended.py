@@ -9,6 +9,7 @@ from typing import Any
 
 import fake_cupy
 from fake_cupy import cublas, driver
+from tapejit.codegen.triton.aot import target_of
 from tapejit.codegen.triton.binaries import Binary, Compiling, Wanted
 from tapejit.codegen.triton.driver import _loaded as loaded
 from tapejit.codegen.triton.shared import _arenas as arenas
@@ -24,7 +25,7 @@ def binary(wanted: Wanted, target: str) -> Binary:
         "name": kernel.name,
         "types": [a.type for a in kernel.arguments],
         "aligned": [bool(a.buffer) and a.buffer not in wanted.unaligned for a in kernel.arguments],
-        "threads": 32 * kernel.warps,
+        "threads": target_of(target)[2] * kernel.warps,
         "shared": 0,
         "scratch": 0,
     }

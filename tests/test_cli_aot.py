@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tapejit.codegen.triton.devices import DEVICES, LAUNCH
+import tapejit as tj
+from tapejit.codegen.triton import ahead
+from tapejit.codegen.triton.devices import DEVICES, LAUNCH, family, kind_of, shared_memory
 from tapejit.tracer import cli, cli_aot
 from tapejit.tracer.generators import GENERATORS
 
@@ -50,6 +52,7 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["aot", script, "--device", "H100", "-o", "found", "--", "4096"]) == 0
     said = capsys.readouterr().out
     assert "step, compiled for sm_90; times are the least on H100" in said and "scaled, compiled for sm_90" in said
+    assert said.count("bits: the widest access") == 1 and "--precision tf32 allows it" in said
     assert "it ran to its end" not in said and generators == GENERATORS
     table = json.loads((tmp_path / "found" / "scaled" / "table.json").read_text())
     (row,) = table["rows"]
@@ -63,6 +66,15 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     assert sum(r["flops"] for r in product["rows"] if r["kind"] == "product") == 2 * 64 * 32 * 48 + 64 * 48  # tanh is one
 
 
+def test_functions_in_functions_have_short_names() -> None:
+    seen = cli_aot.Seen(3)
+    names = []
+    for name in ("setup.<locals>.step", "step", "Model.loss", "<lambda>"):
+        names.append(seen.unique(name))
+        seen.graphs.append((names[-1], None))  # type: ignore[arg-type]
+    assert names == ["step", "step_2", "Model_loss", "lambda"]
+
+
 def line_of(text: str) -> int:
     return next(i for i, line in enumerate(SCRIPT.split("\n"), 1) if text in line)
 
@@ -71,9 +83,39 @@ def test_devices() -> None:
     """Times are bytes or arithmetic over what a device can do, whichever takes longer, and no less than a launch."""
     device = DEVICES["A100"]
     assert device.seconds(2_039_000_000, 1, "float32") == pytest.approx(1e-3)
-    assert device.seconds(1, 312_000_000_000, "bfloat16") == pytest.approx(1e-3)
+    assert device.seconds(1, 312_000_000_000, kind_of("bfloat16", "ieee", product=True)) == pytest.approx(1e-3)
+    assert device.seconds(1, 19_500_000_000, kind_of("bfloat16", "ieee", product=False)) == pytest.approx(1e-3)
     assert device.seconds(1, 1, "float64") == LAUNCH
     assert {d.target for d in DEVICES.values()} == {"sm_80", "sm_90", "sm_100", "gfx942"}
+
+
+def test_every_kind_of_arithmetic_has_a_rate_and_matrix_units_are_no_slower() -> None:
+    for device in DEVICES.values():
+        for dtype in ("float16", "bfloat16", "float32", "float64"):
+            for precision in ("ieee", "tf32"):
+                alone, product = (device.flops[kind_of(dtype, precision, x)] for x in (False, True))
+                assert product >= alone > 0
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install 'tapejit[gpu]'")
+def test_times_are_those_of_what_computes(tmp_path: Path) -> None:
+    """Attention of halves is computed by matrix units, loops over float64 by the vector units for these."""
+    x, y = tj.randn(1, 1, 2048, 64).to(tj.bfloat16), tj.randn(64, dtype=tj.float64)
+    with cli_aot.recording(100) as found:
+        step = tj.compile(lambda: (tj.nn.functional.scaled_dot_product_attention(x, x, x), y.exp()))
+        for _ in range(3):
+            step()
+    ((_, graph),) = found.graphs
+    units, forms = ahead.units_of(graph, "sm_90")
+    assert {u.kind: ahead.dtype_of(u, forms) for u in units} == {"attention": "bfloat16", "nest": "float64"}
+
+
+def test_kinds_of_devices() -> None:
+    """Those for desks have the matrix units of sm_80, and less shared memory."""
+    kinds = {"sm_89": "sm_80", "sm_120": "sm_80", "sm_103": "sm_100", "sm_90": "sm_90", "gfx950": "gfx942"}
+    assert {name: family(name) for name in kinds} == kinds
+    room = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx942": 64}
+    assert {name: shared_memory(name) >> 10 for name in room} == room
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {
@@ -83,7 +125,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "both": (["steps.py", "--device", "A100", "--target", "sm_90"], "A100 is sm_80, not sm_90"),
     "folder": (["steps.py", "-o", "steps.py"], "steps.py cannot be written: "),
     "calls": (["steps.py", "--calls", "2"], "--calls must be at least 3"),
-    "not compiled": (["plain.py"], "no compiled function was called in plain.py"),
+    "not compiled": (["plain.py"], "no compiled function was called in plain.py: decorate one with @tj.compile, and call it; "),
     "once": (["once.py"], "nothing was compiled in once.py: a function has to be called three times"),
     "failing": (["failing.py"], "failing.py failed, with the error above"),
     "ending": (["ending.py"], "ending.py ended with 'no data' before anything was recorded"),

@@ -11,7 +11,8 @@ import numpy as np
 import pretended
 import pytest
 import tapejit as tj
-from tapejit.eager import devices
+from tapejit.eager import devices, extent
+from tapejit.tracer import checks
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform", exc_type=ImportError)
 F = tj.nn.functional
@@ -48,7 +49,7 @@ def same(script: Callable[[Any], list[Any]], rtol: float = 1e-5, atol: float = 1
         np.testing.assert_allclose(a.detach().cpu().numpy(), b.detach().cpu().numpy(), rtol, atol)
     assert all(compiled_of(f).hits for f in compiled)
     made = [p for f in compiled for p in programs(f)]
-    assert made and not any(p.stopped for p in made)
+    assert made and not any(getattr(p, "stopped", False) for p in made)  # native code for a CPU is never stopped
     return compiled[0] if len(compiled) == 1 else compiled
 
 
@@ -346,6 +347,107 @@ def test_ops_without_kernels_are_called_on_arrays() -> None:
     assert "op" in dict(program.recipe.order)
 
 
+# ---- tensors on their way to the device
+
+
+def on_cpu(*shape: int, seed: int = 0) -> Any:
+    return numbers(*shape, seed=seed).cpu()
+
+
+@pytest.mark.parametrize("pure", [None, True])
+def test_batches_may_be_brought_to_the_device_in_the_step(pure: bool | None) -> None:
+    """Wherever it is done, the step is one program, and each call has its own batch."""
+
+    def script(compile: Any) -> list[Any]:
+        model = tj.nn.Sequential(tj.nn.Linear(5, 8), tj.nn.GELU(), tj.nn.Linear(8, 3)).to("cuda")
+        optimizer = tj.optim.AdamW(model.parameters(), lr=0.05)
+
+        @compile
+        def step(x: Any, y: Any) -> Any:
+            loss = F.cross_entropy(model(x.to("cuda")), y.cuda())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        targets = [tj.from_numpy(np.random.default_rng(i).integers(0, 3, 4)) for i in range(9)]
+        losses = [step(on_cpu(4, 5, seed=i), y) for i, y in enumerate(targets)]
+        return [*losses, *model.parameters()]
+
+    step = same(script, 1e-4, pure=pure)
+    (program,) = programs(step)
+    assert "1 path of 1 segment in all" in str(step.explain()) and program.placed.graph.write_backs
+
+
+@pytest.mark.parametrize("pure", [None, True])
+def test_the_same_batch_many_times_and_then_another(pure: bool | None) -> None:
+    """What is brought to the device is no constant, however often it was the same."""
+
+    def script(compile: Any) -> list[Any]:
+        w, same_one, other = numbers(4), on_cpu(4), on_cpu(4, seed=1)
+        f = compile(lambda x: (x.cuda() * w).exp())
+        return [f(x) for x in (*[same_one] * 9, other, same_one, other)]
+
+    same(script, pure=pure)
+
+
+def test_memory_that_is_brought_to_the_device_is_what_it_is_then() -> None:
+    """Written before in the same call, which is pending, or by somebody between two calls."""
+
+    def script(compile: Any) -> list[Any]:
+        x, seen = on_cpu(6), numbers(6)
+
+        @compile
+        def f(y: Any) -> Any:
+            a = (seen * 2).exp()
+            x.add_(y)
+            b = x.cuda() + a
+            b.mul_(2)
+            c = y.cuda()
+            c.add_(1)
+            return b, c
+
+        found = []
+        for i in range(6):
+            found += f(on_cpu(6, seed=i))
+            x.mul_(0.5)
+        return [*found, x]
+
+    same(script)
+
+
+def test_gradients_go_through_what_is_brought_to_the_device() -> None:
+    def script(compile: Any) -> list[Any]:
+        w = on_cpu(3, 4).requires_grad_()
+
+        @compile
+        def step(x: Any) -> Any:
+            loss = (x.cuda() * w.cuda()).tanh().sum()
+            w.grad = None
+            loss.backward()
+            with tj.no_grad():
+                w.sub_(w.grad * 0.1)
+                kept = w.cuda() * 2
+            return loss, kept
+
+        return [y for i in range(6) for y in step(on_cpu(3, 4, seed=i))] + [w]
+
+    same(script)
+
+
+def test_indices_that_are_brought_to_the_device_by_an_op() -> None:
+    def script(compile: Any) -> list[Any]:
+        table, rows = numbers(7, 3), [[0, 2, 6], [1, 1, 5], [3, 4, 0]]
+
+        @compile
+        def f(n: int, i: Any) -> Any:
+            return table[rows[n]] * 2 + table[i].exp()
+
+        return [f(n % 3, tj.tensor([n % 7, 2, 0])) for n in range(9)]
+
+    same(script)
+
+
 # ---- where things are
 
 
@@ -365,13 +467,51 @@ def test_another_device(gpu: Any) -> None:
     same(script)
 
 
-def test_several_devices_are_a_plain_program() -> None:
+def test_the_cpu_and_a_device_have_a_program_each() -> None:
+    """Of which one may be wanted on the other side later."""
+
+    def script(compile: Any) -> list[Any]:
+        a, b, rows = numbers(4, 3), on_cpu(7), tj.tensor([[0, 6], [3, 3]])
+
+        @compile
+        def f(x: Any, n: int) -> Any:
+            h = F.softmax(a * x, 1).cumsum(0)
+            scale = (tj.arange(4) * n + b[rows].sum()).sin()
+            a.mul_(0.9)
+            return h * scale.to("cuda")[:, None], scale, tj.rand(3), F.dropout(h, 0.5), h[:0]
+
+        return [y for i in range(6) for y in f(numbers(4, 3, seed=i), i)] + [a]
+
+    told = str(same(script).explain())
+    assert "and native code for what is on the CPU" in told and "a plain program" not in told
+
+
+def test_wrong_indices_on_the_cpu_beside_a_device() -> None:
+    """Nothing is written on the device, and eager execution's error is raised."""
+    table, x, w = on_cpu(5, 2), numbers(3), numbers(3)
+
+    @tj.compile
+    def f(i: Any) -> Any:
+        x.add_(w)
+        return (table * 2)[(i * 1).view(-1)], x * 2
+
+    for _ in range(4):
+        f(tj.tensor([1, 4]))
+    before = x.cpu().numpy()
+    with pytest.raises(IndexError):
+        f(tj.tensor([1, 5]))
+    np.testing.assert_allclose(x.cpu().numpy(), before + w.cpu().numpy())  # as eager execution leaves it
+    found = f(tj.tensor([2, -5]))
+    np.testing.assert_array_equal(found[0].numpy(), table.numpy()[[2, 0]] * 2)
+
+
+def test_what_writes_on_the_cpu_and_on_a_device_is_a_plain_program() -> None:
     a, b = numbers(3), tj.ones(3)
-    f = tj.compile(lambda: (a * 2 + 1, b * 3 - 1))
+    f = tj.compile(lambda: (a * 2 + 1, b.mul_(3)))
     for _ in range(4):
         x, y = f()
-    assert x.is_cuda and not y.is_cuda and (y == 2).all()
-    assert "its tensors are on several devices: cpu, cuda:0" in str(f.explain())
+    assert x.is_cuda and not y.is_cuda and (y == 81).all()
+    assert "its tensors are on several devices, and some on the CPU are written" in str(f.explain())
 
 
 @pytest.mark.parametrize(("backend", "place"), [("llvm", "cuda"), ("triton", "cpu"), ("plain", "cuda")])
@@ -381,6 +521,45 @@ def test_a_backend_for_another_device_is_not_used(backend: str, place: str) -> N
     for _ in range(4):
         f()
     assert not programs(f) and "a plain program" in str(f.explain())
+
+
+# ---- indices
+
+
+def test_the_device_is_not_asked_about_indices_that_come_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have to be done with the last step before it is given another one. What was written since is looked at."""
+    asked: list[int] = []
+    usual = checks.waited_for
+    monkeypatch.setattr(checks, "waited_for", lambda index: asked.append(1) or usual(index))
+    model = tj.nn.Sequential(tj.nn.Embedding(9, 4), tj.nn.Flatten(), tj.nn.Linear(12, 3)).to("cuda")
+    step = tj.compile(lambda x, y: F.cross_entropy(model(x), y.view(-1)))
+    given = [np.random.default_rng(i).integers(0, n, (5, m)) for i, (n, m) in enumerate([(9, 3), (3, 1)] * 5)]
+    tensors = [tj.from_numpy(a).to("cuda") for a in given]
+    for x, y in zip(tensors[::2], tensors[1::2], strict=True):
+        step(x, y)
+    assert compiled_of(step).hits and not asked
+    x, y = tensors[:2]
+    x[2, 1] = 8
+    step(x, y)
+    assert asked
+    x[2, 1] = 9
+    with pytest.raises(IndexError):
+        step(x, y)
+    with pytest.raises(IndexError):
+        step(tj.full((5, 3), 9).to("cuda"), y)
+    with pytest.raises(IndexError):
+        step(tensors[2], tj.full((5, 1), -1).to("cuda"))
+
+
+def test_what_is_known_of_arrays_goes_with_them() -> None:
+    x = tj.tensor([[3, -2], [7, 0]]).to("cuda")
+    assert extent.extent(x._array) == (-2, 7) and extent.extent(x.clone()._array) is None
+    x.add_(1)
+    assert extent.extent(x._array) is None
+    assert extent.extent(tj.tensor([1.0]).to("cuda")._array) is None
+    before = len(extent._known)
+    del x
+    assert len(extent._known) < before
 
 
 # ---- indices that are wrong

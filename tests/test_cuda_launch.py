@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -316,13 +317,9 @@ def test_parameters_are_those_of_compiled_kernels() -> None:
     compiled, _ = both(batches(3))
     (program,) = programs(compiled)
     units = [x for x in program.build.units() if x.kernel is not None]
-    sizes = {"u64": 8, "u32": 4, "f32": 4, "f64": 8, "b64": 8, "b32": 4}
     for row, unit in zip(program.recipe.rows, units, strict=True):
-        types = aot.parameters(aot.compiled(unit.printed, unit.kernel, "sm_90"))
-        assert len(types) == len(row.words)
-        for kind, a in zip(types, unit.kernel.arguments, strict=False):
-            assert sizes[kind] == (4 if a.type in ("i32", "fp32") else 8)
-        assert types[-2:] == ["u64", "u64"]
+        sizes = aot.parameters(aot.compiled(unit.printed, unit.kernel, "sm_90"))
+        assert sizes == aot.packed(unit.kernel) and len(sizes) == len(row.words)
 
 
 def test_a_compiled_kernel_is_told_with_what_it_takes_to_launch_it() -> None:
@@ -460,6 +457,45 @@ def test_the_configuration_that_events_say_is_quickest(tmp_path: Any, monkeypatc
     assert len(seen) <= count + 4
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_configurations_that_do_not_compile_are_not_taken(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are they a reason to do without all kernels."""
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    monkeypatch.setenv("TAPEJIT_TUNE", "1")
+    texts: list[str] = []
+
+    def compiler(wanted: Wanted, target: str) -> Binary:
+        text = wanted.printed.source
+        if "tl.dot" in text:
+            texts.extend([text] * (text not in texts))
+            if texts.index(text) == which:
+                raise RuntimeError("PassManager::run failed")
+        return pretended.binary(wanted, target)
+
+    monkeypatch.setattr(Compiling, "compiler", staticmethod(compiler))
+    monkeypatch.setattr("os.cpu_count", lambda: 1)  # so that they come in their order
+    a, b = numbers(40, 24), numbers(24, 70)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = fresh(lambda a: a @ b, a)
+    assert len(texts) >= 2 and not made.stopped
+    assert all(texts[which] != x.printed.source for x in made.build.units() if x.printed is not None)
+
+
+def test_no_memory_to_try_configurations_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    monkeypatch.setenv("TAPEJIT_TUNE", "1")
+
+    def measured(self: Any, choices: Any, forms: Any) -> int:
+        raise fake_cupy.cuda.memory.OutOfMemoryError("Out of memory allocating 64 bytes")
+
+    monkeypatch.setattr(tune.Tuner, "measured", measured)
+    a, b = numbers(40, 24), numbers(24, 70)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not fresh(lambda a: a @ b, a).stopped
+
+
 def test_without_a_device_it_is_the_first_of_the_table() -> None:
     assert not tune.wanted(fake_cupy)
 
@@ -493,7 +529,7 @@ def test_too_much_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("TAPEJIT_CACHE", "0")
     monkeypatch.setattr(Compiling, "compiler", staticmethod(compiler))
-    refused(numbers(4, 4), "wants 500000 bytes of shared memory")
+    refused(numbers(4, 4), "wants 500000 bytes of shared memory.*compile with backend=.plain.")
 
 
 def test_a_kernel_that_does_not_compile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -596,6 +632,28 @@ def test_targets(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     properties = {"gcnArchName": b"gfx942:sramecc+:xnack-"}
     monkeypatch.setattr(gpu.cuda.runtime, "getDeviceProperties", lambda n: properties, raising=False)
     assert target(where) == "gfx942" and aot.target_of("gfx1100") == ("hip", "gfx1100", 32)
+
+
+def test_a_device_of_amd(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads go together by 64, and it gives a program all of its shared memory. CuPy has no function to ask for that."""
+    monkeypatch.setenv("TAPEJIT_CACHE", "0")
+    monkeypatch.setattr(gpu.cuda.runtime, "is_hip", True)
+    named = lambda n: {"gcnArchName": b"gfx942:sramecc+:xnack-"}
+    monkeypatch.setattr(gpu.cuda.runtime, "getDeviceProperties", named, raising=False)
+    monkeypatch.setattr(driver, "USUAL_SHARED", 64 << 10)
+    driver.failing["funcSetAttribute"] = error("hipErrorUnknown")
+
+    def compiler(wanted: Wanted, target: str) -> Binary:
+        made = json.loads(pretended.binary(wanted, target).code) | {"shared": 60_000}
+        return Binary(made["name"], made["threads"], made["shared"], 0, json.dumps(made).encode())
+
+    monkeypatch.setattr(Compiling, "compiler", staticmethod(compiler))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled, _ = both(batches(4))
+    (program,) = programs(compiled)
+    assert program.target == "gfx942" and not program.stopped
+    assert {given[4] % 64 for given, _ in program.launcher.rows} == {0}
 
 
 def test_an_old_device_is_a_plain_program(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -363,6 +363,7 @@ def test_each_reason_has_an_advice() -> None:
     ("exp comes where the recording has tanh", "where"),
     ("Double.apply", "Double runs as it is"),
     ("nonzero depends on values", "how much nonzero gives"),
+    ("a value goes to another device", "make it where it is wanted"),
     ("backward: a hook", "compute the loss inside"),
     ("pure=True, but it sets attributes: replayed with Python", "it sets attributes"),
     ("a plain program: the backend is plain", "backend"),

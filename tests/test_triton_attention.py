@@ -31,6 +31,7 @@ from tapejit.codegen.expand import CPU
 from tapejit.codegen.triton import aot, attention_parts
 from tapejit.codegen.triton.attention import printed_attention
 from tapejit.codegen.triton.attention_parts import Config
+from tapejit.codegen.triton.devices import shared_memory
 from tapejit.codegen.triton.run import run as launch
 
 NOT_GIVEN = ["odd", "bool mask, causal", "float mask", "groups", "causal, more keys", "no key", "no query"]
@@ -180,6 +181,11 @@ def test_halves_are_multiplied_by_matrix_units(target: str) -> None:
 def test_single_precision_compiles() -> None:
     for _, used in compiled(32, "float32", "sm_90"):
         assert used.spills == 0 and 128 in used.loads and 128 in used.stores, used
+
+
+def test_devices_for_desks_have_less_shared_memory() -> None:
+    for _, used in compiled(256, "bfloat16", "sm_120"):
+        assert used.spills == 0 and used.shared <= shared_memory("sm_120"), used
 
 
 # ---- in programs

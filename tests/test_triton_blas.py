@@ -580,7 +580,7 @@ def test_explain_says_which_products_are_calls(always: None) -> None:
     told = str(made.explain(kernels=True))
     assert "a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in told and "what else there is to a product" in told
     (program,) = programs(made)
-    assert program.what == "Triton kernels for sm_90, 1 launches, 1 product by cuBLAS"
+    assert program.what == "Triton kernels for sm_90, 1 launch, 1 product by cuBLAS"
     assert "a call of cuBLAS" in page(gather([made], "gpu"))
     call, rest = program.report()["kernels"]
     assert call["kind"] == "product" and call["flops"] == 2 * 16 * 24 * 40 + 16 * 40 and rest["flops"] == 0

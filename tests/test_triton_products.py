@@ -19,7 +19,7 @@ from test_native import run, values
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 import interpreted
-from tapejit.codegen.triton import aot, body, cubin, matmul
+from tapejit.codegen.triton import aot, binaries, body, cubin, matmul
 from tapejit.codegen.triton.blocks import Config
 
 SIZES = [(1, 1, 1), (1, 40, 70), (33, 1, 17), (17, 65, 1), (16, 16, 16), (31, 33, 64), (64, 65, 129), (129, 63, 31)]
@@ -270,6 +270,16 @@ def test_other_products_compile() -> None:
                 assert "mma" in made.asm["ptx"]
 
 
+def test_what_wants_too_much_shared_memory_is_compiled_with_fewer_stages() -> None:
+    """Otherwise the device would refuse the whole program."""
+    x = tensor(256, 512).half()
+    ((launch, _, forms),) = products(lambda: F.linear(x, x))
+    found = matmul.printed_product(launch, forms, "sm_89", config=Config(64, 64, 64, 4, 8))
+    used = aot.resources(aot.compiled(found, found.kernels[0], "sm_89"), "sm_89")
+    roomy = aot.resources(aot.compiled(found, found.kernels[0], "sm_80"), "sm_80")
+    assert used.shared <= 99 << 10 < roomy.shared <= 163 << 10
+
+
 def test_what_the_assembler_spills_is_compiled_with_more_registers() -> None:
     """It would keep to 96 for a fifth program on each unit. What the code says of itself is what the assembler says."""
     x, w, pull = tensor(4, 64, 28, 28).requires_grad_(), tensor(64, 64, 3, 3), tensor(4, 64, 28, 28)
@@ -282,7 +292,18 @@ def test_what_the_assembler_spills_is_compiled_with_more_registers() -> None:
 
 
 def test_room_for_more_registers() -> None:
-    """As many programs on a unit as before, or one less, but two at least."""
-    cases = [(96, 128, 128), (97, 128, 128), (128, 128, 168), (168, 128, 255), (255, 128, 0)]
-    cases += [(80, 256, 128), (96, 256, 128), (128, 256, 0), (64, 512, 0)]
-    assert [cubin.room(cubin.Taken(registers, 8), threads) for registers, threads, _ in cases] == [most for _, _, most in cases]
+    """As many programs on a unit as before, or as few less as make a difference, but two at least."""
+    cases = {(96, 128): [128, 168], (97, 128): [128, 168], (128, 128): [168, 255], (168, 128): [255], (255, 128): []}
+    cases |= {(80, 256): [128], (96, 256): [128], (128, 256): [], (64, 512): [], (56, 64): [64, 72]}
+    assert {given: cubin.rooms(cubin.Taken(given[0], 8), given[1]) for given in cases} == cases
+
+
+def test_what_spills_in_spite_of_that_gets_more_threads() -> None:
+    """A product of float32, which matrix units do not compute, by halves that are widened: two warps hold too much."""
+    x, w = tensor(32, 64), tensor(192, 64).to(tj.bfloat16)
+    ((launch, _, forms),) = products(lambda: F.linear(x, w.float()))
+    found = matmul.printed_product(launch, forms, "sm_80", config=Config(32, 64, 32, 2, 3))
+    made = aot.compiled(found, found.kernels[0], "sm_80")
+    assert aot.resources(made, "sm_80").spills == 0 and made.metadata.num_warps == 4
+    binary = binaries.compiled(binaries.Wanted(found, found.kernels[0]), "sm_80")
+    assert binary.threads == 4 * 32  # it is launched with as many

@@ -54,6 +54,11 @@ RULES = [
         r"^(\w+) depends on values$",
         "how much {0} gives depends on values: `where`, or a product with a mask, keeps the shape and needs no break",
     ),
+    Rule(
+        "^a value goes to another device$",
+        'what is computed here has to be there first: make it where it is wanted (`arange(n, device="cuda")`), or move what '
+        "the function returns",
+    ),
     # ---- writing
     Rule("^memory that others can see is written$", f"something else shows this memory: clone() it first, or {NO_UNDERSCORE}"),
     Rule(r"^\w+ writes into (?:a view that|what) has a history$", NO_UNDERSCORE),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..eager.devices import module_of
+from ..eager.extent import extent
 from ..eager.ops.cross_entropy import class_index
 from ..eager.ops.embedding import check_range
 from ..eager.ops.index import all_within, within
@@ -43,13 +44,19 @@ class Check:
 
 
 def surely_below(index: Any, n: int) -> bool:
-    """A quick look that is enough in most cases: as numbers without a sign, negative ones are the largest. On a GPU it is
-    waited for once."""
+    """A quick look that is enough in most cases: as numbers without a sign, negative ones are the largest. A GPU is waited for,
+    unless it is known what was brought there."""
     if index.dtype is not INT64 or not index.size:
         return False
     if type(index) is not np.ndarray:
-        return int(index.view(np.uint64).max()) < n
+        known = extent(index)
+        return waited_for(index) < n if known is None else known[0] >= 0 and known[1] < n
     return bool(np.maximum.reduce(index.view(np.uint64), None) < n)
+
+
+def waited_for(index: Any) -> int:
+    """The largest element of an array on a GPU, as a number without a sign."""
+    return int(index.view(np.uint64).max())
 
 
 INT64 = np.dtype(np.int64)

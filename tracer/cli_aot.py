@@ -65,7 +65,7 @@ class Seen:
 
     def unique(self, name: str) -> str:
         """A name for files that no other program has."""
-        base = re.sub(r"\W+", "_", name).strip("_") or "function"
+        base = re.sub(r"\W+", "_", name.rpartition("<locals>.")[2]).strip("_") or "function"
         names = {n for n, _ in self.graphs}
         return next(n for n in [base, *[f"{base}_{k}" for k in range(2, len(names) + 2)]] if n not in names)
 
@@ -109,7 +109,8 @@ def aot(rest: list[str]) -> int:
     except OSError as reason:
         raise RefusalError(f"{options.output} cannot be written: {reason}") from None
     print("\n\n".join(["", *map(str, programs)]).lstrip("\n"))
-    print("\n".join(["", *[f"no kernels for {words}" for words in found.left], f"files are in {options.output}"]))
+    left = [f"no kernels for {words}" for words in found.left]
+    print("\n".join(["", ahead.legend(programs), "", *left, f"files are in {options.output}"]))
     return int(any(row.error for p in programs for row in p.rows))
 
 
@@ -171,7 +172,8 @@ def recorded(options: argparse.Namespace) -> Seen:
             raise RefusalError(f"{options.script} failed, with the error above") from None
         sys.stdout.flush()
     if not found.calls:
-        raise RefusalError(f"no compiled function was called in {options.script}: decorate one with @tj.compile, and call it")
+        what = "decorate one with @tj.compile, and call it; a script's own options go after --, as in: -- --compile"
+        raise RefusalError(f"no compiled function was called in {options.script}: {what}")
     if not found.graphs:
         reasons = "; ".join(found.left) or "a function has to be called three times with the same shapes before it is compiled"
         raise RefusalError(f"nothing was compiled in {options.script}: {reasons}")

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..eager.op import Op, write
+from ..eager.op import Op, execute, write
+from ..eager.ops.convert import TRANSFER
 from ..eager.pending import Pending
 from ..eager.tape import Node, State, _numbers
 from ..eager.tensor import Tensor
@@ -54,6 +55,16 @@ def refuses(op: Op, inputs: tuple[Any, ...]) -> bool:
     return op.name in REFUSING_INTEGERS and all(not isinstance(x, Tensor) or x._array.dtype.kind in "biu" for x in inputs)
 
 
+def only_moves(op: Op, inputs: tuple[Any, ...], state: State) -> bool:
+    """Whether an op brings what is there to another device, and no gradient goes through it. That is done when Python comes to
+    it, whatever else is still pending, and for what is traced the result is a tensor from outside: a batch on its way to a
+    GPU is no reason to end a segment."""
+    if op is not TRANSFER:
+        return False
+    x = inputs[0]
+    return not isinstance(x._array, Pending) and not (x._requires_grad and state.grad)
+
+
 class Frame:
     """See the module's text."""
 
@@ -70,6 +81,7 @@ class Frame:
         self.moved: dict[int, int] = {}  # values whose tensor shows another array now: the value that it is instead
         self.begin = next(_numbers)
         self.foreign: list[tuple[int, int]] = []  # numbers of nodes that were made during this call, but not by what is traced
+        self.brought = 0  # tensors that came from another device
 
     def is_outer(self, node: Node) -> bool:
         """Whether a node is not of what is traced."""
@@ -155,6 +167,11 @@ class Frame:
                 return function(*args, **kwargs)
         finally:
             self.foreign.append((first, next(_numbers)))
+
+    def bring(self, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """What is there, on another device."""
+        self.brought += 1
+        return self.untraced(execute, TRANSFER, inputs, attrs, None, self.state)
 
     def close(self) -> None:
         """Let go of everything: tensors that are pending refer to the frame, and it to them."""

@@ -40,6 +40,7 @@ class Matching(Fallback):
         self.made = {}
         self.boxes = {}
         self.foreign = []
+        self.brought = 0
         self.begin = next(_numbers)
 
     def promised(self, value: Value) -> Tensor:

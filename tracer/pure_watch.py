@@ -149,6 +149,8 @@ class Notes:
         for place, (a, b) in enumerate(zip(self.scalars, frame.scalars, strict=True)):
             if place not in known and not alike(a, b):
                 raise NotPureError(f"a number is {a!r} in one call and {b!r} in the next")
+        if frame.brought:
+            raise NotPureError("it brings tensors to another device")
         for n, t in made_inside(frame, before):
             array, was = to_numpy(t._array), self.made.get(n)
             if was is None or array.shape != was.shape or array.dtype != was.dtype or array.tobytes() != was.tobytes():

@@ -12,6 +12,7 @@ from ..eager.devices import device_of
 from ..eager.exposure import exposed
 from ..eager.nn.module import Module
 from ..eager.op import Op, execute
+from ..eager.ops.convert import TRANSFER
 from ..eager.ops.create import ARANGE
 from ..eager.ops.movement import CLONE
 from ..eager.ops.shape import RESHAPED
@@ -23,7 +24,7 @@ from ..eager.tensor import Tensor
 from .blueprint import Blueprint, Snapshot
 from .calls import CallRegion
 from .checks import CHECKS
-from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
+from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, only_moves, refuses, run_parts
 from .modules import ModuleRegion, is_ours
 from .regions import Mark, NoRegionError, Region
 from .release import is_time, let_go
@@ -155,7 +156,11 @@ class Recorder(Frame):
         check = None
         if out is not None and self.region is None and self.rewrites_history(inputs, out):
             return self.outside(execute, f"{op.name} writes into a view that has a history", op, inputs, attrs, out, state)
+        if self.region is None and only_moves(op, inputs, state):
+            return self.bring(inputs, attrs)
         if self.region is None and refuses(op, inputs):
+            if op is TRANSFER:
+                return self.outside(execute, "a value goes to another device", op, inputs, attrs, out, state)
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
                 return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, state)

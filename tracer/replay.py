@@ -14,13 +14,14 @@ import numpy as np
 
 from ..eager.nn.module import Module
 from ..eager.op import Op, execute
+from ..eager.ops.convert import TRANSFER
 from ..eager.optim.optimizer import Optimizer
 from ..eager.pending import Pending
 from ..eager.tape import PENDING
 from ..eager.tensor import Tensor, tensor_changed, versions_of
 from .checks import CHECKS
 from .computing import Computing
-from .frame import expanded, refuses, run_parts
+from .frame import expanded, only_moves, refuses, run_parts
 from .matching import has_form
 from .record import Recorder, backward_pass
 from .references import references
@@ -115,7 +116,11 @@ class Replayer(Computing):
             return self.promise(entry, out)
         if out is not None and self.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
             return self.outside(execute, f"{op.name} writes into what has a history", op, inputs, attrs, out, self.state)
+        if only_moves(op, inputs, self.state):
+            return self.bring(inputs, attrs)
         if refuses(op, inputs):
+            if op is TRANSFER:
+                return self.outside(execute, "a value goes to another device", op, inputs, attrs, out, self.state)
             check = None if op.data_dependent else CHECKS.get(op.name)
             if check is None:
                 return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, self.state)

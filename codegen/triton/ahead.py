@@ -16,22 +16,30 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...eager import dtypes
 from ...tracer.graph import Form, Graph, GraphError
 from ..cost import flops, traffic
 from ..kernels import launches, scheduled
 from .aot import Resources, compiled, resources
 from .blas import allowed
-from .devices import DEVICES, Device
+from .devices import DEVICES, Device, kind_of, shared_memory
 from .group import grouped
 from .prints import Prints, prepared_for_gpu
 from .text import Printed
 from .units import Unit
 
-__all__ = ["DEVICES", "ahead_of_time", "units_of"]
+__all__ = ["DEVICES", "ahead_of_time", "legend", "units_of"]
 MATRIX = re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync|v_s?mfma")
 COPIES = re.compile(r"cp\.async\.c[ag]\.shared\.global .*?, 0x([0-9a-f]+)|cp\.async\.bulk")
 FILES = {"cuda": ("ptx", "cubin"), "hip": ("amdgcn", "hsaco")}
 SIZES = {"bool": 1, "bfloat16": 2}
+WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+LEGEND = """\
+MB, Mflop and us are of all launches of a kernel; us is the least time, and 2 for a launch at least
+registers and spills (bytes) are of each thread, shared memory (bytes) of each program
+bits: the widest access to memory, with * where others are narrower; matrix: whether matrix units multiply
+the texts of kernels say which lines of the script they are of"""
+NO_MATRIX = "products of float32 use no matrix units here; --precision tf32 allows it, and rounds what is multiplied"
 Say = Callable[[int, int], None]  # told how many kernels are compiled, of how many
 
 
@@ -161,12 +169,21 @@ def unique(name: str, rows: list[Row]) -> str:
 def add(row: Row, x: Unit, forms: dict[str, Form], device: Device, precision: str) -> None:
     """Another launch of a kernel."""
     moved, count = moved_by(x, forms), computed_by(x, forms)
-    dtype = x.dtype if x.kind == "product" else "float32"
-    dtype = "tf32" if dtype == "float32" and precision == "tf32" and x.kind == "product" else dtype
+    kind = kind_of(dtype_of(x, forms), precision, x.kind in ("product", "attention"))
     row.launches += 1
     row.bytes += moved
     row.flops = None if row.flops is None or count is None else row.flops + count
-    row.seconds += device.seconds(moved, count or 0, dtype)
+    row.seconds += device.seconds(moved, count or 0, kind)
+
+
+def dtype_of(x: Unit, forms: dict[str, Form]) -> str:
+    """What a launch computes in: products in what is multiplied, loops in the widest floats that they read or write."""
+    if x.dtype:
+        return x.dtype
+    node = x.launches[0].node if x.kind == "attention" else None
+    names = x.reads | x.writes if node is None else node.values()[:1]
+    found = {dtypes.from_numpy(forms[name].dtype).name for name in names if name in forms}
+    return max(found & WIDTHS.keys(), key=WIDTHS.__getitem__, default="float32")
 
 
 def moved_by(x: Unit, forms: dict[str, Form]) -> int:
@@ -215,6 +232,8 @@ def compile_one(row: Row, printed: Printed, folder: Path | None, target: str) ->
         row.error = (str(reason).strip() or type(reason).__name__).splitlines()[-1]
         return
     note(row, made, used)
+    if used.shared > shared_memory(target):
+        row.error = f"it wants {used.shared} bytes of shared memory, and there are {shared_memory(target)}"
     if folder is not None:
         row.files = save(row.name, printed, made, folder)
 
@@ -244,7 +263,7 @@ def save(name: str, printed: Printed, made: Any, folder: Path) -> list[str]:
 
 def written(program: Program, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "table.txt").write_text(str(program) + "\n", encoding="utf-8")
+    (folder / "table.txt").write_text(f"{program}\n\n{legend([program])}\n", encoding="utf-8")
     facts = asdict(program) | {"launches": program.launches, "bytes": program.bytes, "seconds": program.seconds}
     (folder / "table.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
@@ -252,8 +271,14 @@ def written(program: Program, folder: Path) -> None:
 # ---- words
 
 
+def legend(programs: Sequence[Program]) -> str:
+    """What the columns of tables mean."""
+    plain = any(r.kind == "product" and not r.error and not r.matrix for p in programs for r in p.rows)
+    return f"{LEGEND}\n{NO_MATRIX}" if plain else LEGEND
+
+
 def text(program: Program) -> str:
-    head = ["kernel", "times", "programs", "registers", "spills", "shared", "bits", "matrix", "MB", "Mflop", "us"]
+    head = ["kernel", "launches", "programs", "registers", "spills", "shared", "bits", "matrix", "MB", "Mflop", "us"]
     rows = [cells(r) for r in program.rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [f"{program.name}, compiled for {program.target}; times are the least on {program.device}", ""]

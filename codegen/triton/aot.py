@@ -13,7 +13,8 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
-from .cubin import room, taken
+from .cubin import rooms, taken
+from .devices import shared_memory
 from .run import module
 from .text import Argument, Kernel, Printed
 
@@ -23,6 +24,8 @@ TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_100": ("cuda", 100, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
+MOST_WARPS = 8  # of a program that is given more of them
+WARP = 32  # threads of NVIDIA's warps
 ALIGNED = 16  # bytes that pointers are multiples of: loads of several elements need it
 
 
@@ -51,26 +54,56 @@ def target_of(name: str) -> tuple[str, int | str, int]:
 def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
     """A kernel for a target: Triton's object, which holds the assembly and the binary code. Plain arithmetic is never
     contracted, so that it is rounded as eager's is. Of some buffers the addresses may be no multiples of 16 bytes.
-    What NVIDIA's assembler spills is compiled again with more registers, if the device has them."""
+    What wants more shared memory than the device has is compiled again with fewer stages of loops under way, and what spills
+    with more registers or threads."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    device = target_of(target)
+    kind, arch, threads = target_of(target)
     function = module(printed.source, False)[kernel.name]
     attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if aligned(a, unaligned)}
     source = ASTSource(function, signature={a.name: a.type for a in kernel.arguments}, constexprs={}, attrs=attrs)
-    options = {"num_warps": kernel.warps, "num_stages": kernel.stages, "enable_fp_fusion": False}
+    options = {"num_warps": warps_for(printed, kernel, threads), "num_stages": kernel.stages, "enable_fp_fusion": False}
+    if kind == "cuda":
+        options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
+
+    def made(**more: int) -> Any:
+        return triton.compile(source, target=GPUTarget(kind, arch, threads), options=options | more)
+
+    found = made()
+    while found.metadata.shared > shared_memory(target) and options["num_stages"] > 1:
+        options["num_stages"] -= 1
+        found = made()
+    least = spilled(found, target)
+    for more in roomier(found, target) if least else ():
+        other = made(**more)
+        spills = spilled(other, target)
+        if spills < least:
+            found, least = other, spills
+        if not least:
+            break
+    return found
+
+
+def warps_for(printed: Printed, kernel: Kernel, threads: int) -> int:
+    """Loops are cut up for warps of 32 threads, each of which takes 8 elements: halves by 128 bits. Products and attention have
+    tables by device."""
+    return kernel.warps if "tl.dot(" in printed.source else max(kernel.warps * WARP // threads, 1)
+
+
+def roomier(made: Any, target: str) -> list[dict[str, int]]:
+    """Settings with which a kernel may spill less: more registers, where NVIDIA's assembler has left some, or more threads."""
+    warps, threads = made.metadata.num_warps, target_of(target)[2]
+    registers = [] if target.startswith("gfx") else rooms(taken(made.asm["cubin"]), warps * threads)
+    return [*[{"maxnreg": n} for n in registers], *[{"num_warps": 2 * warps}] * (warps < MOST_WARPS)]
+
+
+def spilled(made: Any, target: str) -> int:
+    """The bytes of each thread that are in memory for want of registers. NVIDIA's code may have memory for other ends."""
     if target.startswith("gfx"):
-        return triton.compile(source, target=GPUTarget(*device), options=options)
-    options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
-    made = triton.compile(source, target=GPUTarget(*device), options=options)
-    used = taken(made.asm["cubin"])
-    more = room(used, made.metadata.num_warps * device[2]) if used.frame else 0
-    if not more:
-        return made
-    roomier = triton.compile(source, target=GPUTarget(*device), options=options | {"maxnreg": more})
-    return roomier if taken(roomier.asm["cubin"]).frame < used.frame else made
+        return of_amd(made).spills
+    return of_nvidia(made).spills if taken(made.asm["cubin"]).frame else 0
 
 
 def aligned(argument: Argument, unaligned: frozenset[str]) -> bool:
@@ -81,11 +114,19 @@ def resources(made: Any, target: str) -> Resources:
     return of_amd(made) if target.startswith("gfx") else of_nvidia(made)
 
 
-def parameters(made: Any) -> list[str]:
-    """The types of an NVIDIA kernel's parameters, in order; the last two are Triton's own."""
-    entry = re.search(r"\.entry[^(]*\(([^)]*)\)", made.asm["ptx"])
-    assert entry is not None
-    return re.findall(r"\.param\s+\.(\w+)", entry[1])
+def parameters(made: Any) -> list[int]:
+    """The bytes of a compiled kernel's parameters, in order, as its assembly has them."""
+    if "ptx" in made.asm:
+        entry = re.search(r"\.entry[^(]*\(([^)]*)\)", made.asm["ptx"])
+        assert entry is not None
+        return [int(bits) // 8 for bits in re.findall(r"\.param\s+\.[a-z]+(\d+)", entry[1])]
+    told = made.asm["amdgcn"].partition("amdhsa.kernels:")[2].partition(".group_segment_fixed_size")[0]
+    return [int(size) for size in re.findall(r"\.size:\s+(\d+)", told)]
+
+
+def packed(kernel: Kernel) -> list[int]:
+    """The bytes of a kernel's parameters, as the launcher gives them; the last two are Triton's own."""
+    return [8 if a.type.startswith("*") else max(int(a.type.lstrip("abfinptu")) // 8, 1) for a in kernel.arguments] + [8, 8]
 
 
 def of_nvidia(made: Any) -> Resources:

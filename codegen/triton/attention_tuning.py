@@ -7,10 +7,10 @@ memory. Products of float32 that are not rounded go through registers, so their 
 from __future__ import annotations
 
 from .attention_parts import LEAST, Attention, Config
-from .blocks import family
+from .devices import family
 from .tiles import power_above
 
-Table = dict[int, list[Config]]  # by the width of heads that a row is for at most
+Table = dict[int, list[Config]]  # by the width of heads that a row is for at most; float64 counts twice
 
 HALVES: dict[str, tuple[Table, Table]] = {  # forward and backward
     "sm_80": (
@@ -79,6 +79,7 @@ SINGLES: dict[str, tuple[Table, Table]] = {
             64: [Config(32, 32, 8, 2), Config(32, 16, 4, 2)],
             128: [Config(32, 16, 8, 2), Config(16, 16, 4, 2)],
             256: [Config(16, 16, 8, 2)],
+            512: [Config(16, 16, 8, 1)],
         },
     ),
     "gfx": (

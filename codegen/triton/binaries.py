@@ -162,7 +162,7 @@ def versions() -> tuple[str, ...]:
         triton = version("triton")
     except PackageNotFoundError:
         triton = "none"
-    files = [Path(__file__).parent / name for name in ("maths.py", "aot.py", "cubin.py")]
+    files = [Path(__file__).parent / name for name in ("maths.py", "aot.py", "cubin.py", "devices.py")]
     return triton, *[hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 

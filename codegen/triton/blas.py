@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from .driver import is_hip
+
 DEFAULT_MATH = 0  # CUBLAS_DEFAULT_MATH
 FULL_SUMS = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, for which CuPy has no name
 TYPES = {"float64": "CUDA_R_64F", "float32": "CUDA_R_32F", "float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF"}
@@ -50,7 +52,7 @@ def allowed() -> bool:
 
 def usable(xp: Any) -> bool:
     """Whether there is a cuBLAS to call: it is no part of CuPy's plain wheels, nor is it for AMD's devices."""
-    if not allowed() or getattr(xp.cuda.runtime, "is_hip", False):
+    if not allowed() or is_hip(xp):
         return False
     try:
         return xp.cuda.cublas is not None

@@ -12,6 +12,7 @@ from ..expr import Expr, walk
 from ..index import Index, Picked, Remainder, Var, depends
 from ..nest import Nest
 from .contraction import Contraction
+from .devices import UNITS, family, shared_memory
 from .tiles import power_above
 
 GROUP = 8  # rows of tiles that are done together, column after column: what they read stays in the cache
@@ -19,9 +20,6 @@ LEAST = 16  # rows, columns and depth of a tile that matrix units take
 ROUNDS = 4  # of the loop over the depth that a part has at least
 MOST_PARTS = 32
 FULL = 0.75  # of a device that a tile size has to occupy
-UNITS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # that programs run on at once
-SHARED = {"sm_80": 160 << 10, "sm_90": 224 << 10, "sm_100": 224 << 10, "gfx942": 64 << 10}  # bytes that a program may have
-SMALL_SHARED = 99 << 10  # of devices that are no data centre's: sm_86, sm_89, sm_120
 HELD = 192  # registers of a thread for what follows a product
 VECTOR = 4  # elements of the shortest vectors that are worth the name
 BYTES = {"float64": 8, "float32": 4}
@@ -57,16 +55,6 @@ SCATTERED = {  # of operands that are read element by element: pointers take reg
 LARGER = {2: Config(128, 256, 64, 8, 3), 4: Config(128, 128, 16, 8, 3)}  # by bytes: only worth it where little follows
 
 
-def family(target: str) -> str:
-    """The device in the table that is most like one."""
-    if target in UNITS:
-        return target
-    if not target.startswith("sm_"):
-        return "gfx942"
-    arch = int("".join(c for c in target if c.isdigit()))
-    return "sm_80" if arch < 90 else "sm_90" if arch < 100 else "sm_100"
-
-
 def table(work: Contraction, target: str, precision: str) -> list[Config]:
     dtype = work.dtype
     if scattered(work):
@@ -97,8 +85,7 @@ def fitted(config: Config, work: Contraction, target: str) -> Config:
     warps = min(config.warps, max(m * n // 1024, 4 if scattered(work) else 2))
     m, n, warps = with_registers(m, n, warps, work.nest, 64 if family(target).startswith("gfx") else 32)
     each = k * (m * widest(work.a) + n * widest(work.b))
-    room = SHARED[target] if target in SHARED else min(SHARED[family(target)], SMALL_SHARED)
-    stages = max(min(config.stages, room // each), 1)
+    stages = max(min(config.stages, shared_memory(target) // each), 1)
     return Config(m, n, k, warps, stages)
 
 

@@ -18,9 +18,8 @@ bytes; and launches before and after a call are two CUDA graphs.
 
 from __future__ import annotations
 
-from .blocks import UNITS, family
 from .contraction import Contraction
-from .devices import LAUNCH, device_for
+from .devices import LAUNCH, UNITS, device_for, family, kind_of
 from .gemm import ByLibrary
 
 SHARES = {
@@ -36,16 +35,14 @@ TILE = 128 * 128  # elements of a result that one program of the library compute
 
 
 def shares(target: str) -> dict[str, float] | None:
-    """The table's row for a device; None where cuBLAS is not called. Those that are no data centre's have the matrix units of
-    sm_80, whatever their number."""
-    if not target.startswith("sm_"):
-        return None
-    generation = int("".join(c for c in target if c.isdigit())) // 10
-    return SHARES.get(f"sm_{10 * generation}", SHARES["sm_80"])
+    """The table's row for a device; None where cuBLAS is not called."""
+    return SHARES[family(target)] if target.startswith("sm_") else None
 
 
-def kind_of(work: Contraction, precision: str) -> str:
-    return "tf32" if work.dtype == "float32" and precision == "tf32" else work.dtype
+def share(work: Contraction, target: str, precision: str) -> float:
+    known = shares(target)
+    assert known is not None
+    return known["tf32" if work.dtype == "float32" and precision == "tf32" else work.dtype]
 
 
 def worth_measuring(work: Contraction, target: str, precision: str) -> bool:
@@ -68,11 +65,9 @@ def library_wins(work: Contraction, plan: ByLibrary, target: str, precision: str
 def arithmetic(work: Contraction, target: str, precision: str) -> float:
     """The seconds that cuBLAS takes for a large product."""
     flops = 2 * work.batches * work.rows * work.cols * work.depth
-    return flops / (REACHED * device_for(family(target)).flops[kind_of(work, precision)])
+    return flops / (REACHED * device_for(family(target)).flops[kind_of(work.dtype, precision, product=True)])
 
 
 def by_triton(work: Contraction, target: str, precision: str) -> float:
     """The seconds that a kernel takes which does all of it."""
-    known = shares(target)
-    assert known is not None
-    return arithmetic(work, target, precision) / known[kind_of(work, precision)]
+    return arithmetic(work, target, precision) / share(work, target, precision)

@@ -1,7 +1,7 @@
 """What NVIDIA's code for a kernel says of itself: its registers, and the memory that each thread has for want of them.
 
 Code is an ELF file. Its section `.nv.info` is a list of attributes; those of functions are pairs of a function's number and a
-value. The assembler sometimes leaves a few bytes in memory so that one more program fits on a unit of the device: `room` says
+value. The assembler sometimes leaves a few bytes in memory so that one more program fits on a unit of the device: `rooms` says
 how many registers it may have to do without.
 """
 
@@ -14,6 +14,7 @@ SECTIONS, TABLE = 0x28, 0x3A  # where a file says where its sections are, and ho
 NAMED = ".nv.info"
 OF_FUNCTION, FRAME, REGISTERS = 4, 0x11, 0x2F  # a kind of attribute, and two that are of it
 FILE, STEP, MOST = 65536, 8, 255  # registers of a unit, what a thread's are rounded up to, and how many it may have
+TRIES = 2  # numbers of registers that are worth compiling with
 FEWEST = 2  # programs on a unit, so that one can compute while another one waits
 
 
@@ -51,11 +52,9 @@ def section(code: bytes, name: str) -> bytes:
     return b""
 
 
-def room(used: Taken, threads: int) -> int:
-    """The registers that a thread may have so that as many programs are on a unit as now, or one less; 0 if it has them all."""
+def rooms(used: Taken, threads: int) -> list[int]:
+    """Numbers of registers that a thread may have instead, the fewest first: so that as many programs are on a unit as now, or
+    as few less as make a difference."""
     programs = FILE // (threads * -(-used.registers // STEP) * STEP)
-    for count in (programs, programs - 1):
-        most = min(FILE // (threads * count) // STEP * STEP, MOST) if count >= FEWEST else 0
-        if most > used.registers:
-            return most
-    return 0
+    each = [min(FILE // (threads * count) // STEP * STEP, MOST) for count in range(programs, FEWEST - 1, -1)]
+    return [n for n in dict.fromkeys(each) if n > used.registers][:TRIES]

@@ -10,9 +10,10 @@ from ..kernels import Launch, kept
 from ..nest import Nest
 from ..prepare import Prepared, prepared
 from .attention import in_halves, printed_attention, with_outs
-from .blocks import LEAST, UNITS, Config, configs, family, fitted, in_parts, table, tiles
+from .blocks import LEAST, Config, configs, fitted, in_parts, table, tiles
 from .choice import library_wins, worth_measuring
 from .contraction import Contraction
+from .devices import UNITS, family
 from .gemm import ByLibrary, Gemm, by_library
 from .matmul import contraction_of, printed_product
 from .printer import printed

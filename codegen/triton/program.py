@@ -49,6 +49,7 @@ class Gpu:
         self.stopped = False
         self.stream = -1
         self.from_disk = False
+        self.beside = False  # whether native code runs before, for what is on the CPU
         self.make()
         self.run: Program = self.in_turn
 
@@ -182,9 +183,11 @@ class Gpu:
     def what(self) -> str:
         """In a few words, for `explain`."""
         called, gemms = (sum(kind == x for kind, _ in self.recipe.order) for x in (OP, GEMM))
-        found = f"Triton kernels for {self.target}, {len(self.recipe.rows)} launches"
+        launches = len(self.recipe.rows)
+        found = f"Triton kernels for {self.target}, {launches} launch{'es' * (launches != 1)}"
         found += f", {gemms} product{'s' * (gemms > 1)} by cuBLAS" if gemms else ""
-        return found + (f", {called} ops called as they are" if called else "")
+        found += f", {called} ops called as they are" if called else ""
+        return found + (", and native code for what is on the CPU" if self.beside else "")
 
     def wait(self) -> None:
         """Until the device has done all that it was given."""

@@ -20,7 +20,7 @@ from ..kernels import Launch
 from .attention import printed_attention
 from .attention_parts import attention_of
 from .attention_tuning import configurations
-from .binaries import Binary, Wanted, binaries, key
+from .binaries import Binary, CompileError, Wanted, binaries, key
 from .blas import LibraryError, calling, version
 from .blocks import configs
 from .driver import DeviceError, loaded
@@ -108,7 +108,10 @@ class Tuner:
         name = cache.key("tuned", self.target, *[word for x in choices for part in parts_of(x) for word in self.words(part)])
         if name not in self.known:
             kept = cache.get(name)
-            self.known[name] = int(kept) if kept is not None and kept.isdigit() else self.measured(choices, forms)
+            try:
+                self.known[name] = int(kept) if kept is not None and kept.isdigit() else self.measured(choices, forms)
+            except self.xp.cuda.memory.OutOfMemoryError:  # no room to try: the table's first, for now
+                return choices[0]
             cache.put(name, str(self.known[name]).encode())
         return choices[self.known[name] % len(choices)]
 
@@ -119,10 +122,10 @@ class Tuner:
         return [version(self.xp), repr(part.renamed({x.buffer: "" for x in part.matrices}))]
 
     def measured(self, choices: Sequence[Choice], forms: dict[str, Any]) -> int:
-        """Which of some kernels is the quickest; those that the device refuses are not."""
+        """Which of some kernels is the quickest; those that do not compile, or that the device refuses, are not."""
         parts = [part for x in choices for part in parts_of(x)]
         texts = [x for x in parts if isinstance(x, Printed)]
-        made = iter(binaries([Wanted(x, k) for x in texts for k in x.kernels], self.target))
+        made = iter(self.compiled([Wanted(x, k) for x in texts for k in x.kernels]))
         used = {b for x in texts for k in x.kernels for b in buffers_of(k.arguments)}
         used |= {m.buffer for x in parts if isinstance(x, Gemm) for m in x.matrices}
         memory = {name: self.xp.cuda.alloc(max(forms[name].nbytes, 1)) for name in sorted(used) if name in forms}
@@ -131,8 +134,24 @@ class Tuner:
         times = []
         for x in choices:
             own = [[next(made) for _ in part.kernels] if isinstance(part, Printed) else [] for part in parts_of(x)]
-            times.append(self.time(x, own, memory) * (CUT if isinstance(x, Staged) else 1))
+            there = [[kernel for kernel in part if kernel is not None] for part in own]
+            seconds = self.time(x, there, memory) if there == own else float("inf")
+            times.append(seconds * (CUT if isinstance(x, Staged) else 1))
         return times.index(min(times))
+
+    def compiled(self, wanted: list[Wanted]) -> list[tuple[str, Binary] | None]:
+        """Kernels that are worth trying; None for what does not compile."""
+        try:
+            return list(binaries(wanted, self.target))
+        except CompileError:
+            pass
+        found: list[tuple[str, Binary] | None] = []
+        for x in wanted:
+            try:
+                found += binaries([x], self.target)
+            except CompileError:
+                found.append(None)
+        return found
 
     def time(self, choice: Choice, made: list[list[tuple[str, Binary]]], memory: dict[str, Any]) -> float:
         """Milliseconds of a run, on zeros."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from .. import devices, dtypes
 from ..exposure import Exposure, borrow, give_away, lend
+from ..extent import note
 from ..op import apply, primitive, public, write
-from ..pending import resolved
+from ..pending import Pending, resolved
 from ..samples import A, sample
 from ..tape import local
 from ..tensor import Tensor, tensor_changed, versions_of, wrap
@@ -30,7 +31,10 @@ def transfer(x: Tensor, where: devices.device) -> Tensor:
     """The tensor on another device; itself if it is there."""
     if x.device == where:
         return x
-    return apply(TRANSFER, (x,), {"device": where, "source": x.device})  # type: ignore[no-any-return]
+    found: Tensor = apply(TRANSFER, (x,), {"device": where, "source": x.device})
+    if type(x._array) is np.ndarray and not isinstance(found._array, Pending):
+        note(found, x._array)
+    return found
 
 
 @public(samples=[sample(A(2, 3))], op=CLONE)
