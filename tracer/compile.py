@@ -164,7 +164,7 @@ class Compiled:
                 state.handler = frame  # type: ignore[assignment]
             else:  # below mixed precision
                 setting.below = frame
-            result = self.function(*args, **kwargs)
+            result = self.function(*args, **kwargs) if before is None else before.seen(self.function, args, kwargs)
             frame.finish()  # type: ignore[attr-defined]
         except BaseException:
             self._abandon(frame)
@@ -237,6 +237,7 @@ class Compiled:
             if trace.purified > 8 and trace.skipped < 4 * trace.purified:
                 self.steady = False
                 raise NotPureError(UNSTEADY)
+            before.rest_on_code(trace)
             found = Pure(frame, before, notes, self, args, kwargs, result, state)
         except UndecidedError as reason:
             self.undecided = self.pure  # what the source says may tell, or a few more calls

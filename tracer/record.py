@@ -29,6 +29,7 @@ from .regions import Mark, NoRegionError, Region
 from .release import is_time, let_go
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
 from .updates import UpdateRegion
+from .witness import Witness, same_code
 
 MAX_BREAKS = 200  # in one call: what reads values so often gains nothing from being compiled
 
@@ -51,6 +52,7 @@ class Recorder(Frame):
     rewritten: list[int]  # values that in-place ops have written since the last break
     handed_out: int = 0  # slots from before the last break: anybody may have their arrays
     blueprint: Blueprint
+    witness: Witness
     slot_of: dict[int, int]  # id of an array -> its slot
     number_ids: dict[int, int]  # id of a number that may change -> its place
     unseen: dict[int, int]  # in a backward pass: id of a gradient from before -> its leaf
@@ -66,6 +68,7 @@ class Recorder(Frame):
         self.owners = {v.slot: v.index for v in reversed(self.trace.values) if v.slot in self.trace.outside}
         self.concealed, self.rewritten, self.breaks = [], [], len(self.trace.breaks())
         self.blueprint = Blueprint(self)
+        self.witness = Witness()
         return self
 
     # ---- tensors and numbers
@@ -358,12 +361,15 @@ class Recorder(Frame):
         """A module is called."""
         mark = Mark(self)
         ours = is_ours(module)
-        self.depth += ours
+        if not ours:
+            return module.forward(*args, **kwargs)
+        self.depth += 1
         try:
-            result = module.forward(*args, **kwargs)
+            with self.witness.seeing() as mark.ran:
+                result = module.forward(*args, **kwargs)
         finally:
-            self.depth -= ours
-        if ours and self.can_note(mark):
+            self.depth -= 1
+        if self.can_note(mark):
             self.note_region(lambda: ModuleRegion(self, mark, module, (args, kwargs), result))
         return result
 
@@ -374,7 +380,8 @@ class Recorder(Frame):
         mark = Mark(self)
         self.depth = 1
         try:
-            result = function(*args, **kwargs)
+            with self.witness.seeing() as mark.ran:
+                result = function(*args, **kwargs)
         finally:
             self.depth = 0
         if self.can_note(mark):
@@ -387,7 +394,8 @@ class Recorder(Frame):
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
         """An optimizer makes a step."""
         mark = Mark(self)
-        result = step(optimizer)
+        with self.witness.seeing() as mark.ran:
+            result = step(optimizer)
         if self.can_note(mark):
             self.note_region(lambda: UpdateRegion(self, mark, optimizer))
         return result
@@ -430,9 +438,13 @@ class Recorder(Frame):
         state = self.state
         tracer, state.tracer = state.tracer, None
         try:
-            found = backward_pass(*given)
+            with self.witness.seeing() as ran:
+                found = backward_pass(*given)
         finally:
             state.tracer, self.region = tracer, None
+        region.ran, region.same_code = ran, same_code([ran])
+        if ran.foreign:
+            self.failed = self.failed or "it runs the user's code"
         self.note_effects(region, leaves, before, found)
         if self.failed is not None:
             self.forget(mark)

@@ -370,9 +370,9 @@ class Replayer(Computing):
         self, entry: Backward, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
     ) -> bool:
         """Whether a backward pass is the recorded one. What it does follows from its roots, unless somebody added a hook or
-        changed a gradient since."""
+        changed a gradient or the code since."""
         tensors = self.tensors
-        if create_graph or retain_graph is not entry.retain or accumulate is not entry.accumulate:
+        if create_graph or retain_graph is not entry.retain or accumulate is not entry.accumulate or not entry.same_code():
             return False
         if len(roots) != len(entry.roots):
             return False

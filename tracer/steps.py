@@ -47,7 +47,7 @@ def _first_gradients(entry: Backward) -> Step:
     """Whether the leaves have neither gradients nor hooks nor a history, and are what they were; then they are promised
     gradients."""
     source = Source("first_gradients", "f")
-    source.add("T = f.tensors; A = f.held")
+    source.add(f"if not {source.constant(entry.same_code)}(): return False", "T = f.tensors; A = f.held")
     for i, (leaf, _) in enumerate(entry.plain):
         x = f"x{i}"
         source.add(f"{x} = T[{leaf}]")

@@ -196,7 +196,7 @@ class Backward:
 
     __slots__ = (
         "accumulate", "calls", "effects", "end", "firsts", "flags", "found", "freed", "given", "implicit", "line", "mutated",
-        "plain", "retain", "roots", "seeds", "step", "wanted",
+        "plain", "ran", "retain", "roots", "same_code", "seeds", "step", "wanted",
     )  # fmt: skip
 
     op = None
@@ -222,6 +222,8 @@ class Backward:
         self.end = (0, 0)  # how many values and slots there are after it
         self.plain: tuple[tuple[int, Value], ...] = ()  # if it only gives leaves their first gradients: these
         self.step: Any = None  # then a function that does: see steps.py
+        self.ran: Any = None  # the code that ran, and whether it would now: see witness.py
+        self.same_code: Any = None
 
     def settle(self, values: list[Value]) -> None:
         """All about it is known."""
