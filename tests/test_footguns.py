@@ -3286,6 +3286,27 @@ def test_flags_that_change_after_an_op_that_is_run_eagerly() -> None:
     both(script)
 
 
+def test_inference_mode_inside() -> None:
+    """What is made in it says so; where it begins and ends may change from call to call."""
+
+    def script(compile: Any, note: Any) -> None:
+        model, state = nn.Linear(4, 4), {"on": False}
+
+        @compile
+        def f(x: Any) -> Any:
+            before = x * 2
+            with tj.inference_mode(state["on"]):
+                inside = model(before).exp() + before
+            return before, inside, inside * 2
+
+        for i in range(14):
+            state["on"] = i % 6 > 3
+            found = f(batch(i, 3, 4))
+            note(*found, [(t.is_inference(), t.requires_grad) for t in found])
+
+    both(script, replayed=6)
+
+
 # ---- the same on another device
 
 

@@ -117,6 +117,8 @@ def _compiled(k: int, entry: Call) -> Step:
         ]
         if value.requires_grad:
             body += [f"t{j}._requires_grad = True", f"t{j}._node = PENDING"]
+        if value.inference:
+            body.append(f"t{j}._inference = True")
         if value.view is not None:
             space[f"V{j}"] = value
             body.append(f"f.link(t{j}, V{j})")

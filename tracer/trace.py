@@ -32,7 +32,7 @@ def users_line() -> str:
 class Value:
     """A tensor of a trace."""
 
-    __slots__ = ("apart", "form", "index", "requires_grad", "slot", "tracked", "view")
+    __slots__ = ("apart", "form", "index", "inference", "requires_grad", "slot", "tracked", "view")
 
     def __init__(self, index: int, slot: int, t: Tensor, form: type[Pending], view: tuple[int, Any, bool] | None) -> None:
         self.index = index
@@ -41,6 +41,7 @@ class Value:
         self.view = view  # of a view: the value it was made of, by which op, whether without grad
         self.requires_grad = t._requires_grad
         self.apart = counts_apart(t)
+        self.inference = t._inference
         self.tracked = t._node is not None  # has a place on the tape; a leaf that wants a gradient has none
 
     def __repr__(self) -> str:
