@@ -4,7 +4,7 @@ anything done to an array behind the ops' back, is noticed here exactly as it wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..eager.autograd import _seeds as first_gradients
@@ -25,6 +25,7 @@ from .calls import CallRegion
 from .checks import CHECKS
 from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, refuses, run_parts
 from .modules import ModuleRegion, is_ours
+from .moving import MOVES, MOVING, is_there
 from .regions import Mark, NoRegionError, Region
 from .release import is_time, let_go
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
@@ -48,6 +49,7 @@ class Recorder(Frame):
     first: int = 0  # the first of the values since the last break
     breaks: int = 0
     depth: int = 0  # of calls of the library's code
+    moving: Collection[str] = ()  # lines of slices that begin elsewhere at each call: see moving.py
     concealed: list[Tensor]  # tensors that hide their arrays
     rewritten: list[int]  # values that in-place ops have written since the last break
     handed_out: int = 0  # slots from before the last break: anybody may have their arrays
@@ -59,8 +61,9 @@ class Recorder(Frame):
     bytes: int = 0  # made since it was last looked what can be let go
     gone: Counter[int]  # of a value: how many views of it have no array any more
 
-    def prepare(self) -> Recorder:
+    def prepare(self, moving: Collection[str] = ()) -> Recorder:
         """What a recorder has beyond a frame; a replayer that turns into one has its tensors already."""
+        self.moving = moving
         self.slot_of = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
         self.number_ids = {id(x): place for place, x in enumerate(self.scalars) if type(x) is float}
         self.unseen = {}
@@ -152,6 +155,8 @@ class Recorder(Frame):
         state = self.state
         if expanded(op, inputs, state):
             return run_parts(op, inputs, attrs, out)
+        if op in MOVES and self.moving and self.region is None and out is None and users_line() in self.moving:
+            return self.take(op, inputs, attrs)
         if is_time(self):
             let_go(self, self.gone)
             self.bytes = 0
@@ -195,6 +200,17 @@ class Recorder(Frame):
         if mutated and not self.hide(mutated):
             self.stop(WRITTEN)
         return result
+
+    def take(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """A slice that begins elsewhere at each call."""
+        self.trace.impure = MOVING
+        self.trace.moving.add(len(self.trace.entries))
+        if is_there(inputs, self.state):
+            with self.eagerly():
+                return execute(op, inputs, attrs, None, self.state)
+        self.stop(MOVING)
+        self.trace.moving.add(len(self.trace.entries))
+        return self.untraced(execute, op, inputs, attrs, None, self.state)
 
     def rewrites_history(self, inputs: tuple[Any, ...], out: Tensor) -> bool:
         """Whether an in-place op changes the history of more than a tensor that was made here and has no views."""

@@ -318,6 +318,7 @@ class Trace:
         self.quickest = math.inf  # seconds of a replay
         self.purified = self.skipped = 0  # how often guards were made for it, and how often they let Python be skipped
         self.reshaped = False  # a tensor got another shape in place, which its views do not follow
+        self.moving: set[int] = set()  # entries before which slices are made by Python: see moving.py
         self.shared: set[int] = set()  # slots from outside that others than tensors may write
 
     def complete(self) -> None:

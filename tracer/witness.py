@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from ..eager.devices import _cuda
 from ..eager.nn.parameter import Buffer, Parameter
 from ..eager.tensor import Tensor
 from .frame import run_parts
@@ -112,6 +113,8 @@ class Witness:
     def began(self, frame: FrameType) -> None:
         name = frame.f_globals.get("__name__")
         if name is None or name.startswith("namedtuple_"):  # code that code has written
+            return
+        if name.partition(".")[0] == getattr(_cuda.module, "__name__", None):  # what stands in for CuPy
             return
         if name.startswith(EAGER):
             self.open[-1][id(frame.f_code)] = frame.f_code, frame.f_globals
