@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from footguns import both
 from scripts import batch, state_of
 from tapejit import nn
-from test_footguns import both
 
 CALLS = 40
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from footguns import both
 from scripts import batch
-from test_footguns import both
 
 CALLS = 24
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import cProfile
+import gc
 import importlib
 import pstats
 import sys
@@ -19,8 +20,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from footguns import both
 from tapejit import nn
-from test_footguns import both
 from test_regions import entered, inputs
 
 CALLS = 24
@@ -285,6 +286,25 @@ def test_profilers_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.count("inputs") >= 6
     pstats.Stats(profiler).print_stats("inputs")
     assert "inputs" in capsys.readouterr().out
+
+
+def test_collections_of_garbage_are_not_the_users_code() -> None:
+    """What is told of each collection, as hypothesis is, may be told in the middle of a layer."""
+    seen: list[str] = []
+    threshold = gc.get_threshold()
+    gc.callbacks.append(lambda phase, info: seen.append(phase))
+    gc.set_threshold(1)
+    try:
+        model = nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))
+        f = tj.compile(lambda x: print(end="") or model(x))
+        for i in range(6):
+            f(inputs(i))
+        assert gc.isenabled()
+        assert seen
+        assert entered(f)["Sequential"] >= 3
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.pop()
 
 
 def test_a_reloaded_module() -> None:

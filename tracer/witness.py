@@ -71,8 +71,10 @@ class Witness:
 
     @contextmanager
     def seeing(self) -> Iterator[Ran]:
-        """A block in which it looks. A profiler does not see what is in it."""
-        ran = Ran()
+        """A block in which it looks. A profiler does not see what is in it, and no garbage is collected: what somebody has
+        registered to run then would seem to be called by the library."""
+        ran, collecting = Ran(), gc.isenabled()
+        gc.disable()
         profiler = sys.getprofile()
         before, self.turns = self.turns, []
         self.open.append(ran)
@@ -92,6 +94,8 @@ class Witness:
                 profiler.enable()
             else:
                 sys.setprofile(profiler)
+            if collecting:
+                gc.enable()
 
     def told(self) -> Callable[[FrameType, str, Any], None]:
         """What Python calls: it is called very often."""
