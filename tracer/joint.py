@@ -123,7 +123,7 @@ class Joint:
                     recorder.outside_value(t, t._array)
             region = recorder.region = Backward((), (), False, None, False, users_line())
             try:
-                with recorder.witness.seeing() as ran:
+                with recorder.witness.seeing(recorder.state) as ran:
                     found, visited = self.walk(held, seeds, scalars)
                 slots = [None if t is None else slot_of(t, recorder) for t in found]
             finally:

@@ -381,7 +381,7 @@ class Recorder(Frame):
             return module.forward(*args, **kwargs)
         self.depth += 1
         try:
-            with self.witness.seeing() as mark.ran:
+            with self.witness.seeing(self.state) as mark.ran:
                 result = module.forward(*args, **kwargs)
         finally:
             self.depth -= 1
@@ -396,7 +396,7 @@ class Recorder(Frame):
         mark = Mark(self)
         self.depth = 1
         try:
-            with self.witness.seeing() as mark.ran:
+            with self.witness.seeing(self.state) as mark.ran:
                 result = function(*args, **kwargs)
         finally:
             self.depth = 0
@@ -410,7 +410,7 @@ class Recorder(Frame):
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
         """An optimizer makes a step."""
         mark = Mark(self)
-        with self.witness.seeing() as mark.ran:
+        with self.witness.seeing(self.state) as mark.ran:
             result = step(optimizer)
         if self.can_note(mark):
             self.note_region(lambda: UpdateRegion(self, mark, optimizer))
@@ -454,7 +454,7 @@ class Recorder(Frame):
         state = self.state
         tracer, state.tracer = state.tracer, None
         try:
-            with self.witness.seeing() as ran:
+            with self.witness.seeing(self.state) as ran:
                 found = backward_pass(*given)
         finally:
             state.tracer, self.region = tracer, None

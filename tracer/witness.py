@@ -25,8 +25,10 @@ from typing import Any
 
 from ..eager.devices import _cuda
 from ..eager.nn.parameter import Buffer, Parameter
+from ..eager.op import Op
+from ..eager.tape import State
 from ..eager.tensor import Tensor
-from .frame import run_parts
+from .frame import expanded, run_parts
 from .pure_reach import LIBRARY, of_others
 
 EAGER, TRACER = f"{LIBRARY}eager", f"{LIBRARY}tracer"
@@ -70,9 +72,9 @@ class Witness:
         self.turns: list[FrameType] = []  # by turns the tracer's own work, which is not looked at, and what it calls to be seen
 
     @contextmanager
-    def seeing(self) -> Iterator[Ran]:
+    def seeing(self, state: State | None = None) -> Iterator[Ran]:
         """A block in which it looks. A profiler does not see what is in it, and no garbage is collected: what somebody has
-        registered to run then would seem to be called by the library."""
+        registered to run then would seem to be called by the library. Given a state, it does not look while ops are handled."""
         ran, collecting = Ran(), gc.isenabled()
         gc.disable()
         profiler = sys.getprofile()
@@ -80,11 +82,18 @@ class Witness:
         self.open.append(ran)
         if isinstance(profiler, Profiler):
             profiler.disable()
-        sys.setprofile(self.told())
+        tell = self.told()
+        handler = None if state is None else state.handler
+        blind = None if state is None or handler is None else blindly(handler, state, tell)
+        if state is not None:
+            state.handler = blind
+        sys.setprofile(tell)
         try:
             yield ran
         finally:
             sys.setprofile(None)
+            if state is not None and state.handler is blind:
+                state.handler = handler
             self.open.pop()
             self.turns = before
             if self.open:
@@ -128,6 +137,21 @@ class Witness:
         elif not of_others(name):
             caller = frame.f_back.f_globals.get("__name__", "") if frame.f_back else ""
             self.open[-1].foreign |= of_others(caller) and not caller.startswith(TRACER)
+
+
+def blindly(handler: Callable[..., Any], state: State, tell: Callable[..., Any]) -> Callable[..., Any]:
+    """A handler of ops that is not looked at: recording an op takes more Python than what has led to it."""
+
+    def handle(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        if expanded(op, inputs, state):
+            return run_parts(op, inputs, attrs, out)
+        sys.setprofile(None)
+        try:
+            return handler(op, inputs, attrs, out)
+        finally:
+            sys.setprofile(tell)
+
+    return handle
 
 
 # ---- what the code has found
