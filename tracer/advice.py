@@ -54,6 +54,8 @@ RULES = [
         r"^(\w+) depends on values$",
         "how much {0} gives depends on values: `where`, or a product with a mask, keeps the shape and needs no break",
     ),
+    Rule("^a slice begins elsewhere at each call$", "take what is computed inside by a tensor: `x[i + arange(n)]`, tensor i"),
+    Rule("^inference mode begins or ends$", "`no_grad()` instead of `inference_mode()` needs no break"),
     # ---- writing
     Rule("^memory that others can see is written$", f"something else shows this memory: clone() it first, or {NO_UNDERSCORE}"),
     Rule(r"^\w+ writes into (?:a view that|what) has a history$", NO_UNDERSCORE),
