@@ -271,7 +271,7 @@ def test_profilers_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     profiler.enable()
     for i in range(6):
         f(inputs(i))
-    assert sys.getprofile() is profiler
+    assert sys.getprofile() is (profiler if sys.version_info < (3, 12) else None)  # it has a place of its own since then
     profiler.disable()
     assert entered(f)["Sequential"] >= 3
     f.reset()
