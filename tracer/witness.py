@@ -73,38 +73,23 @@ class Witness:
 
     @contextmanager
     def seeing(self, state: State | None = None) -> Iterator[Ran]:
-        """A block in which it looks. A profiler does not see what is in it, and no garbage is collected: what somebody has
-        registered to run then would seem to be called by the library. Given a state, it does not look while ops are handled."""
-        ran, collecting = Ran(), gc.isenabled()
-        gc.disable()
-        profiler = sys.getprofile()
-        before, self.turns = self.turns, []
-        self.open.append(ran)
-        if isinstance(profiler, Profiler):
-            profiler.disable()
-        tell = self.told()
-        handler = None if state is None else state.handler
-        blind = None if state is None or handler is None else blindly(handler, state, tell)
-        if state is not None:
-            state.handler = blind
-        sys.setprofile(tell)
-        try:
-            yield ran
-        finally:
-            sys.setprofile(None)
-            if state is not None and state.handler is blind:
-                state.handler = handler
-            self.open.pop()
-            self.turns = before
-            if self.open:
-                self.open[-1].update(ran)
-                self.open[-1].foreign |= ran.foreign
-            if isinstance(profiler, Profiler):
-                profiler.enable()
-            else:
-                sys.setprofile(profiler)
-            if collecting:
-                gc.enable()
+        """A block in which it looks; given a state, not while ops are handled."""
+        ran = Ran()
+        with quiet():
+            before, self.turns = self.turns, []
+            self.open.append(ran)
+            tell = self.told()
+            try:
+                with blind(state, tell):
+                    sys.setprofile(tell)
+                    yield ran
+            finally:
+                sys.setprofile(None)
+                self.open.pop()
+                self.turns = before
+                if self.open:
+                    self.open[-1].update(ran)
+                    self.open[-1].foreign |= ran.foreign
 
     def told(self) -> Callable[[FrameType, str, Any], None]:
         """What Python calls: it is called very often."""
@@ -139,8 +124,33 @@ class Witness:
             self.open[-1].foreign |= of_others(caller) and not caller.startswith(TRACER)
 
 
-def blindly(handler: Callable[..., Any], state: State, tell: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler of ops that is not looked at: recording an op takes more Python than what has led to it."""
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A block in which nobody else is told what runs, and no garbage is collected: what somebody has registered to run then
+    would seem to be called by the library."""
+    profiler, collecting = sys.getprofile(), gc.isenabled()
+    try:
+        gc.disable()
+        if isinstance(profiler, Profiler):
+            profiler.disable()
+        yield
+    finally:
+        if isinstance(profiler, Profiler):
+            profiler.enable()
+        else:
+            sys.setprofile(profiler)
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def blind(state: State | None, tell: Callable[..., Any]) -> Iterator[None]:
+    """A block in which handling an op is not looked at: recording one takes more Python than what has led to it."""
+    before = None if state is None else state.handler
+    if state is None or before is None:
+        yield
+        return
+    handler = getattr(before, "handler", before)  # of the block around this one
 
     def handle(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
         if expanded(op, inputs, state):
@@ -151,7 +161,13 @@ def blindly(handler: Callable[..., Any], state: State, tell: Callable[..., Any])
         finally:
             sys.setprofile(tell)
 
-    return handle
+    handle.handler = handler  # type: ignore[attr-defined]
+    state.handler = handle
+    try:
+        yield
+    finally:
+        if state.handler is handle:
+            state.handler = before
 
 
 # ---- what the code has found
