@@ -422,7 +422,7 @@ class Recorder(Frame):
     def note_region(self, make: Callable[[], Region]) -> None:
         """What was recorded since a mark may be a region."""
         try:
-            found = make()
+            found = self.witness.aside(make)
         except NoRegionError:
             return
         self.trace.regions.setdefault(found.start, {})[found.key] = found
