@@ -93,6 +93,8 @@ def pointwise(reader: Reader, node: Node, which: int, place: Place, guard: Guard
     common = result
     if name in COMPARISONS or name in LOGICAL:
         common = kinds[0]
+    if name == "clamp":
+        return clamped(reader, reader.get(node.operands[0], place, guard), node, result)
     args = []
     for k, x in enumerate(node.operands):
         if isinstance(x, str):
@@ -110,8 +112,6 @@ def operation(exprs: Exprs, name: str, result: str, common: str, args: list[Expr
         if name == "logical_not":
             return exprs.op("logical_not", "bool", flags[0])
         return exprs.op(name.replace("logical", "bitwise"), "bool", *flags)
-    if name == "clamp":
-        return clamped(exprs, args[0], node.attrs["low"], node.attrs["high"], result)
     if name == "round":
         return rounded(exprs, args[0], node.attrs["decimals"], result)
     if name == "pow":
@@ -131,15 +131,24 @@ def truth(exprs: Exprs, x: Expr) -> Expr:
     return x if x.dtype == "bool" else exprs.op("ne", "bool", x, exprs.const(converted(0, x.dtype), x.dtype))
 
 
-def clamped(exprs: Exprs, x: Expr, low: Any, high: Any, dtype: str) -> Expr:
-    if not floating(dtype):  # limits may lie outside of what there is
-        least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        low, high = (None if n is None else min(max(n, least), most) for n in (low, high))
-    if low is not None:
-        x = exprs.op("maximum", dtype, x, exprs.const(converted(low, dtype), dtype))
-    if high is not None:
-        x = exprs.op("minimum", dtype, x, exprs.const(converted(high, dtype), dtype))
+def clamped(reader: Reader, x: Expr, node: Node, dtype: str) -> Expr:
+    for name, limit in zip(("maximum", "minimum"), node.operands[1:], strict=True):
+        if isinstance(limit, Number) or limit.value is not None:
+            x = reader.exprs.op(name, dtype, x, limit_of(reader, limit, dtype))
     return x
+
+
+def limit_of(reader: Reader, limit: Operand, dtype: str) -> Expr:
+    """A limit of elements, which may lie outside of what there is in a dtype of integers."""
+    if floating(dtype):
+        return scalar(reader, limit, dtype)
+    least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if not isinstance(limit, Number):
+        return reader.exprs.const(converted(min(max(limit.value, least), most), dtype), dtype)
+    exprs, found = reader.exprs, scalar(reader, limit, "int64")
+    found = exprs.op("maximum", "int64", found, exprs.const(max(int(least), -(1 << 63)), "int64"))
+    found = exprs.op("minimum", "int64", found, exprs.const(min(int(most), (1 << 63) - 1), "int64"))
+    return exprs.cast(found, dtype)
 
 
 def rounded(exprs: Exprs, x: Expr, decimals: int, dtype: str) -> Expr:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from .tape import local
+from .tape import State, local
 
 
 class _Mode:
@@ -22,12 +22,13 @@ class _Mode:
         self._before.append((state.grad, state.inference))
         state.grad = self.grad
         if self.inference is not None:
-            state.inference = self.inference
+            switch_inference(state, self.inference)
         return self
 
     def __exit__(self, *_: object) -> None:
         state = local.state
-        state.grad, state.inference = self._before.pop()
+        state.grad, inference = self._before.pop()
+        switch_inference(state, inference)
 
     def _again(self) -> _Mode:
         """The same mode for one call: calls may be nested, and in several threads."""
@@ -68,6 +69,16 @@ class _Mode:
                     resume, value = inner.throw, error
 
         return wrapped
+
+
+def switch_inference(state: State, on: bool) -> None:
+    """Results are marked from here on, or no more. Ops are not asked about it, so a tracer has to know where that is."""
+    if state.inference is on:
+        return
+    if state.tracer is None:
+        state.inference = on
+    else:
+        state.tracer.outside(setattr, "inference mode begins or ends", state, "inference", on)
 
 
 class _Bare(_Mode):

@@ -81,15 +81,22 @@ _INPLACE = {
 }  # fmt: skip
 
 
+def put(name: str, method: Any) -> None:
+    """Make a function a method. Its code gets the name too: tracebacks show it, and a tracer can tell by it which one ran."""
+    method.__name__ = method.__qualname__ = name
+    method.__code__ = method.__code__.replace(co_name=name)
+    setattr(Tensor, name, method)
+
+
 def attach() -> None:
     for name, function in _BINARY.items():
         op = PRIMITIVES[function.__name__] if name in _DIRECT else None
-        setattr(Tensor, f"__{name}__", _operator(function, op))
-        setattr(Tensor, f"__r{name}__", _operator(function, op, reflected=True))
+        put(f"__{name}__", _operator(function, op))
+        put(f"__r{name}__", _operator(function, op, reflected=True))
     for name, function in _COMPARE.items():
-        setattr(Tensor, name, _operator(function))
+        put(name, _operator(function))
     for name, method in _INPLACE.items():
-        setattr(Tensor, f"__i{name}__", _augmented(method))
+        put(f"__i{name}__", _augmented(method))
     for name, function in _UNARY.items():
         setattr(Tensor, f"__{name}__", function)
     for alias, function in pointwise.ALIASES.items():

@@ -382,6 +382,21 @@ def view(w: Writer) -> Any:
 
 
 @weight(3)
+def moving(w: Writer) -> Any:
+    """Places and numbers that are others at each call."""
+    a = w.with_dims(1)
+    if a is None:
+        return None
+    form = w.pick(
+        ("{0}[k % {0}.shape[0]]", "{0}[-1 - S.count % {0}.shape[0]]", "{0}[..., k % {0}.shape[-1]]", "tj.arange(k, k + 3) * 2",
+         "{0}.narrow(0, k % {0}.shape[0], 1)", "{0}[S.count % {0}.shape[0] :][:1]", "{0}.select(-1, S.count % {0}.shape[-1])",
+         "{0}.clamp(-S.rate - k, k + S.rate)", "{0}.clamp(max=k)", "{0}.clamp(min=S.rate)", "F.hardtanh({0}, -k - 1, k + 1.5)",
+         "F.leaky_relu({0}, 0.1 * k)", "F.dropout({0}, 0.1 + 0.2 * k)", "tj.full((3,), S.rate * k)")
+    )  # fmt: skip
+    return f"{w.fresh()} = {form.format(a)}"
+
+
+@weight(3)
 def product(w: Writer) -> Any:
     a = w.with_dims(1)
     if a is None:

@@ -11,6 +11,7 @@ import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
+from tapejit.tracer.advice import advice_for
 from tapejit.tracer.explain import shown
 
 
@@ -117,7 +118,7 @@ def test_advice_for_a_read_every_step() -> None:
 def test_advice_for_bounds_that_keep_changing() -> None:
     @tj.compile
     def f(x, i):
-        return x[i : i + 2] * 2
+        return (x * 2)[i : i + 2]
 
     x = tj.arange(12)
     for i in (0, 0, 1, 2, 3):
@@ -131,11 +132,20 @@ def test_advice_for_bounds_that_keep_changing() -> None:
 
 
 def test_advice_for_bounds_that_differ_from_the_first_call_on() -> None:
-    f = tj.compile(lambda x, i: x[i : i + 2] * 2)
+    f = tj.compile(lambda x, i: (x * 2)[i : i + 2])
     for i in range(4):
         f(tj.arange(12), i)
     (advice,) = f.explain().to_dict()["advice"]
     assert advice.startswith("slice is given other settings each time ({")
+
+
+def test_advice_for_a_break_at_a_slice_that_moves() -> None:
+    f = tj.compile(lambda x, i: (x * 2)[i : i + 2])
+    for i in range(40):
+        f(tj.arange(60), i)
+    (found,) = f.explain().to_dict()["paths"][0]["breaks"]
+    assert found["reason"] == "a slice begins elsewhere at each call"
+    assert "x[i + arange(n)]" in str(advice_for(found["reason"]))
 
 
 def test_advice_for_shapes_that_keep_changing() -> None:

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from footguns import both
 from tapejit import nn
-from test_footguns import both
 
 
 def entered(f: Any) -> Counter[str]:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
+from footguns import both, snippet_script
+from scripts import batch, state_of
 from snippets import SNIPPETS
 from tapejit import nn
 from tapejit.tracer import release
-from test_footguns import batch, both, snippet_script, state_of
 
 
 @pytest.fixture

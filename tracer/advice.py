@@ -59,6 +59,8 @@ RULES = [
         'what is computed here has to be there first: make it where it is wanted (`arange(n, device="cuda")`), or move what '
         "the function returns",
     ),
+    Rule("^a slice begins elsewhere at each call$", "take what is computed inside by a tensor: `x[i + arange(n)]`, tensor i"),
+    Rule("^inference mode begins or ends$", "`no_grad()` instead of `inference_mode()` needs no break"),
     # ---- writing
     Rule("^memory that others can see is written$", f"something else shows this memory: clone() it first, or {NO_UNDERSCORE}"),
     Rule(r"^\w+ writes into (?:a view that|what) has a history$", NO_UNDERSCORE),

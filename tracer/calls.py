@@ -4,6 +4,7 @@ modules, which have tensors and settings besides, in `modules.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
@@ -44,8 +45,17 @@ class CallRegion(Region):
 
     holds: tuple[str, ...] = ("given",)
 
-    def __init__(self, frame: Any, mark: Mark, owner: Any, title: str, given: tuple[Any, Any], result: Any) -> None:
-        super().__init__(frame, mark, owner, title)
+    def __init__(
+        self,
+        frame: Any,
+        mark: Mark,
+        owner: Any,
+        title: str,
+        given: tuple[Any, Any],
+        result: Any,
+        classes: Iterable[type] = (),
+    ) -> None:
+        super().__init__(frame, mark, owner, title, classes)
         self.dtype, self.device = dtypes._default, devices._default_device
         known = {i: n for i, n in frame.number.items() if frame.tensors[n] is not None}
         bound: set[int] = set()
@@ -137,7 +147,7 @@ class CallRegion(Region):
 
     def look_at_code(self, source: Source) -> None:
         """Whether the code does what it did, and how many arguments it is given."""
-        tests = [*self.tests(source), f"f.state.grad is not {self.grad}"]
+        tests = [f"not {source.constant(self.same_code)}()", *self.tests(source), f"f.state.grad is not {self.grad}"]
         tests += [f"dtypes._default is not {source.constant(self.dtype)}"]
         tests += [f"devices._default_device is not {source.constant(self.device)}"]
         named = len(self.names)

@@ -98,6 +98,8 @@ class Compiled:
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
         self.calls = self.hits = self.recordings = self.evictions = 0
         self.divergences: Counter[tuple[str, str]] = Counter()
+        self.moves: Counter[str] = Counter()  # by the user's line: divergences by nothing but where a slice begins
+        self.moving: set[str] = set()  # those whose slices are made by Python: see moving.py
         self.pure_lock = threading.RLock()
         self.pures: list[Pure] = []  # of a function that is pure: recordings that do without Python
         self.notes: dict[Any, Notes] = {}  # of its last calls, by their paths
@@ -155,7 +157,7 @@ class Compiled:
         trace = self.traces[0] if self.traces else self.candidate
         watched = self.pure or (self.steady and trace is not None and trace.replays >= SETTLED)
         before = self._watch(state, trace, args, kwargs) if watched else None
-        frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
+        frame: Frame = Recorder(state, Trace()).prepare(self.moving) if trace is None else Replayer(state, trace, self)
         setting, handler = state.autocast, state.handler
         below = None if setting is None else setting.below
         try:
@@ -164,7 +166,7 @@ class Compiled:
                 state.handler = frame  # type: ignore[assignment]
             else:  # below mixed precision
                 setting.below = frame
-            result = self.function(*args, **kwargs)
+            result = self.function(*args, **kwargs) if before is None else before.seen(self.function, args, kwargs)
             frame.finish()  # type: ignore[attr-defined]
         except BaseException:
             self._abandon(frame)
@@ -237,6 +239,7 @@ class Compiled:
             if trace.purified > 8 and trace.skipped < 4 * trace.purified:
                 self.steady = False
                 raise NotPureError(UNSTEADY)
+            before.rest_on_code(trace)
             found = Pure(frame, before, notes, self, args, kwargs, result, state)
         except UndecidedError as reason:
             self.undecided = self.pure  # what the source says may tell, or a few more calls
@@ -382,6 +385,12 @@ class Compiled:
             if total >= 4 * self.budget and total > self.hits:
                 self._give_up(line, reason)
 
+    def has_moved(self, line: str, there: bool) -> None:
+        """A slice begins elsewhere than in its recording; `there` if it can be made without ending a segment."""
+        self.moves[line] += 1
+        if there or self.moves[line] > self.budget // 2:
+            self.moving.add(line)
+
     def _give_up(self, line: str, reason: str) -> None:
         if self.gave_up is not None:
             return
@@ -420,6 +429,8 @@ class Compiled:
             self.notes.clear()
             self.seen.clear()
             self.divergences.clear()
+            self.moves.clear()
+            self.moving.clear()
             self.fell_back.clear()
             self.seconds = dict.fromkeys(self.seconds, 0.0)
             self.gave_up = None

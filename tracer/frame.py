@@ -20,7 +20,7 @@ from .references import LONE_ARRAY, LONE_BASE, array_count, base_count, lone_on_
 from .trace import Trace
 
 # ops whose gradient hands a number on as it is, so that the number may change from call to call
-TRANSPARENT = {"mul", "true_divide"}
+TRANSPARENT = {"mul", "true_divide", "clamp", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_", "masked_scale"}
 # kinds of ops whose results' shapes and dtypes do not depend on the numbers they are given
 CHANGEABLE = {"pointwise", "random", "composite", "reduce", "movement", "contraction"}
 # ops whose kernels refuse some values: they run when Python comes to them, so that their errors come where they belong

@@ -11,7 +11,7 @@ nodes: they are made from the plans, with what was not saved computed again, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from .joint_node import JointNode, Kit
 from .program import make_program, writes
 from .record import Recorder
 from .trace import Backward, End, Number, Trace, users_line
+from .witness import same_code
 
 FEWEST = 3  # nodes that are worth a program
 
@@ -122,14 +123,15 @@ class Joint:
                     recorder.outside_value(t, t._array)
             region = recorder.region = Backward((), (), False, None, False, users_line())
             try:
-                found, visited = self.walk(held, seeds, scalars)
+                with recorder.witness.seeing(recorder.state) as ran:
+                    found, visited = self.walk(held, seeds, scalars)
                 slots = [None if t is None else slot_of(t, recorder) for t in found]
             finally:
                 recorder.region = None
-            reason = recorder.failed or obstacle(trace, region)
+            reason = recorder.failed or ("it runs the user's code" if ran.foreign else obstacle(trace, region))
         region.end = len(trace.values), len(trace.roots)
         trace.entries = [region, End("the end", region.line, None)]
-        self.passes[key] = Pass(self.function, trace if reason is None else None, slots, visited, reason)
+        self.passes[key] = Pass(self.function, trace if reason is None else None, slots, visited, reason, same_code([ran]))
         return found
 
 
@@ -179,11 +181,18 @@ class Pass:
     """The backward pass for gradients of some outputs, as a program."""
 
     def __init__(
-        self, function: Any, trace: Trace | None, slots: list[Any], visited: frozenset[Plan], reason: str | None
+        self,
+        function: Any,
+        trace: Trace | None,
+        slots: list[Any],
+        visited: frozenset[Plan],
+        reason: str | None,
+        same_code: Callable[[], bool],
     ) -> None:
         self.slots = slots  # where it leaves the gradient for each edge
         self.visited = visited  # plans whose saved values it uses
         self.reason = reason
+        self.same_code = same_code  # whether gradient rules would do the same
         self.native: Any = None
         self.told = ""
         self.run: Any = None

@@ -90,7 +90,7 @@ class JointNode(Node):
         joint = self.joint
         key = tuple([None if g is None else (g._array.strides, g._array.dtype) for g in gs])
         found = joint.passes.get(key)
-        if found is None or found.run is None:
+        if found is None or found.run is None or not found.same_code():
             self.check(self.reached(gs) if found is None else found.visited)
             if found is None and len(joint.passes) < MOST:
                 results = joint.record(self, gs, key)

@@ -51,6 +51,8 @@ class Matching(Fallback):
             if value.requires_grad:
                 t._requires_grad = True
                 t._node = PENDING
+            if value.inference:
+                t._inference = True
             if value.view is not None:
                 self.link(t, value)
         return t  # type: ignore[no-any-return]

@@ -11,7 +11,7 @@ import weakref
 from types import FunctionType
 from typing import Any
 
-from ..eager.nn.changes import COUNT, PATCHED
+from ..eager.nn.changes import COUNT
 from ..eager.nn.module import Module
 from .calls import UNDONE, CallRegion, is_setting
 from .regions import Fresh, Mark, NoRegionError
@@ -89,10 +89,9 @@ class ModuleRegion(CallRegion):
         if COUNT[0] != mark.changes:
             raise NoRegionError("it changes a module")
         self.seen = mark.changes  # the count of changes when the layers were looked at last
-        self.classes = tuple({(layer.cls, layer.cls.forward) for layer in layers})
         self.tables = tuple((layer.table, layer.children) for layer in layers if layer.children)
         self.absent = tuple((t, name) for layer in layers for t in layer.tables[:2] for name, x in t.items() if x is None)
-        super().__init__(frame, mark, module, type(module).__name__, given, result)
+        super().__init__(frame, mark, module, type(module).__name__, given, result, {layer.cls for layer in layers})
 
     def see_members(self, frame: Any, known: dict[int, int], bound: set[int]) -> None:
         """Note where each parameter and buffer that is used is to be found, and what to expect there."""
@@ -115,10 +114,9 @@ class ModuleRegion(CallRegion):
     # ---- entering
 
     def tests(self, source: Source) -> list[str]:
-        """Settings, classes, and modules exchanged behind their parents' back."""
-        source.space.update(COUNT=COUNT, CALL=CALL, Module=Module)
-        tests = ["(COUNT[0] != R.seen and not R.same_layers())", "Module.__call__ is not CALL"]
-        tests += [f"{source.constant(cls)}.forward is not {source.constant(forward)}" for cls, forward in self.classes]
+        """Settings, and modules exchanged behind their parents' back."""
+        source.space.update(COUNT=COUNT)
+        tests = ["(COUNT[0] != R.seen and not R.same_layers())"]
         tests += [f"[*{source.constant(table)}.values()] != {source.constant(children)}" for table, children in self.tables]
         return tests + [f"{source.constant(table)}.get({name!r}) is not None" for table, name in self.absent]
 
@@ -136,7 +134,7 @@ class ModuleRegion(CallRegion):
     def same_layers(self) -> bool:
         """Something about modules has changed: whether it was none of these."""
         count = COUNT[0]
-        if PATCHED or not all(layer.is_same() for layer in self.layers):
+        if not all(layer.is_same() for layer in self.layers):
             return False
         self.seen = count
         return True

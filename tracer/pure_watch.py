@@ -24,7 +24,8 @@ from .pure_foretold import stepped_by
 from .pure_match import leaves
 from .pure_reach import PLAIN, NotPureError, Reach, Settings, can_be_watched
 from .pure_updates import Remembered, Stepped
-from .trace import Call, Number, Trace, alike
+from .trace import Backward, Call, Number, Trace, alike
+from .witness import Ran, Witness, same_code
 
 
 class Before:
@@ -35,6 +36,7 @@ class Before:
     ) -> None:
         self.proof = None if promised else proof  # that Python may be skipped, if nobody has promised it
         self.read = proof  # what the function reads, if its source was gone through
+        self.ran = Ran()
         self.warnings = errors.warned[0]
         self.grad_mode = state.grad
         given = list(leaves((args, kwargs)))
@@ -49,6 +51,24 @@ class Before:
         self.tensors = {**self.reach.tensors, **{id(x): x for x in given if isinstance(x, Tensor)}}
         self.grads = {i: t._grad for i, t in self.tensors.items()}
         self.flags = {i: (t._requires_grad, t._node is not None) for i, t in self.tensors.items()}
+
+    def seen(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call the function, and note which of the library's code runs for it."""
+        if self.proof is None:
+            return function(*args, **kwargs)
+        with Witness().seeing() as self.ran:
+            return function(*args, **kwargs)
+
+    def rest_on_code(self, trace: Trace) -> None:
+        """What a proof says holds for the code of the library that ran in this call, or for a region when it was recorded."""
+        if self.proof is None:
+            return
+        if self.ran.foreign:
+            raise NotPureError("the library calls code of its user's")
+        regions = [region for found in trace.regions.values() for region in found.values()]
+        passes = [entry for entry in trace.entries if isinstance(entry, Backward)]
+        classes = {cls for region in regions for cls in region.classes}
+        self.proof.rests_on(same_code([self.ran, *[part.ran for part in (*regions, *passes)]], classes))
 
     def path(self, trace: Trace) -> Any:
         """What calls have to have in common to be compared: the path, and the objects that are given."""

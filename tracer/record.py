@@ -4,7 +4,7 @@ anything done to an array behind the ops' back, is noticed here exactly as it wi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..eager.autograd import _seeds as first_gradients
@@ -26,10 +26,12 @@ from .calls import CallRegion
 from .checks import CHECKS
 from .frame import CHANGEABLE, TRANSPARENT, Frame, expanded, only_moves, refuses, run_parts
 from .modules import ModuleRegion, is_ours
+from .moving import MOVES, MOVING, is_there
 from .regions import Mark, NoRegionError, Region
 from .release import is_time, let_go
 from .trace import WRITTEN, Alias, Backward, Break, Call, Constant, Effect, End, First, Number, Value, users_line
 from .updates import UpdateRegion
+from .witness import Witness, same_code
 
 MAX_BREAKS = 200  # in one call: what reads values so often gains nothing from being compiled
 
@@ -48,18 +50,21 @@ class Recorder(Frame):
     first: int = 0  # the first of the values since the last break
     breaks: int = 0
     depth: int = 0  # of calls of the library's code
+    moving: Collection[str] = ()  # lines of slices that begin elsewhere at each call: see moving.py
     concealed: list[Tensor]  # tensors that hide their arrays
     rewritten: list[int]  # values that in-place ops have written since the last break
     handed_out: int = 0  # slots from before the last break: anybody may have their arrays
     blueprint: Blueprint
+    witness: Witness
     slot_of: dict[int, int]  # id of an array -> its slot
     number_ids: dict[int, int]  # id of a number that may change -> its place
     unseen: dict[int, int]  # in a backward pass: id of a gradient from before -> its leaf
     bytes: int = 0  # made since it was last looked what can be let go
     gone: Counter[int]  # of a value: how many views of it have no array any more
 
-    def prepare(self) -> Recorder:
+    def prepare(self, moving: Collection[str] = ()) -> Recorder:
         """What a recorder has beyond a frame; a replayer that turns into one has its tensors already."""
+        self.moving = moving
         self.slot_of = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
         self.number_ids = {id(x): place for place, x in enumerate(self.scalars) if type(x) is float}
         self.unseen = {}
@@ -67,6 +72,7 @@ class Recorder(Frame):
         self.owners = {v.slot: v.index for v in reversed(self.trace.values) if v.slot in self.trace.outside}
         self.concealed, self.rewritten, self.breaks = [], [], len(self.trace.breaks())
         self.blueprint = Blueprint(self)
+        self.witness = Witness()
         return self
 
     # ---- tensors and numbers
@@ -150,6 +156,8 @@ class Recorder(Frame):
         state = self.state
         if expanded(op, inputs, state):
             return run_parts(op, inputs, attrs, out)
+        if op in MOVES and self.moving and self.region is None and out is None and users_line() in self.moving:
+            return self.take(op, inputs, attrs)
         if is_time(self):
             let_go(self, self.gone)
             self.bytes = 0
@@ -197,6 +205,17 @@ class Recorder(Frame):
         if mutated and not self.hide(mutated):
             self.stop(WRITTEN)
         return result
+
+    def take(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """A slice that begins elsewhere at each call."""
+        self.trace.impure = MOVING
+        self.trace.moving.add(len(self.trace.entries))
+        if is_there(inputs, self.state):
+            with self.eagerly():
+                return execute(op, inputs, attrs, None, self.state)
+        self.stop(MOVING)
+        self.trace.moving.add(len(self.trace.entries))
+        return self.untraced(execute, op, inputs, attrs, None, self.state)
 
     def rewrites_history(self, inputs: tuple[Any, ...], out: Tensor) -> bool:
         """Whether an in-place op changes the history of more than a tensor that was made here and has no views."""
@@ -363,12 +382,15 @@ class Recorder(Frame):
         """A module is called."""
         mark = Mark(self)
         ours = is_ours(module)
-        self.depth += ours
+        if not ours:
+            return module.forward(*args, **kwargs)
+        self.depth += 1
         try:
-            result = module.forward(*args, **kwargs)
+            with self.witness.seeing(self.state) as mark.ran:
+                result = module.forward(*args, **kwargs)
         finally:
-            self.depth -= ours
-        if ours and self.can_note(mark):
+            self.depth -= 1
+        if self.can_note(mark):
             self.note_region(lambda: ModuleRegion(self, mark, module, (args, kwargs), result))
         return result
 
@@ -379,7 +401,8 @@ class Recorder(Frame):
         mark = Mark(self)
         self.depth = 1
         try:
-            result = function(*args, **kwargs)
+            with self.witness.seeing(self.state) as mark.ran:
+                result = function(*args, **kwargs)
         finally:
             self.depth = 0
         if self.can_note(mark):
@@ -392,7 +415,8 @@ class Recorder(Frame):
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
         """An optimizer makes a step."""
         mark = Mark(self)
-        result = step(optimizer)
+        with self.witness.seeing(self.state) as mark.ran:
+            result = step(optimizer)
         if self.can_note(mark):
             self.note_region(lambda: UpdateRegion(self, mark, optimizer))
         return result
@@ -403,7 +427,7 @@ class Recorder(Frame):
     def note_region(self, make: Callable[[], Region]) -> None:
         """What was recorded since a mark may be a region."""
         try:
-            found = make()
+            found = self.witness.aside(make)
         except NoRegionError:
             return
         self.trace.regions.setdefault(found.start, {})[found.key] = found
@@ -435,9 +459,13 @@ class Recorder(Frame):
         state = self.state
         tracer, state.tracer = state.tracer, None
         try:
-            found = backward_pass(*given)
+            with self.witness.seeing(self.state) as ran:
+                found = backward_pass(*given)
         finally:
             state.tracer, self.region = tracer, None
+        region.ran, region.same_code = ran, same_code([ran])
+        if ran.foreign:
+            self.failed = self.failed or "it runs the user's code"
         self.note_effects(region, leaves, before, found)
         if self.failed is not None:
             self.forget(mark)

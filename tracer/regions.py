@@ -22,6 +22,7 @@ from ..eager.random import default_generator
 from ..eager.tensor import Tensor, versions_of
 from .source import Source
 from .trace import Alias, Backward, Call, First, Number, Trace, Value
+from .witness import Ran, same_code
 
 MISSED: Any = object()  # what entering a region returns when the check fails
 
@@ -33,7 +34,7 @@ class NoRegionError(Exception):
 class Mark:
     """A place in a recording, where a region may begin."""
 
-    __slots__ = ("changes", "draws", "grad", "numbers", "start", "values", "warnings")
+    __slots__ = ("changes", "draws", "grad", "numbers", "ran", "start", "values", "warnings")
 
     def __init__(self, frame: Any) -> None:
         self.start = len(frame.trace.entries)
@@ -43,6 +44,7 @@ class Mark:
         self.changes = COUNT[0]
         self.warnings = errors.warned[0]
         self.draws = draws_so_far()
+        self.ran = Ran()  # the code that made what comes after it
 
 
 def draws_so_far() -> tuple[int, int]:
@@ -105,7 +107,7 @@ class Region:
     missed: Any = MISSED  # what entering it returns when the check fails
     holds: tuple[str, ...] = ()  # attributes with what belongs to the module or optimizer, to be let go when that is gone
 
-    def __init__(self, frame: Any, mark: Mark, owner: Any, title: str) -> None:
+    def __init__(self, frame: Any, mark: Mark, owner: Any, title: str, classes: Iterable[type] = ()) -> None:
         trace: Trace = frame.trace
         me = weakref.ref(self)
         self.key = id(owner)
@@ -117,6 +119,10 @@ class Region:
         self.check_entries()
         if errors.warned[0] != mark.warnings:
             raise NoRegionError("it warns")
+        if mark.ran.foreign:
+            raise NoRegionError("it runs the user's code")
+        self.ran, self.classes = mark.ran, tuple(classes)
+        self.same_code = same_code([mark.ran], classes)
         self.line = self.entries[0].line
         self.mutated = tuple(sorted({n for call in self.entries for n in call.mutated}))
         self.fresh = {w.value.index: w for call in self.entries for w in call.wants if isinstance(w, First)}

@@ -23,6 +23,7 @@ from .checks import CHECKS
 from .computing import Computing
 from .frame import expanded, only_moves, refuses, run_parts
 from .matching import has_form
+from .moving import MOVES, MOVING, is_there, only_elsewhere
 from .record import Recorder, backward_pass
 from .references import references
 from .regions import MISSED
@@ -130,10 +131,32 @@ class Replayer(Computing):
                 else:
                     self.diverge(f"{op.name} looks at its indices")
                 return self(op, inputs, attrs, out)
+        if op in MOVES and out is None and self.moves():
+            return self.take(op, inputs, attrs)
         if self.other_path(lambda e: e.op is op and self.matches(e, inputs, attrs, out)):
             return self.promise(self.entries[self.cursor], out)
+        if op in MOVES and out is None and only_elsewhere(self.trace, entry, op, inputs, attrs, line := users_line()):
+            self.function.has_moved(line, is_there(inputs, self.state))
         self.diverge(self.difference(entry, op, inputs, attrs))
         return self(op, inputs, attrs, out)
+
+    def moves(self) -> bool:
+        """Whether slices are made by Python here, in this recording or in another one that began alike."""
+        if self.cursor in self.trace.moving:
+            return True
+        for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
+            if self.cursor in other.moving:
+                self.follow(other)
+                self.move(self.cursor)
+                return True
+        return False
+
+    def take(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """A slice that begins elsewhere at each call."""
+        if is_there(inputs, self.state):
+            with self.eagerly():
+                return execute(op, inputs, attrs, None, self.state)
+        return self.outside(execute, MOVING, op, inputs, attrs, None, self.state)
 
     def difference(self, entry: Any, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> str:
         """How an op differs from the recorded one, in words."""
@@ -259,6 +282,8 @@ class Replayer(Computing):
         self.trace.values, self.trace.roots, self.trace.numbers = trace.values[:values], trace.roots[:slots], numbers
         self.trace.outside = {s for s in trace.outside if s < slots}
         self.trace.shared = {s for s in trace.shared if s < slots}
+        self.trace.moving = {k for k in trace.moving if k <= self.cursor}
+        self.trace.impure = MOVING if self.trace.moving else None
         self.trace.sources = {s: source for s, source in trace.sources.items() if s < slots}
         self.trace.constants = {s: a for s, a in trace.constants.items() if s < slots}
         for first, regions in trace.regions.items():
@@ -276,7 +301,7 @@ class Replayer(Computing):
             self.state.handler = self
         self.held.clear()
         self.__class__ = Recorder  # type: ignore[assignment]
-        self.prepare()  # type: ignore[attr-defined]
+        self.prepare(self.function.moving)  # type: ignore[attr-defined]
         written = [e.out for e in self.trace.entries[self.start :] if isinstance(e, Call) and e.out is not None]
         self.rewritten += written  # type: ignore[attr-defined]
         start = trace.counts[self.start]
@@ -375,9 +400,9 @@ class Replayer(Computing):
         self, entry: Backward, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
     ) -> bool:
         """Whether a backward pass is the recorded one. What it does follows from its roots, unless somebody added a hook or
-        changed a gradient since."""
+        changed a gradient or the code since."""
         tensors = self.tensors
-        if create_graph or retain_graph is not entry.retain or accumulate is not entry.accumulate:
+        if create_graph or retain_graph is not entry.retain or accumulate is not entry.accumulate or not entry.same_code():
             return False
         if len(roots) != len(entry.roots):
             return False

@@ -89,6 +89,8 @@ class Source:
         )
         if value.requires_grad:
             self.add("t._requires_grad = True; t._node = PENDING")
+        if value.inference:
+            self.add("t._inference = True")
         if value.view is not None:
             self.add(f"f.link(t, {self.constant(value)})")
 

@@ -47,7 +47,7 @@ def _first_gradients(entry: Backward) -> Step:
     """Whether the leaves have neither gradients nor hooks nor a history, and are what they were; then they are promised
     gradients."""
     source = Source("first_gradients", "f")
-    source.add("T = f.tensors; A = f.held")
+    source.add(f"if not {source.constant(entry.same_code)}(): return False", "T = f.tensors; A = f.held")
     for i, (leaf, _) in enumerate(entry.plain):
         x = f"x{i}"
         source.add(f"{x} = T[{leaf}]")
@@ -117,6 +117,8 @@ def _compiled(k: int, entry: Call) -> Step:
         ]
         if value.requires_grad:
             body += [f"t{j}._requires_grad = True", f"t{j}._node = PENDING"]
+        if value.inference:
+            body.append(f"t{j}._inference = True")
         if value.view is not None:
             space[f"V{j}"] = value
             body.append(f"f.link(t{j}, V{j})")

@@ -32,7 +32,7 @@ def users_line() -> str:
 class Value:
     """A tensor of a trace."""
 
-    __slots__ = ("apart", "form", "index", "requires_grad", "slot", "tracked", "view")
+    __slots__ = ("apart", "form", "index", "inference", "requires_grad", "slot", "tracked", "view")
 
     def __init__(self, index: int, slot: int, t: Tensor, form: type[Pending], view: tuple[int, Any, bool] | None) -> None:
         self.index = index
@@ -41,6 +41,7 @@ class Value:
         self.view = view  # of a view: the value it was made of, by which op, whether without grad
         self.requires_grad = t._requires_grad
         self.apart = counts_apart(t)
+        self.inference = t._inference
         self.tracked = t._node is not None  # has a place on the tape; a leaf that wants a gradient has none
 
     def __repr__(self) -> str:
@@ -196,7 +197,7 @@ class Backward:
 
     __slots__ = (
         "accumulate", "calls", "effects", "end", "firsts", "flags", "found", "freed", "given", "implicit", "line", "mutated",
-        "plain", "retain", "roots", "seeds", "step", "wanted",
+        "plain", "ran", "retain", "roots", "same_code", "seeds", "step", "wanted",
     )  # fmt: skip
 
     op = None
@@ -222,6 +223,8 @@ class Backward:
         self.end = (0, 0)  # how many values and slots there are after it
         self.plain: tuple[tuple[int, Value], ...] = ()  # if it only gives leaves their first gradients: these
         self.step: Any = None  # then a function that does: see steps.py
+        self.ran: Any = None  # the code that ran, and whether it would now: see witness.py
+        self.same_code: Any = None
 
     def settle(self, values: list[Value]) -> None:
         """All about it is known."""
@@ -315,6 +318,7 @@ class Trace:
         self.quickest = math.inf  # seconds of a replay
         self.purified = self.skipped = 0  # how often guards were made for it, and how often they let Python be skipped
         self.reshaped = False  # a tensor got another shape in place, which its views do not follow
+        self.moving: set[int] = set()  # entries before which slices are made by Python: see moving.py
         self.shared: set[int] = set()  # slots from outside that others than tensors may write
 
     def complete(self) -> None:

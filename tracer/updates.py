@@ -85,9 +85,8 @@ class UpdateRegion(Region):
     holds = ("groups", "keys", "now")
 
     def __init__(self, frame: Any, mark: Mark, optimizer: Optimizer) -> None:
-        super().__init__(frame, mark, optimizer, f"{type(optimizer).__name__}.step")
         cls = type(optimizer)
-        self.cls, self.update = cls, cls.update
+        super().__init__(frame, mark, optimizer, f"{cls.__name__}.step", [cls])
         if cls.update.__module__.rpartition(".")[0] != STEP.__module__.rpartition(".")[0] or cls.step is not STEP:
             raise NoRegionError("its update is the user's")
         if not optimizer.hyper or "update" in optimizer.__dict__:
@@ -230,7 +229,7 @@ class UpdateRegion(Region):
         """Whether a step is one of this optimizer, by the same code, without hooks."""
         hooks = ["PRE_HOOKS", "POST_HOOKS", "optimizer._optimizer_step_pre_hooks", "optimizer._optimizer_step_post_hooks"]
         tests = [f"{source.constant(self.owner)}() is not optimizer", "s.autocast is not None", *hooks]
-        tests += [f"{source.constant(self.cls)}.update is not {source.constant(self.update)}", "'update' in optimizer.__dict__"]
+        tests += [f"not {source.constant(self.same_code)}()", "'update' in optimizer.__dict__"]
         source.add("s = f.state", f"if {' or '.join(tests)}: return False")
 
     def look_at_settings(self, source: Source) -> None:

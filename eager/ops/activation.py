@@ -58,10 +58,10 @@ def check(name: str, input: Any, integers: bool = False) -> None:
         )
 
 
-def activate(op: Op, input: Tensor, inplace: bool, attrs: dict[str, Any]) -> Tensor:
+def activate(op: Op, input: Tensor, inplace: bool, attrs: dict[str, Any], *numbers: Any) -> Tensor:
     """Apply, into the input itself if asked to. Ops that save their input have a copy of it saved then, unless they have a
     variant for it, with an underscore, whose gradient comes from the output."""
-    return apply(op, (input,), attrs, input if inplace else None)  # type: ignore[no-any-return]
+    return apply(op, (input, *numbers), attrs, input if inplace else None)  # type: ignore[no-any-return]
 
 
 def composed(name: str, function: Callable[[Tensor], Tensor], input: Tensor, inplace: bool) -> Tensor:
@@ -103,21 +103,21 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 HARDTANH_BACKWARD = primitive(
     "hardtanh_backward",
     "composite",
-    lambda xp, g, x, *, low, high: kept(xp, g, ~((x <= low) | (x >= high))),
+    lambda xp, g, x, low, high: kept(xp, g, ~((x <= low) | (x >= high))),
     expand=lambda g, x, low, high: where((x <= low) | (x >= high), sign(x) * 0, g),  # 0, with a slope of 0
 )
 HARDTANH = primitive(
     "hardtanh",
     "composite",
-    lambda xp, x, *, low, high: xp.clip(x, low, high),
-    grad={"x": lambda g, x, low, high: apply(HARDTANH_BACKWARD, (g, x), {"low": low, "high": high})},
+    lambda xp, x, low, high: xp.clip(x, low, high),
+    grad={"x": lambda g, x, low, high: apply(HARDTANH_BACKWARD, (g, x, low, high))},
     expand=lambda x, low, high: clamp(x, low, high),
 )
 HARDTANH_ = primitive(
     "hardtanh_",
     "composite",
     HARDTANH.run,
-    grad={"x": lambda g, out, low, high: apply(HARDTANH_BACKWARD, (g, out), {"low": low, "high": high})},
+    grad={"x": lambda g, out, low, high: apply(HARDTANH_BACKWARD, (g, out, low, high))},
     expand=HARDTANH.expand,
 )
 
@@ -128,8 +128,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     check("hardtanh", input, integers=True)
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val: {min_val} > {max_val}")
-    limits = (min_val, max_val) if input.dtype.is_floating_point else (int(min_val), int(max_val))
-    return activate(HARDTANH_ if inplace else HARDTANH, input, inplace, {"low": limits[0], "high": limits[1]})
+    kind = float if input.dtype.is_floating_point else int
+    return activate(HARDTANH_ if inplace else HARDTANH, input, inplace, {}, kind(min_val), kind(max_val))
 
 
 @public("nn.functional", samples=[sample(A(2, 3)), sample(A(5, lo=4, hi=8)), sample(I(4, lo=-3), grad=False)])
@@ -138,14 +138,14 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
-def run_leaky_relu(xp: Any, x: Any, *, negative_slope: float) -> Any:
+def run_leaky_relu(xp: Any, x: Any, negative_slope: float) -> Any:
     below = xp.multiply(x, negative_slope, out=xp.empty_like(x))
     if negative_slope < 0:
         return xp.where(x > 0, x, below)
     return (xp.maximum if negative_slope <= 1 else xp.minimum)(x, below, out=below)
 
 
-def run_leaky_relu_backward(xp: Any, g: Any, x: Any, *, negative_slope: float) -> Any:
+def run_leaky_relu_backward(xp: Any, g: Any, x: Any, negative_slope: float) -> Any:
     slope = (x > 0).astype(g.dtype)
     slope *= 1 - negative_slope
     slope += negative_slope
@@ -163,14 +163,14 @@ LEAKY_RELU = primitive(
     "leaky_relu",
     "composite",
     run_leaky_relu,
-    grad={"x": lambda g, x, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, x), {"negative_slope": negative_slope})},
+    grad={"x": lambda g, x, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, x, negative_slope))},
     expand=lambda x, negative_slope: where(x > 0, x, x * negative_slope),
 )
 LEAKY_RELU_ = primitive(  # for slopes that are not negative: there the output has the input's sign
     "leaky_relu_",
     "composite",
     run_leaky_relu,
-    grad={"x": lambda g, out, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, out), {"negative_slope": negative_slope})},
+    grad={"x": lambda g, out, negative_slope: apply(LEAKY_RELU_BACKWARD, (g, out, negative_slope))},
     expand=LEAKY_RELU.expand,
 )
 
@@ -185,7 +185,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     """x above 0, negative_slope * x below."""
     check("leaky_relu", input)
     op = LEAKY_RELU_ if inplace and negative_slope >= 0 else LEAKY_RELU
-    return activate(op, input, inplace, {"negative_slope": float(negative_slope)})
+    return activate(op, input, inplace, {}, float(negative_slope))
 
 
 @public("", "nn.functional", samples=[sample(A(2, 3, 2), A(3)), sample(A(2, 3), A(1)), sample(A(4), A())])

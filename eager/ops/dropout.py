@@ -15,7 +15,7 @@ from .random import bernoulli_mask
 _ALPHA = 1.7580993408473766  # selu's limit for x -> -inf, negated: what alpha dropout puts in the place of dropped elements
 
 
-def run_dropout(xp: Any, x: Any, mask: Any, *, scale: float) -> Any:
+def run_dropout(xp: Any, x: Any, mask: Any, scale: float) -> Any:
     out = xp.multiply(x, mask, out=xp.empty_like(x))
     out *= scale
     return out
@@ -25,7 +25,7 @@ DROPOUT = primitive(
     "masked_scale",
     "composite",
     run_dropout,
-    grad={"x": lambda g, mask, scale: apply(DROPOUT, (g, mask), {"scale": scale})},
+    grad={"x": lambda g, mask, scale: apply(DROPOUT, (g, mask, scale))},
     expand=lambda x, mask, scale: x * mask * scale,
 )
 
@@ -44,8 +44,8 @@ def drop(name: str, input: Tensor, p: float, training: bool, inplace: bool, shap
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{name}: result type Float can't be cast to the desired output type {input.dtype.legacy}")
     mask = bernoulli_mask(shape, 1 - p, input.device)
-    attrs = {"scale": 1 / (1 - p) if p < 1 else 0.0}
-    return apply(DROPOUT, (input, mask), attrs, input if inplace else None)  # type: ignore[no-any-return]
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    return apply(DROPOUT, (input, mask, scale), {}, input if inplace else None)  # type: ignore[no-any-return]
 
 
 _certain = [sample(A(2, 3), training=False), sample(A(2, 3), 1.0, True), sample(A(2, 3), 0.0, True)]
@@ -123,7 +123,7 @@ def alpha_drop(name: str, input: Tensor, p: float, training: bool, inplace: bool
 
     def replaced(x: Tensor) -> Tensor:
         shift = cast(mask, x.dtype) * (_ALPHA * scale) + _ALPHA * scale * (p - 1)
-        return apply(DROPOUT, (x, mask), {"scale": scale}) + shift  # type: ignore[no-any-return]
+        return apply(DROPOUT, (x, mask, scale)) + shift  # type: ignore[no-any-return]
 
     return overwrite(input, replaced, (), {}, name + "_") if inplace else replaced(input)
 

@@ -807,10 +807,16 @@ setattr(Tensor, "where", _where_method)  # noqa: B010 -- methods are not declare
 CLAMP = primitive(
     "clamp",
     "pointwise",
-    lambda xp, x, *, low, high: xp.clip(x, low, high),
+    lambda xp, x, low, high: xp.clip(x, low, high),
     grad={"x": lambda g, x, low, high: where(inside(x, low, high), g, 0)},
     body=lambda b, x, low, high: b.clamp(x, low, high),
 )
+
+
+def limits(x: Tensor, low: Any, high: Any) -> tuple[Any, Any]:
+    """As an op is given them: floats for a tensor of floats, whatever they were."""
+    exact = not x.dtype.is_floating_point
+    return low if low is None or exact else float(low), high if high is None or exact else float(high)
 
 
 def inside(x: Tensor, low: Any, high: Any) -> Tensor:
@@ -846,7 +852,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
         return found if out is None else out_or_inplace(found, out, "clamp")
     bounds = [b for b in (min, max) if b is not None]
     input = cast(input, result_type(input, *bounds))
-    return put(CLAMP, (input,), {"low": min, "high": max}, out)
+    return put(CLAMP, (input, *limits(input, min, max)), {}, out)
 
 
 @public(samples=[sample(A(2, 3), 0.1)], inplace=True)
