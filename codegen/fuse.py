@@ -154,7 +154,9 @@ class Schedule:
         """The nodes as they were recorded, but first what is small and follows from inputs alone: the number of classes that
         count, say, without which no loops over all of the logits could be the gradient's too."""
         known = set(self.home)
-        most = min(SMALL, max((form.size for form in self.forms.values()), default=0) // FAR_SMALLER)
+        most = SMALL
+        if not self.gpu:  # there kernels are put into another order anyway, by who waits for whom
+            most = min(SMALL, max((form.size for form in self.forms.values()), default=0) // FAR_SMALLER)
         first: list[tuple[int, Node]] = []
         rest: list[tuple[int, Node]] = []
         for i, node in enumerate(self.graph.nodes):
