@@ -77,6 +77,21 @@ CALLED = {"sort", "topk", "median", "nanmedian", "searchsorted", "polygamma", "v
 CALLED_BACKWARDS = {"scatter", "as_strided_sum", "ctc_backward"}  # of what is sorted, of `as_strided`, of `ctc_loss`
 
 
+def test_a_disturbed_parser_reads_again() -> None:
+    errors = [SystemError("AST constructor recursion depth mismatch (before=90, after=98)")] * 2
+
+    def compile() -> str:
+        if errors:
+            raise errors.pop()
+        return "compiled"
+
+    assert aot.read_again(compile) == "compiled"
+    for error in (SystemError("something else"), ValueError("recursion depth mismatch")):
+        errors.append(error)
+        with pytest.raises(type(error)):
+            aot.read_again(compile)
+
+
 def test_values(seen: Any) -> None:
     """Of all ops these alone have no kernels; what looks at values, as linear algebra does, ends a segment before that."""
     for cases in batched(VALUES, 20):

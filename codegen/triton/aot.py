@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ TARGETS: dict[str, tuple[str, int | str, int]] = {
 }
 MOST_WARPS = 8  # of a program that is given more of them
 WARP = 32  # threads of NVIDIA's warps
+MOST_READINGS = 4  # of a kernel's source
 ALIGNED = 16  # bytes that pointers are multiples of: loads of several elements need it
 
 
@@ -51,6 +53,18 @@ def target_of(name: str) -> tuple[str, int | str, int]:
     raise ValueError(f"[compile] {name!r} is no target: there are sm_80, sm_90 and so on, and gfx942 and so on")
 
 
+def read_again(compile: Callable[[], Any]) -> Any:
+    """Compile, and once more if Python's parser was disturbed: all threads share its count of how deep it is (python/cpython
+    issue 106905, in 3.11 and 3.12), and kernels are compiled in several."""
+    for _ in range(MOST_READINGS - 1):
+        try:
+            return compile()
+        except SystemError as error:
+            if "recursion depth mismatch" not in str(error):
+                raise
+    return compile()
+
+
 def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
     """A kernel for a target: Triton's object, which holds the assembly and the binary code. Plain arithmetic is never
     contracted, so that it is rounded as eager's is. Of some buffers the addresses may be no multiples of 16 bytes.
@@ -69,7 +83,7 @@ def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset
         options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
 
     def made(**more: int) -> Any:
-        return triton.compile(source, target=GPUTarget(kind, arch, threads), options=options | more)
+        return read_again(lambda: triton.compile(source, target=GPUTarget(kind, arch, threads), options=options | more))
 
     found = made()
     while found.metadata.shared > shared_memory(target) and options["num_stages"] > 1:
