@@ -20,6 +20,7 @@ from typing import Any
 from ..eager.errors import warn
 from ..eager.nn.module import Module
 from ..eager.tape import State, local
+from .dry import Dry
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .generators import BACKENDS
@@ -155,7 +156,8 @@ class Compiled:
         trace = self.traces[0] if self.traces else self.candidate
         watched = self.pure or (self.steady and trace is not None and trace.replays >= SETTLED)
         before = self._watch(state, trace, args, kwargs) if watched else None
-        frame: Frame = Recorder(state, Trace()).prepare() if trace is None else Replayer(state, trace, self)
+        frame = self._recorder(state) if trace is None else Replayer(state, trace, self)
+        compiled = self.seconds["compile"]
         setting, handler = state.autocast, state.handler
         below = None if setting is None else setting.below
         try:
@@ -174,12 +176,14 @@ class Compiled:
             state.autocast, state.handler = setting, handler
             if setting is not None:
                 setting.below = below
-        if type(frame) is Recorder:
-            if frame.breaks >= MAX_BREAKS:
+        if type(frame) is Recorder or frame.recorded:
+            compiled -= self.seconds["compile"]  # counted as a replay's, which this is none of
+            self.seconds["replay"] -= compiled
+            if len(frame.trace.breaks()) >= MAX_BREAKS:
                 self._give_up(frame.trace.breaks()[0].line, f"it reads values {MAX_BREAKS} times or more in one call")
             else:
                 self._recorded(frame.trace, trace)
-            self.seconds["record"] += perf_counter() - began
+            self.seconds["record"] += perf_counter() - began + compiled
         else:
             self._replayed(frame.trace)
             took = perf_counter() - began
@@ -190,6 +194,12 @@ class Compiled:
             self._purify(frame, before, args, kwargs, result, state)
         frame.close()
         return result
+
+    def _recorder(self, state: State) -> Any:
+        """What records a call from its beginning. The first call is compiled; others have to be seen again before they are."""
+        if self.recordings or self.warmup > 2:
+            return Recorder(state, Trace()).prepare()
+        return Dry(state, self)
 
     def _watch(self, state: State, trace: Trace | None, args: Any, kwargs: Any) -> Before | None:
         """What a pure function can reach before a call that runs its Python."""
@@ -270,6 +280,8 @@ class Compiled:
         """An exception leaves the function: what was done up to it is done, as it is in eager mode."""
         if type(frame) is Recorder:
             frame.reveal()
+        elif type(frame) is Dry:
+            frame.run_noted()
         elif isinstance(frame, Replayer):
             if frame.broken:
                 frame.wreck()
@@ -293,7 +305,8 @@ class Compiled:
 
     def _recorded(self, trace: Trace, before: Trace | None) -> None:
         """A call was recorded, from its beginning or from where it differed from what was replayed before."""
-        trace.complete()
+        if not trace.keys:
+            trace.complete()
         with self._lock:
             candidate, self.candidate = self.candidate, None
             diverged = before is not None and before is not candidate

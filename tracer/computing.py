@@ -64,15 +64,18 @@ class Computing(Matching):
 
     def run_program(self, known: Segment) -> None:
         run = known.run
+        arrays = self.arrays if known.slots is None else self.arrays[: known.slots]
         if not known.writes:
-            run(self.arrays, self.scalars)
-            return
-        self.broken = True  # if it fails in the middle, there is no way back
-        if getattr(run, "whole", False):
-            run(self.arrays, self.scalars)
+            run(arrays, self.scalars)
         else:
-            undisturbed(run, self.arrays, self.scalars)
-        self.broken = False
+            self.broken = True  # if it fails in the middle, there is no way back
+            if getattr(run, "whole", False):
+                run(arrays, self.scalars)
+            else:
+                undisturbed(run, arrays, self.scalars)
+            self.broken = False
+        if known.slots is not None:
+            self.arrays[: known.slots] = arrays
 
     def count_writes(self, known: Segment, hidden: list[int]) -> None:
         """Version counters go on, also of what an earlier segment has made."""
@@ -104,6 +107,7 @@ class Computing(Matching):
             keep = frozenset(trace.values[n].slot for n in alive) | saved | used_slots(trace, stop)
             found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, snapshot)
             found.joint = joint
+            found.slots = None if trace.keys else len(trace.roots)
             found.run = Warming(found, self.function, trace, self.start, stop, keep)
             self.function.compiling(perf_counter() - began, "replay")
             with self.eagerly():
