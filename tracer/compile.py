@@ -455,11 +455,12 @@ def compile(
     """Record a function, then replay it; whatever differs from the recording runs eagerly.
 
     For functions, methods, `nn.Module` objects and classes (their `forward`). Python runs at each replay and is compared with
-    the recording, unless it is proved that it only touches tensors; `pure` is a promise that it does. The first `warmup` calls
-    may differ from each other: from the second on they are compared with the one before, and run compiled if they are the same.
-    `budget` bounds the number of recordings kept. `strict` raises a `CompileError` where a call would have to go on eagerly
-    after the warm-up. `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has. `background`
-    compiles beside, while calls go on without.
+    the recording, unless it is proved that it only touches tensors; `pure` is a promise that it does. The first call is noted
+    and computed by its program; with a `warmup` above 2 it runs, and the second is the first compiled one. The first `warmup`
+    calls may differ from each other: from the second on they are compared with the one before, and run compiled if they are
+    the same. `budget` bounds the number of recordings kept. `strict` raises a `CompileError` where a call would have to go on
+    eagerly after the warm-up. `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has.
+    `background` compiles beside, while calls go on without.
 
     What PyTorch's scripts say is understood: `disable` gives back what was given, the backend "inductor" is "auto" and "eager"
     is "plain"; `fullgraph`, `dynamic`, `mode` and `options` change nothing, as results are right in any case.

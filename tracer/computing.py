@@ -30,6 +30,7 @@ class Computing(Matching):
     """The part of a replayer that runs programs."""
 
     broken = False  # a program failed in the middle
+    recorded = False  # whether it was a recorder, which did not run what it noted
 
     def compute(self, stop: int, snapshot: Snapshot) -> None:
         """Run the program of a segment and hand out what it made."""
@@ -38,7 +39,8 @@ class Computing(Matching):
         known = self.trace.segments.get((self.start, stop))
         if known is None or known.alive != alive or known.nodes != nodes or (known.joint is not None and self.made):
             known = self.segment_for(stop, snapshot, alive, nodes)
-        if type(self.entries[stop]) is End and known.closings < CLOSINGS and not (self.made or self.boxes or self.earlier):
+        plain = type(self.entries[stop]) is End and not (self.made or self.boxes or self.earlier)
+        if plain and known.closings < CLOSINGS and not self.recorded:  # the first call should be over soon
             known.closings += 1
             known.closing = make_closing(self, known, self.start, stop)
         hidden = list(self.hidden)

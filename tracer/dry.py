@@ -236,6 +236,7 @@ class Dry(Recorder):
             raise UnforeseenError("in a backward pass")
         written = {n for entry in self.trace.entries for n in getattr(entry, "mutated", ())}
         self.run_noted().record_on(0, 0)
+        self.bytes = sum(a.nbytes for a in self.arrays if a is not None)  # what nobody sees is let go soon
         self.hide(tuple(n for n in sorted(written) if self.tensors[n] is not None))
 
     def run_noted(self) -> Replayer:

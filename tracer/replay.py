@@ -34,7 +34,6 @@ _new = object.__new__
 class Replayer(Computing):
     """A handler of `apply` that compares and promises."""
 
-    recorded = False  # whether it was a recorder, which did not run what it noted
     mark: int | None = None  # the last change of a tensor, if it was the last backward pass, and a plain one
 
     # ---- ops
