@@ -173,7 +173,7 @@ def recorded(options: argparse.Namespace) -> Seen:
     if not found.calls:
         raise RefusalError(f"no compiled function was called in {options.script}: decorate one with @tj.compile, and call it")
     if not found.graphs:
-        reasons = "; ".join(found.left) or "a function has to be called three times with the same shapes before it is compiled"
+        reasons = "; ".join(found.left) or "its functions were not called as often as they want to be"
         raise RefusalError(f"nothing was compiled in {options.script}: {reasons}")
     return found
 
