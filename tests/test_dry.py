@@ -259,6 +259,22 @@ def test_a_loss_that_is_returned_as_a_number(run_ops: list[str]) -> None:
     assert programs(f) == 2  # the step, and nothing after it
 
 
+def test_what_was_detached_before_a_break() -> None:
+    def script(compile: Any, note: Any) -> None:
+        @compile
+        def f(x):
+            y = x * 2
+            apart = y.detach()
+            n = y.sum().item()
+            return apart + n, apart
+
+        for _ in range(5):
+            note(*f(tj.randn(3)))
+
+    f = both(script)
+    assert (f.recordings, f.hits, sum(f.divergences.values())) == (2, 3, 0)
+
+
 def test_prints(capsys: Any) -> None:
     @tj.compile(backend="plain")
     def f(x):

@@ -243,9 +243,6 @@ class Dry(Recorder):
         """Do eagerly what was noted."""
         replayer = self.as_replayed()
         replayer.interpret()
-        for t in self.tensors:
-            if t is not None and isinstance(t._array, Pending) and t._array.frame is None:
-                t._array = t._array.real  # what `detach()` made
         return replayer
 
     def as_replayed(self) -> Replayer:

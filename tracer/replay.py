@@ -281,7 +281,10 @@ class Replayer(Computing):
         trace = self.trace
         for n, t in enumerate(self.tensors):
             if t is not None and isinstance(t._array, Pending):
-                self.tensors[n] = None  # of a segment before, which it did not outlive
+                if t._array.frame is None:
+                    t._array = t._array.real  # what `detach()` made of something that is there now
+                else:
+                    self.tensors[n] = None  # of a segment before, which it did not outlive
         self.number = {id(t): n for n, t in enumerate(self.tensors) if t is not None}
         for n, t in enumerate(self.tensors):
             if t is not None and trace.values[n].slot in trace.outside:
