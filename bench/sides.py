@@ -78,7 +78,8 @@ class Tapejit(TorchLike):
 
     def programs(self) -> list[Any]:
         """Native ones. A replay alone is no sign of them: it calls eager kernels until a segment is worth compiling."""
-        segments = [s for trace in self.compiled.traces for s in trace.programs.values()] if self.compiled else []
+        traces = [*self.compiled.traces, self.compiled.candidate] if self.compiled else []
+        segments = [s for trace in traces if trace is not None for s in trace.programs.values()]
         return [s.native for s in segments if getattr(s, "native", None) is not None]
 
     def is_compiled(self) -> bool:

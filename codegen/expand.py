@@ -239,14 +239,6 @@ class Sketch:
         first: Any = known[0] if known else None
         if op.name in ("view", "full"):
             return (Spec(attrs["shape"], first.dtype if op.name == "view" else attrs["dtype"]),)
-        if op.name in ("clone", "scatter", "flip"):
-            return (first,)
-        if op.name == "gather":
-            return (Spec(known[1].shape, first.dtype),)
-        if op.name in ("scatter_sum", "index_sum"):
-            return (Spec(attrs["shape"], first.dtype),)
-        if op.name == "row_sum":
-            return (Spec((attrs["rows"], first.shape[-1]), first.dtype),)
         return infer(op, tuple(known), attrs)
 
     def written(self, out: Tensor, value: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ zeros that take no memory (all strides 0). Ops whose result's shape depends on v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,27 @@ def infer(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Spec,
     return run_on_zeros(op, inputs, attrs)
 
 
+# ---- what many ops have for their `infer`
+
+
+def like_first(x: Spec, *others: Any, **attrs: Any) -> tuple[Spec]:
+    """The result is of the form of the first input."""
+    return (x,)
+
+
+def with_places(x: Spec, **attrs: Any) -> tuple[Spec, Spec]:
+    """Values of the input's form, and where they stand in it."""
+    return x, Spec(x.shape, dtypes.int64)
+
+
+def as_asked(*inputs: Any, shape: tuple[int, ...], dtype: dtypes.dtype | None = None, **attrs: Any) -> tuple[Spec]:
+    """The result is of the shape, and of the dtype, that is among the settings; else it has the first input's dtype."""
+    return (Spec(tuple(shape), inputs[0].dtype if dtype is None else dtype),)
+
+
+# ----
+
+
 def reduced(shape: tuple[int, ...], attrs: dict[str, Any]) -> tuple[int, ...]:
     dims, keepdim = attrs["dims"], attrs["keepdim"]
     return tuple(1 if i in dims else n for i, n in enumerate(shape) if keepdim or i not in dims)
@@ -52,21 +74,23 @@ def result_dtype(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> dtyp
 
 
 def run_on_zeros(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Spec, ...]:
+    found = run_kernel(op, [zeros(x) if isinstance(x, Spec) else x for x in inputs], attrs)
+    return tuple(Spec(r.shape, dtypes.from_numpy(r.dtype)) for r in found)
+
+
+def run_kernel(op: Op, arrays: Sequence[Any], attrs: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
+    """What an op makes of arrays in whose values nobody is interested."""
     if op.data_dependent:
         raise DataDependentError(f"the shape of {op.name}'s result depends on the values of its inputs")
-    halves = {x.dtype for x in inputs if isinstance(x, Spec) and x.dtype.numpy in dtypes.HALF}
-    upcast = bool(halves) and op.upcast
-    arrays = [zeros(x, upcast) if isinstance(x, Spec) else x for x in inputs]
+    half = next((x.dtype for x in arrays if isinstance(x, np.ndarray) and x.dtype in dtypes.HALF), None) if op.upcast else None
+    if half is not None:
+        arrays = [x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype in dtypes.HALF else x for x in arrays]
     with np.errstate(all="ignore"):
         result = op.numpy_function(*arrays) if op.ufunc is not None else op.run(np, *arrays, **attrs)  # type: ignore[misc]
     found = [np.asarray(r) for r in (result if type(result) is tuple else (result,))]
-    back = next(iter(halves)) if upcast else None
-    return tuple(
-        Spec(r.shape, back if back is not None and r.dtype == np.float32 else dtypes.from_numpy(r.dtype)) for r in found
-    )
+    return found if half is None else [r.astype(half) if r.dtype == np.float32 else r for r in found]
 
 
-def zeros(spec: Spec, upcast: bool) -> np.ndarray[Any, Any]:
-    dtype = np.dtype(np.float32) if upcast and spec.dtype.numpy in dtypes.HALF else spec.dtype.numpy
-    one = np.zeros((), dtype)
-    return np.ndarray(spec.shape, dtype, one, 0, (0,) * len(spec.shape))
+def zeros(spec: Spec) -> np.ndarray[Any, Any]:
+    one = np.zeros((), spec.dtype.numpy)
+    return np.ndarray(spec.shape, one.dtype, one, 0, (0,) * len(spec.shape))

@@ -519,6 +519,13 @@ def test_attention_shares_heads() -> None:
     np.testing.assert_allclose(attend(query, key, value, enable_gqa=True).numpy(), attend(query, *repeated).numpy(), rtol=1e-12)
 
 
+def test_grouped_attention_over_several_batches_of_keys() -> None:
+    query, key, value = floats(1, 4, 2, 3), floats(2, 2, 5, 3), floats(2, 2, 5, 3)
+    repeated = (tj.repeat_interleave(x, 2, 1) for x in (key, value))
+    found = F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    np.testing.assert_allclose(found.numpy(), F.scaled_dot_product_attention(query, *repeated).numpy(), rtol=1e-12)
+
+
 def test_attention_mask_gets_a_gradient() -> None:
     query, key, value, mask = floats(2, 3, 4), floats(2, 5, 4), floats(2, 5, 4), floats(3, 5)
 

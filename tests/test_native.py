@@ -324,15 +324,16 @@ def test_plain_arithmetic_gives_the_same_bits(seen: Any, dtype: Any) -> None:
 
 def native_of(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list[Any], list[Any]]:
     """The native programs of a function, with the arrays and numbers that each was called with."""
-    programs, given = [], []
+    programs: list[Any] = []
+    given: dict[int, tuple[list[Any], list[Any]]] = {}  # by program: of its first run
     make = program.make_program
 
     def noting(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
-        plain = make(trace, start, stop, keep)
+        plain, place = make(trace, start, stop, keep), len(programs)
         programs.append(native_module.native(optimised(graph_of(trace, start, stop, keep)), len(trace.roots), plain))
 
         def noted(arrays: Any, scalars: Any) -> None:
-            given.append((list(arrays), list(scalars)))
+            given.setdefault(place, (list(arrays), list(scalars)))
             plain(arrays, scalars)
 
         return noted
@@ -344,7 +345,7 @@ def native_of(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list
             compiled(*args)
     finally:
         program.make_program = make
-    return programs, [a for a, _ in given], [s for _, s in given]
+    return programs, [given[i][0] for i in range(len(programs))], [given[i][1] for i in range(len(programs))]
 
 
 def bits(fast: Any, arrays: list[Any], scalars: list[Any]) -> list[bytes]:

@@ -122,6 +122,5 @@ def test_what_goes_wrong_is_told_where_a_program_is_made(loaders: dict[str, Any]
 def test_a_wrong_setting_is_told_where_it_is_used(loaders: dict[str, Any], monkeypatch: Any) -> None:
     monkeypatch.setenv("TAPEJIT_BACKEND", "nonsense")
     f = tj.compile(lambda x: x + 1)
-    assert f(tj.ones(2)).tolist() == [2.0, 2.0]
     with pytest.raises(ValueError, match="TAPEJIT_BACKEND is 'nonsense'"):
         f(tj.ones(2))

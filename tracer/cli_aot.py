@@ -175,7 +175,7 @@ def recorded(options: argparse.Namespace) -> Seen:
         what = "decorate one with @tj.compile, and call it; a script's own options go after --, as in: -- --compile"
         raise RefusalError(f"no compiled function was called in {options.script}: {what}")
     if not found.graphs:
-        reasons = "; ".join(found.left) or "a function has to be called three times with the same shapes before it is compiled"
+        reasons = "; ".join(found.left) or "its functions were not called as often as they want to be"
         raise RefusalError(f"nothing was compiled in {options.script}: {reasons}")
     return found
 

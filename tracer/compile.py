@@ -20,6 +20,7 @@ from typing import Any
 from ..eager.errors import warn
 from ..eager.nn.module import Module
 from ..eager.tape import State, local
+from .dry import Dry
 from .explain import Explanation, disagreement, explain, log_path, logged, shown
 from .frame import Frame
 from .generators import BACKENDS
@@ -157,7 +158,8 @@ class Compiled:
         trace = self.traces[0] if self.traces else self.candidate
         watched = self.pure or (self.steady and trace is not None and trace.replays >= SETTLED)
         before = self._watch(state, trace, args, kwargs) if watched else None
-        frame: Frame = Recorder(state, Trace()).prepare(self.moving) if trace is None else Replayer(state, trace, self)
+        frame = self._recorder(state) if trace is None else Replayer(state, trace, self)
+        compiled = self.seconds["compile"]
         setting, handler = state.autocast, state.handler
         below = None if setting is None else setting.below
         try:
@@ -176,12 +178,14 @@ class Compiled:
             state.autocast, state.handler = setting, handler
             if setting is not None:
                 setting.below = below
-        if type(frame) is Recorder:
-            if frame.breaks >= MAX_BREAKS:
+        if type(frame) is Recorder or frame.recorded:
+            compiled -= self.seconds["compile"]  # counted as a replay's, which this is none of
+            self.seconds["replay"] -= compiled
+            if len(frame.trace.breaks()) >= MAX_BREAKS:
                 self._give_up(frame.trace.breaks()[0].line, f"it reads values {MAX_BREAKS} times or more in one call")
             else:
                 self._recorded(frame.trace, trace)
-            self.seconds["record"] += perf_counter() - began
+            self.seconds["record"] += perf_counter() - began + compiled
         else:
             self._replayed(frame.trace)
             took = perf_counter() - began
@@ -192,6 +196,12 @@ class Compiled:
             self._purify(frame, before, args, kwargs, result, state)
         frame.close()
         return result
+
+    def _recorder(self, state: State) -> Any:
+        """What records a call from its beginning. The first call is compiled; others have to be seen again before they are."""
+        if self.recordings or self.warmup > 2:
+            return Recorder(state, Trace()).prepare(self.moving)
+        return Dry(state, self)
 
     def _watch(self, state: State, trace: Trace | None, args: Any, kwargs: Any) -> Before | None:
         """What a pure function can reach before a call that runs its Python."""
@@ -273,6 +283,8 @@ class Compiled:
         """An exception leaves the function: what was done up to it is done, as it is in eager mode."""
         if type(frame) is Recorder:
             frame.reveal()
+        elif type(frame) is Dry:
+            frame.run_noted()
         elif isinstance(frame, Replayer):
             if frame.broken:
                 frame.wreck()
@@ -296,7 +308,8 @@ class Compiled:
 
     def _recorded(self, trace: Trace, before: Trace | None) -> None:
         """A call was recorded, from its beginning or from where it differed from what was replayed before."""
-        trace.complete()
+        if not trace.keys:
+            trace.complete()
         with self._lock:
             candidate, self.candidate = self.candidate, None
             diverged = before is not None and before is not candidate
@@ -453,11 +466,12 @@ def compile(
     """Record a function, then replay it; whatever differs from the recording runs eagerly.
 
     For functions, methods, `nn.Module` objects and classes (their `forward`). Python runs at each replay and is compared with
-    the recording, unless it is proved that it only touches tensors; `pure` is a promise that it does. The first `warmup` calls
-    may differ from each other: from the second on they are compared with the one before, and run compiled if they are the same.
-    `budget` bounds the number of recordings kept. `strict` raises a `CompileError` where a call would have to go on eagerly
-    after the warm-up. `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has. `background`
-    compiles beside, while calls go on without.
+    the recording, unless it is proved that it only touches tensors; `pure` is a promise that it does. The first call is noted
+    and computed by its program; with a `warmup` above 2 it runs, and the second is the first compiled one. The first `warmup`
+    calls may differ from each other: from the second on they are compared with the one before, and run compiled if they are
+    the same. `budget` bounds the number of recordings kept. `strict` raises a `CompileError` where a call would have to go on
+    eagerly after the warm-up. `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has.
+    `background` compiles beside, while calls go on without.
 
     What PyTorch's scripts say is understood: `disable` gives back what was given, the backend "inductor" is "auto" and "eager"
     is "plain"; `fullgraph`, `dynamic`, `mode` and `options` change nothing, as results are right in any case.

@@ -30,6 +30,7 @@ class Computing(Matching):
     """The part of a replayer that runs programs."""
 
     broken = False  # a program failed in the middle
+    recorded = False  # whether it was a recorder, which did not run what it noted
 
     def compute(self, stop: int, snapshot: Snapshot) -> None:
         """Run the program of a segment and hand out what it made."""
@@ -38,7 +39,8 @@ class Computing(Matching):
         known = self.trace.segments.get((self.start, stop))
         if known is None or known.alive != alive or known.nodes != nodes or (known.joint is not None and self.made):
             known = self.segment_for(stop, snapshot, alive, nodes)
-        if type(self.entries[stop]) is End and known.closings < CLOSINGS and not (self.made or self.boxes or self.earlier):
+        plain = type(self.entries[stop]) is End and not (self.made or self.boxes or self.earlier)
+        if plain and known.closings < CLOSINGS and not self.recorded:  # the first call should be over soon
             known.closings += 1
             known.closing = make_closing(self, known, self.start, stop)
         hidden = list(self.hidden)
@@ -64,15 +66,18 @@ class Computing(Matching):
 
     def run_program(self, known: Segment) -> None:
         run = known.run
+        arrays = self.arrays if known.slots is None else self.arrays[: known.slots]
         if not known.writes:
-            run(self.arrays, self.scalars)
-            return
-        self.broken = True  # if it fails in the middle, there is no way back
-        if getattr(run, "whole", False):
-            run(self.arrays, self.scalars)
+            run(arrays, self.scalars)
         else:
-            undisturbed(run, self.arrays, self.scalars)
-        self.broken = False
+            self.broken = True  # if it fails in the middle, there is no way back
+            if getattr(run, "whole", False):
+                run(arrays, self.scalars)
+            else:
+                undisturbed(run, arrays, self.scalars)
+            self.broken = False
+        if known.slots is not None:
+            self.arrays[: known.slots] = arrays
 
     def count_writes(self, known: Segment, hidden: list[int]) -> None:
         """Version counters go on, also of what an earlier segment has made."""
@@ -104,6 +109,7 @@ class Computing(Matching):
             keep = frozenset(trace.values[n].slot for n in alive) | saved | used_slots(trace, stop)
             found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, snapshot)
             found.joint = joint
+            found.slots = None if trace.keys else len(trace.roots)
             found.run = Warming(found, self.function, trace, self.start, stop, keep)
             self.function.compiling(perf_counter() - began, "replay")
             with self.eagerly():

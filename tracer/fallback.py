@@ -159,8 +159,11 @@ class Fallback(Frame):
             return
         if isinstance(t._array, Pending):
             t._array.become(real._array)
+        box = t._versions
         t._requires_grad, t._node = False, None
         t.__dict__.update(real.__dict__)
+        if box is not None and t._versions is not box:
+            keep_counter(t, box)
 
     def interpret_backward(self, entry: Backward) -> None:
         tensors, values = self.tensors, self.trace.values
@@ -208,3 +211,20 @@ class Fallback(Frame):
                     t._array.become(array)
                     t._array = array
                 t._node = None if t._node is PENDING else t._node
+
+
+def keep_counter(t: Tensor, box: list[int]) -> None:
+    """What `detach()` made of a tensor while it was promised shares its version counter: so the tensor keeps it, and what the
+    op has saved of its own result is counted by it."""
+    made, t._versions = t._versions, box
+
+    def counted(value: Any) -> Any:
+        if type(value) is not tuple or not value:
+            return value
+        if type(value[0]) is tuple:
+            return tuple(map(counted, value))
+        return (value[0], box, box[0], *value[3:]) if len(value) == 4 and value[1] is made else value
+
+    node = None if t._node is None else t._node.owner()
+    if node is not None and type(node.saved) is dict:
+        node.saved = {name: counted(value) for name, value in node.saved.items()}

@@ -79,6 +79,7 @@ class Segment:
         self.tops = tops  # the plans of their nodes
         self.order = in_order(tops)
         self.run = make_program(trace, start, stop, keep)
+        self.slots: int | None = None  # of a program that was made before the trace was complete: how many there were
         self.native: Any = None  # the generated program, if there is one
         self.told = ""  # how it runs, in words
         self.writes = version_counts(trace, start, stop)

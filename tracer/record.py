@@ -103,8 +103,7 @@ class Recorder(Frame):
         if known is not None:
             if slot == self.trace.values[known].slot:
                 return known, known
-            self.tensors[known] = None  # it shows another array now: `x.data = y`, `x.t_()`
-            self.moved[known] = -1
+            self.shows_another(known)
         if slot is not None:
             value = self.value(t, slot, self.arrays[slot])
             if isinstance(array, Pending):
@@ -118,6 +117,11 @@ class Recorder(Frame):
             else:
                 self.region.firsts.append((leaf, value))
         return First(value), value.index
+
+    def shows_another(self, n: int) -> None:
+        """A tensor has another array than the value that it was: `x.data = y`, `x.t_()`."""
+        self.tensors[n] = None
+        self.moved[n] = -1
 
     def outside_value(self, t: Tensor, array: Any) -> Value:
         slot = self.new_slot(array, None)
@@ -257,10 +261,14 @@ class Recorder(Frame):
                         t._array = t._array.real
         try:
             with self.eagerly():
-                return execute(op, inputs, attrs, out, self.state)
+                return self.perform(op, inputs, attrs, out)
         finally:
             for t, pending in hidden:
                 t._array = pending
+
+    def perform(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        """Run an op on tensors that have their arrays."""
+        return execute(op, inputs, attrs, out, self.state)
 
     def made_value(self, t: Tensor, viewed: int | None) -> Value:
         """A result gets a number, and hides its array."""

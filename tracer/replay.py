@@ -270,12 +270,26 @@ class Replayer(Computing):
         if stop + 1 < len(self.entries):
             self.move(stop + 1)
 
+    def begin_replayed(self, hidden: list[int], held: list[Any], earlier: dict[int, tuple[Any, bool]]) -> None:
+        """All entries have matched: what a recorder that turns into a replayer has beyond a frame."""
+        self.entries = self.trace.entries
+        self.cursor, self.start = len(self.entries), 0
+        self.hidden, self.held, self.earlier = hidden, held, earlier
+        self.slots = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
+        self.copies, self.used, self.boxes = {}, [], {}
+        self.recorded = True
+
     # ---- divergence
 
     def diverge(self, reason: str) -> None:
         """Run what has matched eagerly, and go on recording."""
         self.function.diverged(self, reason, users_line())
         self.interpret()
+        values, slots, _ = self.begin_path()
+        self.record_on(values, slots)
+
+    def begin_path(self) -> tuple[int, int, int]:
+        """Another recording, which is the same up to the cursor. How much there was before the segment."""
         trace, self.trace = self.trace, Trace()
         values, slots, numbers = trace.counts[self.cursor]
         self.trace.entries = trace.entries[: self.cursor]
@@ -290,9 +304,17 @@ class Replayer(Computing):
             kept = {i: r for i, r in regions.items() if r.stop <= self.cursor}
             self.trace.regions.update({first: kept} if kept else {})
         del self.tensors[values:], self.arrays[slots:], self.scalars[numbers:]
+        return trace.counts[self.start]
+
+    def record_on(self, values: int, slots: int) -> None:
+        """Record the rest of the call: all that was promised is there. So many values and slots are from before the segment."""
+        trace = self.trace
         for n, t in enumerate(self.tensors):
             if t is not None and isinstance(t._array, Pending):
-                self.tensors[n] = None  # of a segment before, which it did not outlive
+                if t._array.frame is None:
+                    t._array = t._array.real  # what `detach()` made of something that is there now
+                else:
+                    self.tensors[n] = None  # of a segment before, which it did not outlive
         self.number = {id(t): n for n, t in enumerate(self.tensors) if t is not None}
         for n, t in enumerate(self.tensors):
             if t is not None and trace.values[n].slot in trace.outside:
@@ -304,9 +326,8 @@ class Replayer(Computing):
         self.prepare(self.function.moving)  # type: ignore[attr-defined]
         written = [e.out for e in self.trace.entries[self.start :] if isinstance(e, Call) and e.out is not None]
         self.rewritten += written  # type: ignore[attr-defined]
-        start = trace.counts[self.start]
-        self.first, self.handed_out = start[0], start[1]
-        self.conceal(start[0])  # type: ignore[attr-defined]
+        self.first, self.handed_out = values, slots
+        self.conceal(values)  # type: ignore[attr-defined]
 
     # ---- regions
 

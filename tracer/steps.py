@@ -28,7 +28,7 @@ def make_steps(trace: Trace) -> list[Step]:
             steps.append(entry.step or _later(steps, k, entry))  # paths that begin alike share entries
         else:
             if isinstance(entry, Backward) and entry.plain:
-                entry.step = entry.step or _first_gradients(entry)
+                entry.step = entry.step or _gradients_later(entry)
             steps.append(general)
     return steps
 
@@ -39,6 +39,16 @@ def _later(steps: list[Step], k: int, entry: Call) -> Step:
     def first(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:
         entry.step = steps[k] = entry.step or _compiled(k, entry)
         return entry.step(frame, op, inputs, attrs, out)
+
+    return first
+
+
+def _gradients_later(entry: Backward) -> Step:
+    """The same for a backward pass."""
+
+    def first(frame: Any) -> Any:
+        entry.step = _first_gradients(entry)
+        return entry.step(frame)
 
     return first
 

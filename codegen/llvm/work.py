@@ -59,6 +59,8 @@ class Work:
         return 1 if getattr(self._own, "depth", 0) else 0
 
     def after_fork(self) -> None:
+        if not self._forking:
+            return  # the fork has waited for this to be imported, and began before it was there
         self._llvm.__exit__(None, None, None)
         self._forking = False
         self._changed.notify_all()

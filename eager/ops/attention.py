@@ -444,7 +444,7 @@ def scaled_dot_product_attention(
             key, value = grouped(key, query), grouped(value, query)
     if attn_mask is not None:
         attn_mask = checked_mask(query, key, attn_mask)
-    if not enable_gqa or key._array.shape[:-2] == query._array.shape[:-2]:
+    if not enable_gqa or key._array.shape[-3:-2] == query._array.shape[-3:-2]:
         batch = common_batch(query, key, value, *(() if attn_mask is None else (attn_mask,)))
         query, key, value = (batched(x, batch) for x in (query, key, value))
     factor = 1 / math.sqrt(max(query._array.shape[-1], 1)) if scale is None else float(scale)

@@ -63,8 +63,26 @@ def right_gradient(g: Tensor, a: Tensor, b_shape: tuple[int, ...]) -> Tensor:
 
 
 def infer_matmul(a: Spec, b: Spec) -> tuple[Spec]:
+    agree(a, a.shape[-1], b, b.shape[-2])
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (Spec((*batch, a.shape[-2], b.shape[-1]), a.dtype),)
+
+
+def agree(a: Spec, n: int, b: Spec, m: int) -> None:
+    if n != m or a.dtype != b.dtype:
+        raise ValueError(f"{a} and {b} cannot be multiplied")
+
+
+def infer_project(x: Spec, weight: Spec, bias: Spec | None = None) -> tuple[Spec]:
+    agree(x, x.shape[-1], weight, weight.shape[1])
+    if bias is not None:
+        agree(weight, weight.shape[0], bias, bias.shape[0])
+    return (Spec((*x.shape[:-1], weight.shape[0]), x.dtype),)
+
+
+def infer_outer_sum(a: Spec, b: Spec) -> tuple[Spec]:
+    agree(a, math.prod(a.shape[:-1]), b, math.prod(b.shape[:-1]))
+    return (Spec((a.shape[-1], b.shape[-1]), a.dtype),)
 
 
 # At least 2-D on both sides, batch dims broadcast.
@@ -121,7 +139,7 @@ PROJECT = primitive(
     run_project,
     grad={"x": lambda g, weight: times(g, weight), "weight": lambda g, x: outer_sum(g, x)},
     expand=expand_project,
-    infer=lambda x, weight: (Spec((*x.shape[:-1], weight.shape[0]), x.dtype),),
+    infer=infer_project,
 )
 LINEAR = primitive(
     "linear",
@@ -133,7 +151,7 @@ LINEAR = primitive(
         "bias": lambda g: sum_of_rows(g),
     },
     expand=expand_linear,
-    infer=lambda x, weight, bias: (Spec((*x.shape[:-1], weight.shape[0]), x.dtype),),
+    infer=infer_project,
 )
 OUTER_SUM = primitive(
     "outer_sum",
@@ -141,7 +159,7 @@ OUTER_SUM = primitive(
     run_outer_sum,
     grad={"a": lambda g, b: apply(PROJECT, (b, g)), "b": lambda g, a: times(a, g)},
     expand=expand_outer_sum,
-    infer=lambda a, b: (Spec((a.shape[-1], b.shape[-1]), a.dtype),),
+    infer=infer_outer_sum,
 )
 
 

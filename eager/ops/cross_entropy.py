@@ -12,6 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .. import dtypes
+from ..infer import Spec
 from ..op import apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor
@@ -38,6 +40,7 @@ CLASS_INDEX = primitive(
     "class_index",
     "index",
     lambda xp, target, *, classes, ignore_index: class_index(xp, target, classes, ignore_index),
+    infer=lambda target, **attrs: (target, Spec(target.shape, dtypes.bool_)),
 )
 
 # ---- kernels; x is (N, C) or (N, C, S)

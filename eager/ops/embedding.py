@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..grad_mode import no_grad
+from ..infer import Spec
 from ..op import apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor
@@ -67,8 +68,16 @@ EMBEDDING = primitive(
             ROW_SUM, (g, indices), {"rows": weight_shape[0], "padding_idx": padding_idx, "by_frequency": by_frequency}
         )
     },
+    infer=lambda weight, indices, **attrs: (Spec((*indices.shape, *weight.shape[1:]), weight.dtype),),
 )
-ROW_SUM = primitive("row_sum", "index", run_row_sum, grad={"g": row_sum_gradient}, upcast=True)
+ROW_SUM = primitive(
+    "row_sum",
+    "index",
+    run_row_sum,
+    grad={"g": row_sum_gradient},
+    upcast=True,
+    infer=lambda g, indices, *, rows, **attrs: (Spec((rows, g.shape[-1]), g.dtype),),
+)
 FREQUENCY = primitive(
     "frequency",
     "index",

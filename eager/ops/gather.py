@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..infer import Spec, as_asked, like_first
 from ..op import InPlace, Op, apply, primitive, public
 from ..samples import A, I, sample
 from ..tensor import Tensor, wrap_dim
@@ -137,9 +138,15 @@ GATHER = primitive(
     "index",
     run_gather,
     grad={"x": lambda g, index, x_shape, dim: apply(SCATTER_SUM, (g, index), {"dim": dim, "shape": x_shape})},
+    infer=lambda x, index, *, dim: (Spec(index.shape, x.dtype),),
 )
 SCATTER_SUM: Op = primitive(
-    "scatter_sum", "index", run_scatter_sum, grad={"src": lambda g, index, dim: pick(g, index, dim)}, upcast=True
+    "scatter_sum",
+    "index",
+    run_scatter_sum,
+    grad={"src": lambda g, index, dim: pick(g, index, dim)},
+    upcast=True,
+    infer=as_asked,
 )
 SCATTER: Op = primitive(
     "scatter",
@@ -149,6 +156,7 @@ SCATTER: Op = primitive(
         "x": lambda g, index, dim: apply(SCATTER, (g, index, 0), {"dim": dim}),
         "src": lambda g, index, dim: pick(g, index, dim),
     },
+    infer=like_first,
 )
 SCATTER_ADD = primitive(
     "scatter_add",

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..infer import Spec, as_asked, like_first
 from ..op import InPlace, Op, apply, primitive, write
 from ..tape import local
 from ..tensor import Tensor
@@ -144,9 +145,17 @@ def index_add_gradient(g: Tensor, indices: Any, needs: Any, dims: tuple[int, ...
     return (g, added, *[None] * len(indices))
 
 
-INDEX = primitive("index", "index", run_index, grad=index_gradient)
-INDEX_SUM = primitive("index_sum", "index", run_index_sum, grad=index_sum_gradient, upcast=True)
-INDEX_PUT = primitive("index_put", "index", run_index_put, grad=index_put_gradient)
+def infer_index(x: Spec, *indices: Spec, dims: tuple[int, ...], strict: bool = False) -> tuple[Spec]:
+    """What the indices pick stands where they stand if they are side by side, else in front: as in NumPy."""
+    picked = np.broadcast_shapes(*[i.shape for i in indices])
+    rest = [n for d, n in enumerate(x.shape) if d not in dims]
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
+    return (Spec((*rest[:at], *picked, *rest[at:]), x.dtype),)
+
+
+INDEX = primitive("index", "index", run_index, grad=index_gradient, infer=infer_index)
+INDEX_SUM = primitive("index_sum", "index", run_index_sum, grad=index_sum_gradient, upcast=True, infer=as_asked)
+INDEX_PUT = primitive("index_put", "index", run_index_put, grad=index_put_gradient, infer=like_first)
 INDEX_ADD = primitive(
     "index_add",
     "index",

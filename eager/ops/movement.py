@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..infer import Spec, as_asked, like_first
 from ..inplace import follow
 from ..op import Op, apply, primitive
 from ..tape import sum_to
 from ..tensor import Tensor
 
-CLONE = primitive("clone", "movement", lambda xp, x: x.copy(order="C"), grad={"x": lambda g: g})
+CLONE = primitive("clone", "movement", lambda xp, x: x.copy(order="C"), grad={"x": lambda g: g}, infer=like_first)
 VIEW = primitive(
     "view",
     "movement",
@@ -57,12 +58,19 @@ def run_unslice(xp: Any, g: Any, *, index: Any, shape: tuple[int, ...], fill: fl
     return full
 
 
-UNSLICE: Op = primitive("unslice", "movement", run_unslice, grad={"g": lambda g, index: apply(SLICE, (g,), {"index": index})})
+UNSLICE: Op = primitive(
+    "unslice",
+    "movement",
+    run_unslice,
+    grad={"g": lambda g, index: apply(SLICE, (g,), {"index": index})},
+    infer=as_asked,
+)
 FLIP: Op = primitive(
     "flip",
     "movement",
     lambda xp, x, *, dims: xp.flip(x, dims).copy(order="C"),
     grad={"x": lambda g, dims: apply(FLIP, (g,), {"dims": dims})},
+    infer=like_first,
 )
 
 
@@ -122,6 +130,7 @@ UNDIAGONAL: Op = primitive(
     "movement",
     run_undiagonal,
     grad={"g": lambda g, offset, dim1, dim2: apply(DIAGONAL, (g,), {"offset": offset, "dim1": dim1, "dim2": dim2})},
+    infer=as_asked,
 )
 
 # ---- sliding windows
@@ -160,6 +169,7 @@ UNWINDOWS: Op = primitive(
     run_unwindows,
     grad={"g": lambda g, dim, size, step: apply(WINDOWS, (g,), {"dim": dim, "size": size, "step": step})},
     upcast=True,
+    infer=lambda g, *, dim, length, **attrs: (Spec((*g.shape[:dim], length, *g.shape[dim + 1 : -1]), g.dtype),),
 )
 
 # ---- arbitrary strides; the input is always the whole, contiguous memory
@@ -199,6 +209,7 @@ AS_STRIDED_SUM: Op = primitive(
         )
     },
     upcast=True,
+    infer=as_asked,
 )
 
 # ---- joining and parting
@@ -213,7 +224,14 @@ def cat_gradient(g: Tensor, shapes: Any, needs: Any, dim: int) -> tuple[Tensor |
     return tuple(pieces)
 
 
-CAT = primitive("cat", "movement", lambda xp, *arrays, dim: xp.concatenate(arrays, dim), grad=cat_gradient)
+def infer_cat(*xs: Spec, dim: int) -> tuple[Spec]:
+    first = xs[0]
+    if len({(*x.shape[:dim], 0, *x.shape[dim + 1 :]) for x in xs}) > 1 or len({x.dtype for x in xs}) > 1:
+        raise ValueError("only along one dimension may sizes differ")
+    return (Spec((*first.shape[:dim], sum(x.shape[dim] for x in xs), *first.shape[dim + 1 :]), first.dtype),)
+
+
+CAT = primitive("cat", "movement", lambda xp, *arrays, dim: xp.concatenate(arrays, dim), grad=cat_gradient, infer=infer_cat)
 
 
 def run_split(xp: Any, x: Any, *, sizes: tuple[int, ...], dim: int) -> Any:
@@ -272,4 +290,5 @@ VIEW_SCATTER: Op = primitive(
         "base": lambda g, chain: apply(VIEW_SCATTER, (g, g.new_zeros(())), {"chain": chain}),
         "value": lambda g, chain: follow(g, chain),
     },
+    infer=like_first,
 )

@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import devices, dtypes, philox
 from ..errors import broadcast_clash
+from ..infer import Spec, as_asked
 from ..inplace import check_target
 from ..op import Op, apply, primitive, write
 from ..random import Generator, default_generator
@@ -110,11 +111,13 @@ def working(dtype: dtypes.dtype) -> np.dtype[Any]:
     return dtypes.float32.numpy if dtype.numpy in dtypes.HALF else dtype.numpy
 
 
-UNIFORM = primitive("random_uniform", "random", run_uniform)
-NORMAL = primitive("random_normal", "random", run_normal)
-INTEGERS = primitive("random_integers", "random", run_integers)
-MASK = primitive("random_mask", "random", run_mask)
-PERMUTATION = primitive("random_permutation", "random", run_permutation)
+UNIFORM = primitive("random_uniform", "random", run_uniform, infer=as_asked)
+NORMAL = primitive("random_normal", "random", run_normal, infer=as_asked)
+INTEGERS = primitive("random_integers", "random", run_integers, infer=as_asked)
+MASK = primitive("random_mask", "random", run_mask, infer=lambda *numbers, shape, device: (Spec(tuple(shape), dtypes.bool_),))
+PERMUTATION = primitive(
+    "random_permutation", "random", run_permutation, infer=lambda *numbers, n, dtype, device: (Spec((n,), dtype),)
+)
 BERNOULLI = primitive("bernoulli", "random", run_bernoulli)
 MULTINOMIAL = primitive("multinomial", "random", run_multinomial)
 

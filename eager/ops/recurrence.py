@@ -260,7 +260,19 @@ def elman_gradient(
     return spread(apply(ELMAN_BACKWARD, (*or_zero(gs), h0, weight, out2), attrs), needs)
 
 
+def fit(gates: int, x: Spec, weight: Spec, bias: Any, *states: Spec) -> None:
+    """An error if inputs do not belong together."""
+    width = weight.shape[1]
+    same = [weight.shape == (gates * width, width), x.shape[1:] == weight.shape[:1]]
+    same += [len(s.shape) == 2 and s.shape[1] == width for s in states]
+    same += [bias.shape == weight.shape[:1]] if isinstance(bias, Spec) else []
+    given = [s for s in (x, weight, bias, *states) if isinstance(s, Spec)]
+    if not all(same) or len({s.dtype for s in given}) > 1 or len({s.shape for s in states}) > 1:
+        raise ValueError("gates, states and weights are of different sizes")
+
+
 def infer_elman(x: Spec, h0: Spec, weight: Spec, bias: Any, **_: Any) -> tuple[Spec, ...]:
+    fit(1, x, weight, bias, h0)
     return x, h0, x
 
 
@@ -415,6 +427,7 @@ def lstm_gradient(
 
 
 def infer_lstm(x: Spec, h0: Spec, c0: Spec, weight: Spec, bias: Any, **_: Any) -> tuple[Spec, ...]:
+    fit(4, x, weight, bias, h0, c0)
     rows = Spec((x.shape[0], h0.shape[1]), x.dtype)
     return rows, h0, c0, x, rows
 
@@ -568,6 +581,7 @@ def gru_gradient(
 
 
 def infer_gru(x: Spec, h0: Spec, weight: Spec, bias: Any, **_: Any) -> tuple[Spec, ...]:
+    fit(3, x, weight, bias, h0)
     rows, width = x.shape[0], h0.shape[1]
     return Spec((rows, width), x.dtype), h0, Spec((rows, 4 * width), x.dtype), Spec((rows, width), x.dtype)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..infer import like_first, with_places
 from ..op import apply, primitive, public
 from ..samples import A, B, I, sample
 from ..tensor import Tensor, wrap_dim
@@ -139,6 +140,7 @@ CUMSUM = primitive(
     scanned("add"),
     grad={"x": opposite_sum},
     body=lambda b, acc, x: b.add(acc, x),
+    infer=like_first,
 )
 CUMPROD = primitive(
     "cumprod",
@@ -146,6 +148,7 @@ CUMPROD = primitive(
     scanned("multiply"),
     grad={"x": product_gradient},
     body=lambda b, acc, x: b.mul(acc, x),
+    infer=like_first,
 )
 LOGCUMSUMEXP = primitive(
     "logcumsumexp",
@@ -153,6 +156,7 @@ LOGCUMSUMEXP = primitive(
     scanned("logaddexp"),
     grad={"x": log_sum_exp_gradient},
     body=lambda b, acc, x: b.logaddexp(acc, x),
+    infer=like_first,
 )
 RECURRENCE = primitive("recurrence", "scan", run_recurrence, grad=recurrence_gradient)
 
@@ -173,7 +177,7 @@ def running_extreme(name: str, ufunc: str) -> Any:
             return (gs[0],)
         return (apply(SCATTER_SUM, (gs[0], out1.detach()), {"dim": dim, "shape": x_shape}),)
 
-    return primitive(name, "scan", run, grad=gradient)
+    return primitive(name, "scan", run, grad=gradient, infer=with_places)
 
 
 CUMMAX = running_extreme("cummax", "maximum")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..infer import with_places
 from ..op import apply, primitive, public
 from ..samples import A, B, I, sample
 from ..tensor import Tensor, wrap_dim
@@ -58,7 +59,7 @@ def picked_gradient(gs: Any, x_shape: tuple[int, ...], out1: Tensor, dim: int) -
     return (apply(SCATTER, (gs[0].new_zeros(x_shape), out1.detach(), gs[0]), {"dim": dim}),)
 
 
-SORT = primitive("sort", "opaque", run_sort, grad=picked_gradient, upcast=True)
+SORT = primitive("sort", "opaque", run_sort, grad=picked_gradient, upcast=True, infer=with_places)
 TOPK = primitive("topk", "opaque", run_topk, grad=picked_gradient, upcast=True)
 Sort, Topk = named_result("sort", "values", "indices"), named_result("topk", "values", "indices")
 
