@@ -188,6 +188,7 @@ def test_powers_of_numbers_are_computed_before_elements_are_read() -> None:
     optimizer = tj.optim.AdamW([weight])
 
     def step() -> None:
+        optimizer.zero_grad()
         F.linear(x, weight).sum().backward()
         optimizer.step()
 
