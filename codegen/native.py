@@ -16,6 +16,7 @@ from ..eager.backends import get_num_threads
 from ..tracer.graph import Form, Graph
 from . import cache
 from .build import Build, Opaque, check_outputs, singles
+from .cost import flops
 from .kernels import Launch, in_halves, kept, scheduled
 from .llvm import jit
 from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Rounds, Steps, Table, rounded
@@ -34,6 +35,7 @@ from .runner import Program
 
 PARALLEL = 500_000  # scalar ops from which more than one thread is worth a try
 WORTH = 1.3  # how many times as quick as one two threads have to be for that, if it is brief
+QUICK = 8  # floats that products compute in the time of one of another op
 BRIEF = 5_000_000  # scalar ops up to which a program is brief; while others run, there may be Python meanwhile
 
 
@@ -237,9 +239,8 @@ def work_of(steps: list[Launch], forms: dict[str, Form]) -> int:
     for x in steps:
         if x.nest is not None:
             total += x.nest.domain.rows * x.nest.domain.cols * max(len(x.nest.ops), 1)
-        if x.kind == "product" and x.node is not None and x.nest is not None:
-            total += x.nest.domain.rows * x.nest.domain.cols
         if x.kind == "scan" and x.node is not None:
             total += 4 * forms[x.node.results[0]].size
-        total += 100_000 * (x.kind == "attention")
+        if x.kind in ("product", "attention"):
+            total += (flops(x, forms) or 0) // QUICK
     return total

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import pytest
+import shadow
 import tapejit as tj
 from native_steps import steps
 from tapejit.codegen.llvm import choice, entry, threads
 from tapejit.codegen.llvm.entry import Binding, bind
+from tapejit.codegen.native import NativeBuild
 
 
 class Clock:
@@ -144,3 +147,17 @@ def test_programs_choose_by_the_real_clock_too() -> None:
         assert program([], [])
     tj.set_num_threads(count)
     assert 0 < entry.measured(program)["alone"] < entry.measured(program)["together"]
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        (lambda a, b: a.T @ b, [(8192, 64), (8192, 64)], True),  # few results, and much to do for each
+        (lambda a, b: a @ b, [(1 << 20,), (1 << 20,)], True),
+        (lambda a, b: a.T @ b, [(64, 16), (64, 16)], False),
+        (lambda a, b: a + b, [(1000,), (1000,)], False),
+    ],
+)
+def test_which_programs_may_have_several_threads(function: Any, shapes: list[tuple[int, ...]], expected: bool) -> None:
+    (graph, *_) = shadow.recorded(function, *[tj.randn(*shape) for shape in shapes])
+    assert NativeBuild(graph, 100).recipe([]).parallel is expected
