@@ -459,6 +459,41 @@ def test_the_backward_pass_comes_after_the_call() -> None:
     assert notes[:4] == notes[4:]
 
 
+@pytest.mark.parametrize("failing", [1, 2, 3, 6])
+def test_hooks_that_fail_run_once(failing: int) -> None:
+    """A pass that runs the user's code is never tried before it is run: what was done is done once."""
+
+    def history(compile: Callable[..., Any]) -> list[Any]:
+        told: list[Any] = []
+        w = tj.ones(3, requires_grad=True)
+
+        def hook(g: Any) -> Any:
+            told.append("leaf")
+            if len(told) == failing:
+                raise ValueError("no")
+            return g * 2
+
+        w.register_hook(hook)
+        w.register_post_accumulate_grad_hook(lambda _: told.append("after"))
+
+        @compile
+        def step(x: Any) -> Any:
+            w.grad = None
+            y = w * x
+            y.register_hook(lambda _: told.append("middle"))
+            (y * y).sum().backward()
+            told.append(w.grad.tolist())
+
+        for i in range(4):
+            try:
+                step(tj.full((3,), 2.0 + i))
+            except ValueError as error:
+                told.append(str(error))
+        return told
+
+    assert history(tj.compile) == history(lambda function: function)
+
+
 def test_hooks(woken: list[int]) -> None:
     def script(compile: Any, note: Any) -> None:
         w = tj.ones(3, requires_grad=True)

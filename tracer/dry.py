@@ -178,7 +178,7 @@ class Dry(Recorder):
                 raise
             self.take_back(*mark)
             if not isinstance(reason, (Exception, UnforeseenError)):
-                raise
+                raise  # Ctrl-C; an error comes again, where it belongs, when the pass runs: no code of the user's was in it
         self.wake()
         return self.backward(*given)
 

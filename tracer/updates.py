@@ -233,7 +233,8 @@ class UpdateRegion(Region):
         source.add("s = f.state", f"if {' or '.join(tests)}: return False")
 
     def look_at_settings(self, source: Source) -> None:
-        """Settings, and the parameters that have a state: all that is compared at once."""
+        """Settings, and the parameters that have a state: all that is compared at once. What cannot be compared so, as tensors
+        or objects of the user's whose comparison fails, is looked at one by one (`changed`)."""
         source.add("groups, numbers = R.now")
         if self.stateful:
             source.space["KEYS"] = self.keys
