@@ -224,6 +224,32 @@ def test_tuning_changes_no_bit_and_is_told() -> None:
     assert "cut up" not in text
 
 
+@pytest.mark.parametrize("dtype", [tj.float32, tj.float64, tj.bfloat16])
+def test_training_has_the_same_bits(dtype: Any) -> None:
+    """Products with what follows them, and with operands that are computed as they are packed, forward and backward."""
+
+    def trained(tune: bool) -> list[bytes]:
+        tj.manual_seed(0)
+        model = tj.nn.Sequential(tj.nn.Linear(64, 150), tj.nn.GELU(), tj.nn.Linear(150, 33)).to(dtype)
+        optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
+        x = tj.randn(70, 64).to(dtype)
+
+        @tj.compile(backend="llvm", tune=tune, strict=True)
+        def step() -> Any:
+            loss = (model(x) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        losses = [step() for _ in range(3)]
+        return [v.detach().float().numpy().tobytes() for v in (*losses, *model.parameters())]
+
+    expected = trained(False)
+    assert not Fewest.asked
+    assert trained(True) == expected and Fewest.asked >= 3
+
+
 def test_an_untuned_program_on_disk_is_not_given_to_who_wants_a_tuned_one() -> None:
     native()
     program, expected = native()
