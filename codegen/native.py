@@ -24,6 +24,7 @@ from .llvm.entry import Binding, shared_by_programs
 from .llvm.on_packing import OnPacking
 from .llvm.prologue import prologues
 from .llvm.target import host
+from .llvm.tuned import Plans
 from .llvm.worth import gain
 from .names import source
 from .narrow import narrowed
@@ -51,7 +52,7 @@ class Native:
 
     @cached_property
     def build(self) -> NativeBuild:
-        return self._build or NativeBuild(self.graph, self.slots)
+        return self._build or NativeBuild(self.graph, self.slots, plans=Plans(host(), given=self.recipe.plans))
 
     @property
     def from_disk(self) -> bool:
@@ -105,16 +106,18 @@ def prepare() -> None:
     shared_by_programs()
 
 
-def native(graph: Graph, slots: int, plain: Program) -> Native:
-    """The program of a graph; a list of so many arrays will be given. `plain` runs while another thread runs this one."""
+def native(graph: Graph, slots: int, plain: Program, tune: bool = False) -> Native:
+    """The program of a graph; a list of so many arrays will be given. `plain` runs while another thread runs this one. `tune`
+    measures plans for its products, where that was not done before."""
     check_outputs(graph)
     name = key_of(graph, slots)
-    known = kept_on_disk(name)
+    plans = Plans(host(), tune)
+    known = kept_on_disk(name, plans)
     if known is not None:
         recipe, objects = known
         return Native(graph, slots, recipe, put_together(recipe, graph, objects, None, plain), None)
     batch = jit.Batch()
-    build = NativeBuild(graph, slots, batch)
+    build = NativeBuild(graph, slots, batch, plans)
     objects = batch.objects()
     recipe = build.recipe(batch.keys())
     run = put_together(recipe, graph, objects, build.opaque, plain)
@@ -126,19 +129,22 @@ def native(graph: Graph, slots: int, plain: Program) -> Native:
 class NativeBuild(Build):
     """Puts a program together. Texts go to `batch` as soon as they are written."""
 
-    def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None) -> None:
+    def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None, plans: Plans | None = None) -> None:
         work = narrowed(prepared(graph, kept, in_halves, joining=True))
         super().__init__(graph, slots, work, scheduled(work, packing=OnPacking(host())))
-        kernels = Kernels(self.forms, host(), self.layout)
+        self.plans = plans or Plans(host())
+        kernels = Kernels(self.forms, host(), self.layout, self.plans)
         self.made: list[Made | None] = []
         for x in self.steps:
             self.made.append(made := kernels.make(x))
-            if made is not None and batch is not None:
+            if made is not None and batch is not None and not self.plans.tune:  # which wants nobody else to be at work
                 batch.add(made.text)
         self.arena = self.plan(singles(self.steps), self.own_memory())
         self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and launches that are called as they are
         self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
         if batch is not None:
+            for text in self.texts[:-1]:  # those that had to wait for that
+                batch.add(text)
             batch.add(self.texts[-1], opt=0)  # it only calls, and whatever takes time is in the kernels
 
     def own_memory(self) -> list[Life]:
@@ -189,6 +195,7 @@ class NativeBuild(Build):
             releases=cost > BRIEF,
             most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
             again=self.safe_outputs(),
+            plans=self.plans.used,
         )
 
     def gain(self) -> float:

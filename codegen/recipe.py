@@ -22,6 +22,7 @@ from .llvm.entry import Binding, bind
 from .llvm.pool import MOST_THREADS
 from .llvm.shared import aligned
 from .llvm.target import host
+from .llvm.tuned import Plans
 from .names import name_of
 from .runner import Program, runner
 
@@ -45,6 +46,7 @@ class Recipe:
     releases: bool
     most_threads: int  # that there is memory for; 0 for any number
     again: list[int]  # new memories that nothing is written to before all that may fail is over
+    plans: dict[str, str]  # of its products, by their shapes: see `llvm/tuned.py`
 
     @property
     def shares(self) -> bool:
@@ -67,14 +69,16 @@ def key(graph: Graph, slots: int) -> str | None:
     return name_of(graph, slots, "llvm", *jit.versions(), str(host()), host().features)
 
 
-def kept_on_disk(name: str | None) -> tuple[Recipe, list[bytes]] | None:
-    """A recipe and its objects, if all of them are there."""
+def kept_on_disk(name: str | None, plans: Plans) -> tuple[Recipe, list[bytes]] | None:
+    """A recipe and its objects, if all of them are there, and its products would be cut up in the same way now."""
     data = None if name is None else cache.get(name)
     if data is None:
         return None
     try:
         recipe = from_text(data)
     except (ValueError, TypeError):
+        return None
+    if not plans.agree(recipe.plans):
         return None
     found = [cache.get(k) for k in recipe.objects]
     return None if any(x is None for x in found) else (recipe, [x for x in found if x is not None])

@@ -88,12 +88,13 @@ class Compiled:
         budget: int,
         name: str | None,
         background: bool,
+        tune: bool | None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = str(name or getattr(function, "__qualname__", type(function).__name__))
         self.warmup, self.backend, self.strict, self.pure, self.budget = warmup, backend, strict, pure, budget
-        self.background = background
+        self.background, self.tune = background, tune
         self.traces: list[Trace] = []  # ready to be replayed, the last used first
         self.candidate: Trace | None = None  # recorded, but not seen `warmup` times: the next call may be like it
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
@@ -463,6 +464,7 @@ def compile(
     budget: int = 16,
     name: str | None = None,
     background: bool = False,
+    tune: bool | None = None,
     disable: bool = False,
     **of_torch: Any,
 ) -> Any:
@@ -474,7 +476,9 @@ def compile(
     calls may differ from each other: from the second on they are compared with the one before, and run compiled if they are
     the same. `budget` bounds the number of recordings kept. `strict` raises a `CompileError` where a call would have to go on
     eagerly after the warm-up. `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has.
-    `background` compiles beside, while calls go on without.
+    `background` compiles beside, while calls go on without. `tune` takes a second or two for each shape of matrix product that
+    is new to this CPU, measures plans for it that give the same bits, and remembers the quickest, on disk too; where it is left
+    open, TAPEJIT_TUNE=1 asks for it. On a GPU it changes nothing: kernels for real devices are tuned in any case.
 
     What PyTorch's scripts say is understood: `disable` gives back what was given, the backend "inductor" is "auto" and "eager"
     is "plain"; `fullgraph`, `dynamic`, `mode` and `options` change nothing, as results are right in any case.
@@ -487,11 +491,13 @@ def compile(
         raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")
     if warmup < 1 or budget < 1:
         raise ValueError(f"compile: warmup and budget must be at least 1, not {warmup} and {budget}")
+    if tune is not None and not isinstance(tune, bool):
+        raise ValueError(f"compile: tune must be True or False, or None for what TAPEJIT_TUNE says, not {tune!r}")
 
     def make(function: Any) -> Any:
         if isinstance(function, Compiled) or disable:
             return function
-        settings = (warmup, backend, strict, pure, budget, name, background)
+        settings = (warmup, backend, strict, pure, budget, name, background, tune)
         if isinstance(function, (staticmethod, classmethod)):
             return type(function)(Compiled(function.__func__, *settings))
         if isinstance(function, Module):

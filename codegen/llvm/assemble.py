@@ -18,6 +18,7 @@ from ..plan import Arena
 from . import jit, threads
 from .builder import I64, PTR, Module, Type, Value, constant
 from .contract import around, attention_of, emit_attention, emit_product, spec_of
+from .gemm import Chooser
 from .kernel import Kernel, Phase
 from .loops import emit
 from .prologue import prologues
@@ -49,10 +50,13 @@ class Made:
 class Kernels:
     """Emits kernels; those that are the same are emitted once."""
 
-    def __init__(self, forms: dict[str, Form], target: Target, layout: Callable[[str], tuple[int, ...]]) -> None:
+    def __init__(
+        self, forms: dict[str, Form], target: Target, layout: Callable[[str], tuple[int, ...]], chooser: Chooser
+    ) -> None:
         self.forms = forms
         self.target = target
         self.layout = layout
+        self.chooser = chooser  # of the plans of products
         self.known: dict[Any, tuple[Kernel, str]] = {}
 
     def make(self, launch: Launch) -> Made | None:
@@ -100,7 +104,7 @@ class Kernels:
         nests = tuple(signature(n, [*buffers, *before], launch.numbers) for n in (nest, *before.values()))
         computed = tuple(x in before for x in node.operands)
         key = ("product", spec_of(launch, self.forms), computed, nests)
-        found = self.once(key, lambda m, name: emit_product(m, name, launch, self.forms, self.target))
+        found = self.once(key, lambda m, name: emit_product(m, name, launch, self.forms, self.target, self.chooser))
         assert found is not None
         args = [(buffers[0], 0) if x in before else self.offset(launch.operands[x]) for x in node.operands]
         return Made(launch, *found, [*args, *[(b, 0) for b in buffers]], launch.numbers)

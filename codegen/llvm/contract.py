@@ -70,7 +70,9 @@ def across(sizes: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, .
     return [0] * missing + [0 if n == 1 else s for n, s in zip(sizes, strides, strict=True)]
 
 
-def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target) -> Kernel:
+def emit_product(
+    module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target, chooser: gemm.Chooser
+) -> Kernel:
     """The kernel of a product; its pointers are the two operands, then buffers, then numbers."""
     assert launch.node is not None and launch.nest is not None
     nest, buffers, numbers = launch.nest, around(launch, forms), launch.numbers
@@ -78,7 +80,8 @@ def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, For
     count = OPERANDS + len(buffers) + len(numbers)
     if isinstance(spec, Gemm):
         spec = with_prologues(spec, launch, forms)
-        return gemm.emit(module, name, spec, count, Follow(nest, buffers, numbers, spec.batch, spec.m), target)
+        follow = Follow(nest, buffers, numbers, spec.batch, spec.m)
+        return gemm.emit(module, name, spec, count, follow, target, chooser=chooser)
     shape = forms[launch.node.results[0]].shape
     batch = () if spec.op == "conv_weight_grad" else shape[:1]
     found = emit_conv(module, name, spec, count, Follow(nest, buffers, numbers, batch, shape[len(batch)]), target)
