@@ -2,10 +2,10 @@
 
     python bench/tune.py [NAME ...] [--rounds 40] [--threads N]
 
-Names are those of `bench/steps.py`. Each step is compiled twice with an empty disk cache: without tuning, then with it. `cold` is
-what the first call took; `again` is the same for a function that finds everything on disk. Losses have to be the same, bit for
-bit. Then both take turns; best time of a step, and the ratio within this run. `cores` is CPU time by time on the clock: on a busy
-machine programs run alone, whatever --threads says, and the figures are those of one thread.
+Names are those of `bench/steps.py`. Each step is compiled twice with an empty disk cache: without tuning, then with it. `cold`
+is what the first call took; `again` is the same for a function that finds everything on disk. Losses have to be the same, bit
+for bit. Then both take turns; best time of a step, and the ratio within this run. `cores` is CPU time by time on the clock: on
+a busy machine programs run alone, whatever --threads says, and the figures are those of one thread.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import time
 from typing import Any
 
 import tapejit as tj
+from tapejit.codegen.llvm.remembered import MODEL, remembered
 from tapejit.codegen.llvm.target import host
-from tapejit.codegen.llvm.tuned import MODEL, remembered
 from workloads.torchlike import training
 
 STEPS = 8  # whose losses are compared

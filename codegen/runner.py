@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..tracer.functional import overlaps
 from ..tracer.graph import Form, Graph, GraphError
 
 Program = Callable[[list[Any], list[Any]], None]
@@ -143,3 +144,10 @@ def made_like(form: Form, i: int, space: dict[str, Any]) -> str:
 def shown(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:
     run = op.run
     return lambda x: run(xp, x, **attrs)
+
+
+def check_outputs(graph: Graph) -> None:
+    """Refuse a graph whose outputs no memory of their own could be."""
+    for o in graph.outputs:
+        if overlaps(graph.forms[o.value]):
+            raise GraphError(f"[compile] output {o.slot} shares memory with itself")
