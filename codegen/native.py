@@ -13,6 +13,7 @@ from ..tracer.graph import Graph
 from . import cache
 from .llvm import jit
 from .llvm.entry import shared_by_programs
+from .llvm.work import at_work
 from .names import source
 from .recipe import Recipe, kept_on_disk, put_together
 from .recipe import key as key_of
@@ -38,7 +39,7 @@ class Native:
 
     @cached_property
     def build(self) -> NativeBuild:
-        return self._build or builder()(self.graph, self.slots, given=self.recipe.plans)
+        return self._build or built(self.graph, self.slots, given=self.recipe.plans)
 
     @property
     def from_disk(self) -> bool:
@@ -94,11 +95,12 @@ def prepare() -> None:
     shared_by_programs()
 
 
-def builder() -> type[NativeBuild]:
-    """What makes programs, imported when one has to be made."""
-    from .native_build import NativeBuild
+def built(graph: Graph, slots: int, **options: Any) -> NativeBuild:
+    """A program that is made. What makes it is imported when it is first wanted, and a fork waits for that."""
+    with at_work:
+        from .native_build import NativeBuild
 
-    return NativeBuild
+        return NativeBuild(graph, slots, **options)
 
 
 def native(graph: Graph, slots: int, plain: Program, tune: bool = False) -> Native:
@@ -111,7 +113,7 @@ def native(graph: Graph, slots: int, plain: Program, tune: bool = False) -> Nati
         recipe, objects = known
         return Native(graph, slots, recipe, put_together(recipe, graph, objects, None, plain), None)
     batch = jit.Batch()
-    build = builder()(graph, slots, batch, tune)
+    build = built(graph, slots, batch=batch, tune=tune)
     objects = batch.objects()
     recipe = build.recipe(batch.keys())
     run = put_together(recipe, graph, objects, build.opaque, plain)
