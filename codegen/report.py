@@ -68,7 +68,7 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
 # ---- one kernel
 
 
-def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int, plans: Plans) -> dict[str, Any]:
+def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int, plans: Plans | None) -> dict[str, Any]:
     nest, node = launch.nest, launch.node
     kind = "opaque" if made is None else "loops" if launch.kind == "nest" else launch.kind
     found: dict[str, Any] = {
@@ -83,7 +83,7 @@ def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int, p
         found["pieces"] = [phase.pieces for phase in made.kernel.phases]
         found["shared"], found["scratch"] = made.kernel.shared, made.kernel.scratch
         found["in_pairs"] = PAIRS in made.text
-        found["plan"] = None if made.kernel.shape is None else plans.told(made.kernel.shape)
+        found["plan"] = None if made.kernel.shape is None or plans is None else plans.told(made.kernel.shape)
     return found
 
 

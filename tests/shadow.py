@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tapejit as tj
 from tapejit.codegen import build, recipe
-from tapejit.codegen import native as native_module
+from tapejit.codegen import native_build as native_module
 from tapejit.codegen.native import native
 from tapejit.codegen.plan import Arena, Life, planned
 from tapejit.tracer import generators, program

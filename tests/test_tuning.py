@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 import tapejit as tj
 from tapejit.codegen import cache
+from tapejit.codegen.llvm import remembered as remember
 from tapejit.codegen.llvm import tuned
 from tapejit.codegen.llvm.blocking import Plan, Shape, choose
 from tapejit.codegen.llvm.contraction import Gemm
 from tapejit.codegen.llvm.gemm import Operand, shape_of
+from tapejit.codegen.llvm.remembered import MODEL, Outcome, agree, outcomes_of, remembered
 from tapejit.codegen.llvm.target import Target, host
-from tapejit.codegen.llvm.tuned import MODEL, Outcome, Plans, outcomes_of, plan_of, remembered, spelled
+from tapejit.codegen.llvm.tuned import Plans, plan_of, spelled
 
 M, N, K = 96, 80, 48
 
@@ -52,13 +54,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Fewest, "asked", 0)
     monkeypatch.setattr(Equal, "asked", 0)
     monkeypatch.setattr(tuned, "Trials", Fewest)
-    tuned._remembered.cache_clear()
+    remember._remembered.cache_clear()
     return tmp_path / "cache"
 
 
 def another_process() -> None:
     """What a process remembers is forgotten; what is on disk is not."""
-    tuned._remembered.cache_clear()
+    remember._remembered.cache_clear()
 
 
 def product(m: int = M, n: int = N, k: int = K) -> tuple[Gemm, Shape]:
@@ -146,16 +148,16 @@ def test_without_a_disk_cache_the_process_remembers(monkeypatch: pytest.MonkeyPa
 
 
 def test_processes_that_tune_at_the_same_time_keep_what_others_found() -> None:
-    here = tuned.Remembered(host())
-    there = tuned.Remembered(host())
+    here = remember.Remembered(host())
+    there = remember.Remembered(host())
     here.add("1", Outcome("a", 2.0))
     there.add("2", Outcome("b", 3.0))
-    assert tuned.Remembered(host()).outcomes == {"1": Outcome("a", 2.0), "2": Outcome("b", 3.0)}
+    assert remember.Remembered(host()).outcomes == {"1": Outcome("a", 2.0), "2": Outcome("b", 3.0)}
 
 
 def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "get", lambda key: pytest.fail("the disk was asked"))
-    assert Plans(host()).agree({}) and Plans(host(), tune=True).agree({})
+    assert agree({}, host(), tune=False) and agree({}, host(), tune=True)
 
 
 # ---- what is on disk is not trusted
@@ -340,7 +342,7 @@ def test_functions_that_compile_beside_are_tuned_there() -> None:
 SCRIPT = """
 import sys
 import tapejit as tj
-from tapejit.codegen.llvm import tuned
+from tapejit.codegen.llvm import remembered as remember, tuned
 
 class Fewest:
     runs = {}

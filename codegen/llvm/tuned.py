@@ -1,4 +1,4 @@
-"""Plans of products that were measured, and are remembered: in the process, and in one small entry of the disk cache.
+"""Plans of products that were measured, and are remembered (`remembered.py`).
 
 A shape is tuned once on a CPU, where `tj.compile(fn, tune=True)` asks for it, and used from then on by whoever compiles a
 product of that shape. That the model's plan is the best is remembered, too. What is on disk is not trusted: a plan that is none
@@ -7,81 +7,24 @@ for its shape, or whose results could have other bits than the model's, counts a
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cache as once
+from dataclasses import fields
 from typing import Any
 
 from ...tracer.explain import logged
-from .. import cache as disk
-from ..names import source
-from . import jit
 from .blocking import Plan, Shape, choose
 from .candidates import fits, search
 from .contraction import Gemm
+from .remembered import MODEL, Outcome, remembered
 from .target import Target
 from .trial import MOST_BYTES, Trials, bytes_of
 from .work import at_work
 
 LEAST = 1 << 15  # multiplications of a product that is worth it: a microsecond
-MODEL = ""  # stands for the model's plan
 _one_at_a_time = threading.Lock()  # measurements; only ever held inside `at_work`
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What tuning a shape has found."""
-
-    plan: str  # as `spelled`, or MODEL
-    gain: float  # how many times as quick as the model's
-
-
-class Remembered:
-    """The outcomes for a CPU, by shape as it is `spelled`."""
-
-    def __init__(self, target: Target) -> None:
-        self.key = disk.key("plans", source("llvm"), *jit.versions(), str(target), target.features)
-        self.outcomes: dict[str, Outcome] = {}
-        self.read()
-
-    def read(self) -> None:
-        """Take in what is on disk; other processes write there, too."""
-        data = disk.get(self.key)
-        if data is not None:
-            self.outcomes.update(outcomes_of(data))
-
-    def add(self, shape: str, outcome: Outcome) -> None:
-        self.read()
-        self.outcomes[shape] = outcome
-        rows = {name: [x.plan, x.gain] for name, x in self.outcomes.items()}
-        disk.put(self.key, json.dumps(rows).encode())
-
-    def plan(self, shape: str) -> str:
-        found = self.outcomes.get(shape)
-        return MODEL if found is None else found.plan
-
-
-def outcomes_of(data: bytes) -> dict[str, Outcome]:
-    """What an entry says; nothing, if it is none of these."""
-    try:
-        return {str(name): Outcome(str(plan), float(gain)) for name, (plan, gain) in json.loads(data).items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}
-
-
-def remembered(target: Target) -> Remembered:
-    """The outcomes that the environment's folder has for a CPU: read once."""
-    folder = disk.current()
-    return _remembered(target, None if folder is None else str(folder.folder))
-
-
-@once
-def _remembered(target: Target, folder: str | None) -> Remembered:
-    return Remembered(target)
 
 
 class Plans:
@@ -115,18 +58,6 @@ class Plans:
                 if name not in known.outcomes:
                     known.add(name, tuned(gemm, shape, self.target))
         return known.plan(name)
-
-    def agree(self, used: Mapping[str, str]) -> bool:
-        """Whether a program that was made by these plans would be made by them now."""
-        if not used:
-            return True
-        known = remembered(self.target)
-        if self.tune and not all(name in known.outcomes for name in used):
-            return False
-        if all(known.plan(name) == plan for name, plan in used.items()):
-            return True
-        known.read()  # another process may have tuned them, and made it
-        return all(known.plan(name) == plan for name, plan in used.items())
 
     def told(self, shape: Shape) -> str:
         """How a product was cut up, in words."""
