@@ -314,6 +314,21 @@ def test_tune_is_true_or_false(tune: Any) -> None:
         tj.compile(lambda x: x, tune=tune)
 
 
+@pytest.mark.parametrize(
+    ("options", "tune"),
+    [
+        ({"mode": "max-autotune"}, True),
+        ({"mode": "max-autotune-no-cudagraphs"}, True),
+        ({"mode": "max-autotune", "tune": False}, False),
+        ({"mode": "reduce-overhead"}, None),
+        ({"mode": None}, None),
+        ({}, None),
+    ],
+)
+def test_modes_of_pytorch(options: dict[str, Any], tune: bool | None) -> None:
+    assert tj.compile(lambda x: x, **options).tune is tune
+
+
 def test_a_compiled_module_is_tuned() -> None:
     layer = tj.compile(tj.nn.Linear(K, N), backend="llvm", tune=True)
     for _ in range(3):

@@ -481,7 +481,8 @@ def compile(
     open, TAPEJIT_TUNE=1 asks for it. On a GPU it changes nothing: kernels for real devices are tuned in any case.
 
     What PyTorch's scripts say is understood: `disable` gives back what was given, the backend "inductor" is "auto" and "eager"
-    is "plain"; `fullgraph`, `dynamic`, `mode` and `options` change nothing, as results are right in any case.
+    is "plain"; the modes "max-autotune" and "max-autotune-no-cudagraphs" ask for `tune`; `fullgraph`, `dynamic`, other modes
+    and `options` change nothing, as results are right in any case.
     """
     strange = [key for key in of_torch if key not in ("fullgraph", "dynamic", "mode", "options")]
     if strange:
@@ -491,6 +492,8 @@ def compile(
         raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")
     if warmup < 1 or budget < 1:
         raise ValueError(f"compile: warmup and budget must be at least 1, not {warmup} and {budget}")
+    if tune is None and str(of_torch.get("mode")).startswith("max-autotune"):
+        tune = True
     if tune is not None and not isinstance(tune, bool):
         raise ValueError(f"compile: tune must be True or False, or None for what TAPEJIT_TUNE says, not {tune!r}")
 
