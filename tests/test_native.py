@@ -276,7 +276,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("columns", [1025, 1033, 17, 40])
 def test_rows_that_are_kept_do_not_reach_into_each_other(seen: Any, hasty: Any, columns: int) -> None:
-    """Where float32 decides how many lanes there are, a vector of float64 is longer than one register; and the last is whole."""
+    """Where float32 decides how many lanes there are, a vector of float64 is two registers; and the last one is whole."""
     x = tj.from_numpy(np.random.default_rng(0).standard_normal((3, columns))).requires_grad_()
 
     def function() -> Any:
