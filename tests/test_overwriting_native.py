@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from tapejit.codegen import native as native_module
+from tapejit.codegen import native_build as native_module
 from tapejit.tracer import generators
 
 SQUARE = ("transposed", "symmetric", "product", "product and itself", "diagonal")
