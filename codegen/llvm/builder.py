@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 FLOATS = ("half", "bfloat", "float", "double")
+LINE = 64  # bytes that caches hold together
 HALVES = ("half", "bfloat")  # under masks they move as integers: LLVM would convert them
 WRITTEN = {"bfloat": "i16"}  # LLVM calls a library wherever it meets this type, so it sees only bits: see `convert`
 PREDICATES = {  # comparison of floats (ordered, but `ne`), of signed and of unsigned integers
@@ -382,6 +383,35 @@ class Function:
         name = f"llvm.masked.store.{value.type.mangled}.p0"
         self.declared[name] = f"declare void @{name}({value.type}, ptr, i32, {mask.type})"
         self.emit(f"call void @{name}({value}, {pointer}, i32 {align}, {mask})")
+
+    def store_past(self, value: Value, pointer: Value, flag: Value) -> None:
+        """A vector to memory, past the caches if a byte somewhere is not 0, and where the address allows it: it has to be a
+        multiple of the vector's size, or of a line's."""
+        align = min(value.type.bytes, LINE)
+
+        def forbidden(f: Function) -> Value:  # bits of addresses: all of them, if the flag says no
+            said = f.load(flag, I8)
+            return f.select(f.compare("ne", said, constant(0, I8)), constant(align - 1, I64), constant(-1, I64))
+
+        bits = self.once(("past", flag.name, align), forbidden)
+        if value.type.scalar in HALVES:
+            value = self.bits(value, value.type.of("i16"))
+        address = self.value(f"ptrtoint {pointer} to i64", I64)
+        rest = self.and_(address, bits)
+        past, near, end = (self.name_for(stem) for stem in ("past", "near", "stored"))
+        self.branch(self.compare("eq", rest, constant(0, I64)), past, near)
+        self.label(past)
+        self.emit(f"store {value}, {pointer}, align {align}, !nontemporal !{{i32 1}}")
+        self.jump(end)
+        self.label(near)
+        self.store(value, pointer)
+        self.jump(end)
+        self.label(end)
+
+    def fetch(self, pointer: Value) -> None:
+        """Have a line of memory brought into the second cache meanwhile. The address need not be one that there is."""
+        self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        self.emit(f"call void @llvm.prefetch.p0({pointer}, i32 0, i32 2, i32 1)")
 
     def gather(self, base: Value, index: Value, scalar: str, mask: Value | None = None) -> Value:
         """Elements at indices, a vector of i64."""

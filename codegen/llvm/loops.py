@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..expr import HEAVY, Expr, walk
 from ..nest import Nest, Stage, Total
-from .builder import I64, PTR, Function, Module, Type, Value, constant
+from .ahead import Ahead
+from .builder import BYTES, I64, LINE, PTR, Function, Module, Type, Value, constant
 from .emit import Emitter, Scope
 from .kernel import Kernel, Phase
 from .target import Target
@@ -56,6 +57,7 @@ class Writer:
         self.use: dict[int, list[Expr]] = {}  # and what they find there
         self.places: dict[Expr, int] = {}
         self.scratch = self.plan_rows()
+        self.ahead = Ahead(nest, self.use)
 
     def plan_rows(self) -> int:
         """Costly expressions that several stages have in common are computed by the first of them; returns how many bytes."""
@@ -129,7 +131,8 @@ class Writer:
         phases = [Phase(self.name, self.pieces)]
         if self.beside:
             phases.append(self.combine())
-        return Kernel(tuple(phases), shared=self.offsets()[1], scratch=self.scratch)
+        past = any(s.past for s in self.nest.stores())
+        return Kernel(tuple(phases), shared=self.offsets()[1], scratch=self.scratch, past=past)
 
     # ---- loops
 
@@ -165,6 +168,7 @@ class Writer:
             for s in stage.before:
                 emitter.store(s, emitter.value(s.expr))
             if stage.loops:
+                emitter.widen(self.roots(stage))
                 self.columns(stage, start, stop)
         emitter.scopes = emitter.scopes[:1]
 
@@ -173,7 +177,9 @@ class Writer:
         f, domain = self.f, self.nest.domain
         vector = self.vector is self.inner
         sums = [self.neutral(t) for t in stage.totals]
-        if vector:
+        if any(s.past for s in stage.stores):
+            self.run_aligned(stage, start or constant(0, I64), stop or constant(domain.cols, I64))
+        elif vector:
             if start is not None and stop is not None:
                 whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
                 sums = self.run(stage, sums, start, whole, self.lanes)
@@ -216,12 +222,30 @@ class Writer:
                 found: list[Value] = []
                 for k in range(AT_ONCE):
                     at = f.add(loop.index, constant(k * step, I64)) if k else loop.index
-                    found += self.element(stage, at, loop.carried[k * count : (k + 1) * count])
+                    found += self.element(stage, at, loop.carried[k * count : (k + 1) * count], k)
                 loop.next(*found)
             sums, start = self.joined(stage, loop.results), whole
         with f.loop(start, stop, step, carried=sums) as loop:
             loop.next(*self.element(stage, loop.index, loop.carried))
         return loop.results
+
+    def run_aligned(self, stage: Stage, start: Value, stop: Value) -> None:
+        """The loop of a stage that writes past the caches: from a column on where vectors are at multiples of their size. The
+        first vector and the last are moved inside of the row; so they overlap with others."""
+        f, emitter = self.f, self.emitter
+        s = next(s for s in stage.stores if s.past)
+        scalar = in_memory(s.dtype)
+        high = f.sub(stop, constant(self.lanes, I64))
+        low = f.intrinsic("smin", start, high)
+        emitter.loop[self.inner] = low
+        emitter.scopes = [*emitter.scopes[:2], Scope(emitter.scopes[1])]
+        place = f.pointer(emitter.pointers[s.buffer], emitter.index(s.index, False), scalar)
+        emitter.scopes = emitter.scopes[:2]
+        size = min(self.lanes * BYTES[scalar], LINE)
+        over = f.and_(f.value(f"ptrtoint {place} to i64", I64), constant(size - 1, I64))
+        before = f.binary("udiv", over, constant(BYTES[scalar], I64))
+        with f.loop(f.sub(low, before), stop, self.lanes) as loop:
+            self.element(stage, f.intrinsic("smin", f.intrinsic("smax", loop.index, low), high), [])
 
     def joined(self, stage: Stage, side: list[Value]) -> list[Value]:
         """What was added up side by side, as one."""
@@ -239,14 +263,16 @@ class Writer:
         self.emitter.mask = outer
         return found
 
-    def element(self, stage: Stage, at: Value, sums: list[Value]) -> list[Value]:
-        """What happens at a column: all is computed before anything is stored."""
+    def element(self, stage: Stage, at: Value, sums: list[Value], column: int = 0) -> list[Value]:
+        """What happens at a column, the so manieth in a round: all is computed before anything is stored."""
         emitter, f = self.emitter, self.f
         emitter.loop[self.inner] = at
         emitter.scopes = [*emitter.scopes[:2], Scope(emitter.scopes[1])]
         for e in self.use.get(self.at, ()):
             loaded = f.load(self.kept(e, at), Type(in_memory(e.dtype), self.lanes))
             emitter.scopes[-1].values[e] = emitter.as_register(loaded, e.dtype)
+        if self.at == self.ahead.stage and emitter.mask is None:
+            self.fetch_ahead(column)
         stores = [(s, emitter.value(s.expr)) for s in stage.stores]
         for e in self.keep.get(self.at, ()):
             f.store(emitter.as_memory(emitter.wide(emitter.value(e)), e.dtype), self.kept(e, at))
@@ -263,6 +289,18 @@ class Writer:
             emitter.store(s, v)
         emitter.scopes = emitter.scopes[:2]
         return found
+
+    def fetch_ahead(self, vector: int) -> None:
+        """Have the next row's elements brought near: the lines that begin in this vector, the so manieth in a round."""
+        emitter, f = self.emitter, self.f
+        for e, step in self.ahead.loads:
+            buffer, index, _ = e.data
+            scalar = in_memory(e.dtype)
+            size = self.lanes * BYTES[scalar]
+            if vector * size % LINE == 0:
+                here = f.pointer(emitter.pointers[buffer], emitter.index(index, False), scalar)
+                for k in range(0, size, LINE):
+                    f.fetch(f.pointer(here, step * BYTES[scalar] + k, "i8"))
 
     # ---- totals beside the rows
 
