@@ -5,8 +5,8 @@ larger than the caches both are in vain: when somebody reads it, its beginning i
 of what a loop moves that reads as much as it writes.
 
 They need vectors at multiples of their size, and NumPy's arrays begin anywhere. So the loop begins a little before the row,
-where such a vector begins, and the first vector and the last are moved inside: a few elements are computed twice
-(`llvm/loops.py`). That is only right where nothing is added up, and nothing is overwritten that the loop reads.
+where such a vector begins, and the first vector and the last are moved inside: a few elements are computed twice, and written
+once (`llvm/loops.py`). That is only right where nothing is added up, and nothing is overwritten that the loop reads.
 
 New memory was filled with zeros by the system just now, and is in the caches: there stores past them took half as long again.
 So each such result has a flag, which says whether its memory is that of the run before, as a gradient's is (`runner.py`).
@@ -23,7 +23,7 @@ from .chance import DRAWN
 from .expr import walk
 from .kernels import Launch
 from .llvm.target import Target
-from .nest import Nest, Stage, Store
+from .nest import Nest, Stage
 
 ROW = 4096  # bytes from which on a vector more in each row does not count
 LARGE = 32 << 20  # where the size of the last cache is not known
@@ -32,8 +32,8 @@ CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 
 def send_past(steps: list[Launch], outputs: set[str], forms: dict[str, Form], target: Target) -> None:
     """Mark the stores that go past the caches."""
-    if not target.has("sse2"):
-        return  # elsewhere it was not measured
+    if not target.has("sse2") or target.bits < 128:
+        return  # there is no instruction for it, or it was not measured
     large = {b for b in outputs if forms[b].nbytes >= last_cache()}
     large -= {b for x in steps for b in x.reads}
     writers = Counter(s.buffer for x in steps if x.nest is not None for s in x.nest.stores())
@@ -43,7 +43,8 @@ def send_past(steps: list[Launch], outputs: set[str], forms: dict[str, Form], ta
         for stage in x.nest.stages:
             if may_repeat(stage, x.nest, outputs):
                 for s in stage.stores:
-                    s.past = s.buffer in large and writers[s.buffer] == 1 and along(s, x.nest, forms[s.buffer].itemsize)
+                    long = x.nest.domain.cols * forms[s.buffer].itemsize >= ROW
+                    s.past = long and s.buffer in large and writers[s.buffer] == 1
 
 
 def may_repeat(stage: Stage, nest: Nest, outputs: set[str]) -> bool:
@@ -51,12 +52,9 @@ def may_repeat(stage: Stage, nest: Nest, outputs: set[str]) -> bool:
     the loop reads; random numbers are made in fours."""
     if stage.totals or stage.columns or any(s.buffer not in outputs or s.buffer in nest.reads() for s in stage.stores):
         return False
+    if any(s.index.factor(nest.domain.c) != 1 for s in stage.stores):
+        return False
     return not any(e.kind == "op" and e.data[0] in DRAWN for e in walk([s.expr for s in stage.stores]))
-
-
-def along(s: Store, nest: Nest, size: int) -> bool:
-    """Whether the elements of a row stand one after the other, and are many."""
-    return s.index.factor(nest.domain.c) == 1 and nest.domain.cols * size >= ROW
 
 
 @cache

@@ -14,7 +14,7 @@ from ..nest import Nest, Stage
 from .builder import BYTES
 from .values import in_memory
 
-SHORTEST, LONGEST = 2 << 10, 256 << 10  # bytes of rows: shorter ones are there before anybody asks, longer ones gone again
+SHORTEST, LONGEST = 4 << 10, 512 << 10  # bytes of rows: shorter ones are there before anybody asks, longer ones gone again
 FAR = 4 << 20  # bytes in all rows from which on they are not in the second cache anyway
 COSTLY = 16  # cheap ops that a costly one takes as long as
 

@@ -319,8 +319,9 @@ class Function:
         one = self.value(f"insertelement {to} poison, {a}, i32 0", to)
         return self.value(f"shufflevector {one}, {to} poison, <{lanes} x i32> zeroinitializer", to)
 
-    def lane(self, a: Value, i: int) -> Value:
-        return self.value(f"extractelement {a}, i32 {i}", Type(a.type.scalar))
+    def lane(self, a: Value, i: int | Value) -> Value:
+        which = f"i32 {i}" if isinstance(i, int) else str(i)
+        return self.value(f"extractelement {a}, {which}", Type(a.type.scalar))
 
     def shuffle(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
         """Lanes of two vectors one after the other, by index."""
@@ -384,23 +385,15 @@ class Function:
         self.declared[name] = f"declare void @{name}({value.type}, ptr, i32, {mask.type})"
         self.emit(f"call void @{name}({value}, {pointer}, i32 {align}, {mask})")
 
-    def store_past(self, value: Value, pointer: Value, flag: Value) -> None:
-        """A vector to memory, past the caches if a byte somewhere is not 0, and where the address allows it: it has to be a
-        multiple of the vector's size, or of a line's."""
-        align = min(value.type.bytes, LINE)
-
-        def forbidden(f: Function) -> Value:  # bits of addresses: all of them, if the flag says no
-            said = f.load(flag, I8)
-            return f.select(f.compare("ne", said, constant(0, I8)), constant(align - 1, I64), constant(-1, I64))
-
-        bits = self.once(("past", flag.name, align), forbidden)
+    def store_past(self, value: Value, pointer: Value, forbidden: Value) -> None:
+        """A vector to memory: past the caches, but where its address has forbidden bits."""
         if value.type.scalar in HALVES:
             value = self.bits(value, value.type.of("i16"))
-        address = self.value(f"ptrtoint {pointer} to i64", I64)
-        rest = self.and_(address, bits)
+        rest = self.and_(self.value(f"ptrtoint {pointer} to i64", I64), forbidden)
         past, near, end = (self.name_for(stem) for stem in ("past", "near", "stored"))
         self.branch(self.compare("eq", rest, constant(0, I64)), past, near)
         self.label(past)
+        align = min(value.type.bytes, LINE)
         self.emit(f"store {value}, {pointer}, align {align}, !nontemporal !{{i32 1}}")
         self.jump(end)
         self.label(near)
@@ -408,10 +401,11 @@ class Function:
         self.jump(end)
         self.label(end)
 
-    def fetch(self, pointer: Value) -> None:
-        """Have a line of memory brought into the second cache meanwhile. The address need not be one that there is."""
+    def fetch(self, pointer: Value, to_write: bool = False) -> None:
+        """Have a line of memory brought into the second cache meanwhile, or into the first, for who will write to it. The
+        address need not be one that there is."""
         self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
-        self.emit(f"call void @llvm.prefetch.p0({pointer}, i32 0, i32 2, i32 1)")
+        self.emit(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 {3 if to_write else 2}, i32 1)")
 
     def gather(self, base: Value, index: Value, scalar: str, mask: Value | None = None) -> Value:
         """Elements at indices, a vector of i64."""

@@ -14,7 +14,7 @@ from ..expr import Expr, Guard, walk
 from ..index import Index, Picked, Quotient, Remainder, Var
 from ..nest import Store
 from . import philox
-from .builder import I64, Function, Type, Value, constant
+from .builder import HALVES, I8, I64, LINE, Function, Type, Value, constant
 from .values import cast, in_memory, number, operate, random_numbers
 
 PIECE = 8192  # elements that are worth a piece of their own
@@ -293,11 +293,26 @@ class Emitter:
             return
         v = self.wide(v)
         if s.past and self.mask is None:
-            f.store_past(v, f.pointer(base, self.index(s.index, False), scalar), self.pointers[s.flag])
+            f.store_past(v, f.pointer(base, self.index(s.index, False), scalar), self.forbidden(s, v.type))
         elif s.index.factor(self.vector) == 1:
             f.store(v, f.pointer(base, self.index(s.index, False), scalar), self.mask)
         else:
             f.scatter(v, base, self.index(s.index, True), self.mask)
+
+    def lane(self, s: Store, v: Value, which: Value) -> Value:
+        """One of the elements that a store has, as it is in memory."""
+        f = self.f
+        v = self.wide(self.as_memory(cast(f, v, s.expr.dtype, s.dtype), s.dtype))
+        return f.lane(f.bits(v, v.type.of("i16")) if v.type.scalar in HALVES else v, which)
+
+    def forbidden(self, s: Store, kind: Type) -> Value:
+        """Bits of addresses that vectors are not written past the caches at: all, if the flag says that memory is new."""
+
+        def made(f: Function) -> Value:
+            again = f.compare("ne", f.load(self.pointers[s.flag], I8), constant(0, I8))
+            return f.select(again, constant(min(kind.bytes, LINE) - 1, I64), constant(-1, I64))
+
+        return self.f.once(("forbidden", s.flag), made)
 
 
 def multiple_of_4(index: Index) -> bool:

@@ -7,7 +7,7 @@ several vectors at a time, as an addition takes a while. What is costly and used
 from __future__ import annotations
 
 from ..expr import HEAVY, Expr, walk
-from ..nest import Nest, Stage, Total
+from ..nest import Nest, Stage, Store, Total
 from .ahead import Ahead
 from .builder import BYTES, I64, LINE, PTR, Function, Module, Type, Value, constant
 from .emit import Emitter, Scope
@@ -58,6 +58,7 @@ class Writer:
         self.places: dict[Expr, int] = {}
         self.scratch = self.plan_rows()
         self.ahead = Ahead(nest, self.use)
+        self.moved: tuple[Value, Value] | None = None  # the column that a vector was to begin at, and the one it begins at
 
     def plan_rows(self) -> int:
         """Costly expressions that several stages have in common are computed by the first of them; returns how many bytes."""
@@ -230,22 +231,30 @@ class Writer:
         return loop.results
 
     def run_aligned(self, stage: Stage, start: Value, stop: Value) -> None:
-        """The loop of a stage that writes past the caches: from a column on where vectors are at multiples of their size. The
-        first vector and the last are moved inside of the row; so they overlap with others."""
-        f, emitter = self.f, self.emitter
+        """The loop of a stage that writes past the caches: its vectors are at multiples of their size. The first vector and the
+        last are moved inside of the row, and only what no other vector has is written of them: no line is written both ways."""
+        f = self.f
         s = next(s for s in stage.stores if s.past)
         scalar = in_memory(s.dtype)
-        high = f.sub(stop, constant(self.lanes, I64))
-        low = f.intrinsic("smin", start, high)
-        emitter.loop[self.inner] = low
-        emitter.scopes = [*emitter.scopes[:2], Scope(emitter.scopes[1])]
-        place = f.pointer(emitter.pointers[s.buffer], emitter.index(s.index, False), scalar)
-        emitter.scopes = emitter.scopes[:2]
+        last = f.sub(stop, constant(self.lanes, I64))
+        first = f.intrinsic("smin", start, last)
+        f.fetch(self.place(s, f.sub(stop, constant(1, I64))), to_write=True)  # it is read before a part of it is written
         size = min(self.lanes * BYTES[scalar], LINE)
-        over = f.and_(f.value(f"ptrtoint {place} to i64", I64), constant(size - 1, I64))
-        before = f.binary("udiv", over, constant(BYTES[scalar], I64))
-        with f.loop(f.sub(low, before), stop, self.lanes) as loop:
-            self.element(stage, f.intrinsic("smin", f.intrinsic("smax", loop.index, low), high), [])
+        over = f.and_(f.value(f"ptrtoint {self.place(s, start)} to i64", I64), constant(size - 1, I64))
+        with f.loop(f.sub(start, f.binary("udiv", over, constant(BYTES[scalar], I64))), stop, self.lanes) as loop:
+            at = f.intrinsic("smin", f.intrinsic("smax", loop.index, first), last)
+            self.moved = (loop.index, at)
+            self.element(stage, at, [])
+            self.moved = None
+
+    def place(self, s: Store, column: Value) -> Value:
+        """The address of an element of the row."""
+        emitter = self.emitter
+        emitter.loop[self.inner] = column
+        emitter.scopes.append(Scope(emitter.scopes[1]))
+        found = self.f.pointer(emitter.pointers[s.buffer], emitter.index(s.index, False), in_memory(s.dtype))
+        emitter.scopes.pop()
+        return found
 
     def joined(self, stage: Stage, side: list[Value]) -> list[Value]:
         """What was added up side by side, as one."""
@@ -285,10 +294,37 @@ class Writer:
             found.append(f.select(emitter.mask, joined, total) if masked and emitter.mask is not None else joined)
         for t in stage.columns:
             self.add_beside(t, at)
-        for s, v in stores:
-            emitter.store(s, v)
+        if self.moved is None:
+            self.store(stores)
+        else:
+            self.store_moved(stores, *self.moved)
         emitter.scopes = emitter.scopes[:2]
         return found
+
+    def store(self, stores: list[tuple[Store, Value]]) -> None:
+        for s, v in stores:
+            self.emitter.store(s, v)
+
+    def store_moved(self, stores: list[tuple[Store, Value]], wanted: Value, at: Value) -> None:
+        """Store a vector that may have been moved: then only the lanes whose columns are where it was wanted, one by one, as
+        stores under a mask are slow beside those past the caches."""
+        f, emitter = self.f, self.emitter
+        whole, part, end = (f.name_for(stem) for stem in ("whole", "part", "done"))
+        f.branch(f.compare("eq", wanted, at), whole, part)
+        f.label(whole)
+        emitter.scopes.append(Scope(emitter.scopes[-1]))  # indices that one way computes are unknown to the other
+        self.store(stores)
+        emitter.scopes.pop()
+        f.jump(end)
+        f.label(part)
+        far, lanes = f.sub(wanted, at), constant(self.lanes, I64)
+        first, last = f.intrinsic("smax", far, constant(0, I64)), f.intrinsic("smin", f.add(far, lanes), lanes)
+        with f.loop(first, last) as lane:
+            column = f.add(at, lane.index)
+            for s, v in stores:
+                f.store(emitter.lane(s, v, lane.index), self.place(s, column))
+        f.jump(end)
+        f.label(end)
 
     def fetch_ahead(self, vector: int) -> None:
         """Have the next row's elements brought near: the lines that begin in this vector, the so manieth in a round."""
