@@ -115,6 +115,7 @@ class Worker:
     def __init__(self, script: str, *served: str, python: str = sys.executable, variables: Mapping[str, str] = {}) -> None:
         command = [python, str(Path(script).resolve()), "--serve", *served]
         environment = {**os.environ, **variables}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have theirs, and reading sources takes longer
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def ask(self, **request: Any) -> Any:

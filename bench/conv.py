@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from gemm import DTYPES, as_torch, repeat, seconds
+from gemm import DTYPES, as_torch, seconds
 from gemm import NAMES as SCALARS
 from tapejit.codegen.llvm.builder import Module
 from tapejit.codegen.llvm.conv import Array, Conv, emit_conv
 from tapejit.codegen.llvm.gemm import store_to
 from tapejit.codegen.llvm.jit import compile_text, link
 from tapejit.codegen.llvm.target import host
+from tapejit.codegen.llvm.trial import repeat
 from tapejit.eager.ops.windows import exact, output_size
 
 SHAPES = """

@@ -5,8 +5,8 @@
 A shape is "1024x512x128 NT": m, n, k, and which operands are transposed (T) in memory; "64*" before it is a batch. Times are
 CPU time of this thread, best of the rounds, which take turns; packing is part of them. Products take from microseconds on, so
 each measurement repeats them inside native code; the library's time includes its call from Python. `ms` is what compiling the
-kernel took: writing its text in Python, and code generation by LLVM. With --search, other plans
-are measured too, and a second line says how much quicker the best of them is than the model's. With a --dtype of
+kernel took: writing its text in Python, and code generation by LLVM. With --search, a second line says what tuning makes of it
+(`tj.compile(fn, tune=True)`): how much quicker the best of some plans is than the model's. With a --dtype of
 halves, PyTorch multiplies these too, NumPy's place is taken by the own product of float32, and results are halves.
 """
 
@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from plans import search
-from tapejit.codegen.llvm.blocking import Plan, choose
-from tapejit.codegen.llvm.builder import I64, PTR, Module
+from tapejit.codegen.llvm.blocking import Plan, Shape, choose
+from tapejit.codegen.llvm.builder import Module
+from tapejit.codegen.llvm.candidates import search
 from tapejit.codegen.llvm.contraction import paired
 from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
 from tapejit.codegen.llvm.jit import compile_text, link
-from tapejit.codegen.llvm.kernel import Kernel
 from tapejit.codegen.llvm.target import host
+from tapejit.codegen.llvm.trial import Trials, repeat
 
 SHAPES = """
 1024x128x128 NN, 1024x384x128 NN, 1024x512x128 NN, 1024x128x512 NN, 1024x384x384 NN, 1024x1536x384 NN, 1024x384x1536 NN
@@ -86,16 +86,15 @@ def parse(name: str, scalar: str = "float") -> Case:
 class Native:
     """A compiled product: `run(times)` repeats it on its arrays."""
 
-    def __init__(self, case: Case, plan: Plan | None = None) -> None:
-        gemm = paired(case.gemm(), host())
-        self.plan = plan or choose(shape_of(gemm, host()))
+    def __init__(self, case: Case) -> None:
+        self.plan = choose(shape_of(paired(case.gemm(), host()), host()))
         self.a, self.b = case.arrays()
         lead = (case.m * case.n,) if case.batch > 1 else ()
         self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), DTYPES[case.scalar])
         start = time.thread_time()
         module = Module(host().features)
         store = store_to(2, lead, case.n, 1, case.scalar)
-        self.kernel = emit(module, "product", case.gemm() if plan is None else gemm, 3, store, host(), plan)
+        self.kernel = emit(module, "product", case.gemm(), 3, store, host())
         text = str(module)
         self.writing = time.thread_time() - start
         start = time.thread_time()
@@ -108,17 +107,6 @@ class Native:
         places = [self.a.ctypes.data, self.b.ctypes.data, self.c.ctypes.data]
         places += [-(-x.ctypes.data // 64) * 64 for x in (self.shared, self.scratch)]
         self.run: Callable[[int], None] = lambda times, kept=self: function(*places, times)  # type: ignore[misc]
-
-
-def repeat(module: Module, kernel: Kernel, pointers: int) -> None:
-    """A function that runs all pieces of a kernel, so many times."""
-    names = [f"p{i}" for i in range(pointers)] + ["shared", "scratch"]
-    f = module.function("repeat", [(name, PTR) for name in names] + [("times", I64)])
-    with f.loop(0, f.params[-1]):
-        for phase in kernel.phases:
-            places = ", ".join(map(str, f.params[:-1]))
-            f.emit(f"call void @{phase.function}({places}, i64 0, i64 {phase.pieces})")
-    f.back()
 
 
 def peers(case: Case, torch: Any) -> dict[str, Callable[[], Any]]:
@@ -159,19 +147,22 @@ def repeats(case: Case) -> int:
     return max(1, int(300e-6 / (case.flops / 120e9 + 1e-7)))
 
 
-def gain(case: Case, rounds: int) -> str:
-    """What other plans than the model's gain, and the best one that was found."""
-    times = repeats(case)
+def gain(case: Case) -> str:
+    """What tuning makes of it: how much quicker the best plan is than the model's, and the seconds that it took to find."""
+    asked: list[tuple[Gemm, Shape]] = []
 
-    def best(plan: Plan) -> float:
-        native = Native(case, plan)
-        return min(seconds(native.run, times) for _ in range(5))
+    def chooser(gemm: Gemm, shape: Shape) -> Plan:
+        asked.append((gemm, shape))
+        return choose(shape)
 
-    shape = shape_of(paired(case.gemm(), host()), host())
-    plans = [choose(shape), search(shape, best)]
-    runs = [Native(case, plan).run for plan in plans]
-    model, other = (min(t) for t in zip(*[[seconds(run, times) for run in runs] for _ in range(rounds)], strict=True))
-    return f"{'':22}{model / other - 1:+.1%} {'with the same plan' if plans[0] == plans[1] else plans[1]}"
+    emit(Module(), "product", case.gemm(), 3, store_to(2, (0,) * (case.batch > 1), case.n, 1), host(), chooser=chooser)
+    if not asked:
+        return f"{'':22}dot products have no plans"
+    (gemm, shape), began = asked[0], time.perf_counter()
+    trials = Trials(gemm, host())
+    plan, times = search(shape, trials)
+    took = f"{len(trials.runs)} plans in {time.perf_counter() - began:.1f} s"
+    return f"{'':22}{times - 1:+.1%} {took}: {'the model is right' if plan == choose(shape) else plan}"
 
 
 def measure(case: Case, rounds: int, torch: Any) -> tuple[Native, dict[str, float]]:
@@ -217,7 +208,7 @@ def main() -> None:
         cut = f"{native.plan.rows}x{native.plan.vectors} in {pieces}"
         print(f"{name:22}{best['own'] * 1e6:9.2f}{speed['own']:9.1f}{other}{ratio:7.2f}{milliseconds:>12}  {cut}", flush=True)
         if options.search:
-            print(gain(case, options.rounds), flush=True)
+            print(gain(case), flush=True)
 
 
 if __name__ == "__main__":

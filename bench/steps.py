@@ -9,6 +9,7 @@ any time is printed. `bench/README.md` says how to read the tables and how each 
 from __future__ import annotations
 
 import argparse
+import compileall
 import importlib.util
 import json
 import math
@@ -370,6 +371,8 @@ def main(arguments: list[str] | None = None) -> None:
         if reason:
             print(f"{NAMES[peer]} is skipped: {reason}")
     variants = [*OURS, *(p for p in PEERS if p in reasons and reasons[p] is None)]
+    for folder in ("eager", "tracer", "codegen"):  # as when a package is installed, which all peers are
+        compileall.compile_dir(Path(__file__).parents[1] / folder, quiet=1)
     rows, failed = [], False
     for name in options.names or [n for n in FLOORS if n != "tiny"]:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..tracer.cli_files import CHECKS
-from ..tracer.generators import AHEAD_OF_TIME, add_graph_backend
+from ..tracer.generators import AHEAD_OF_TIME, add_graph_backend, tuning
 from ..tracer.graph import Graph, GraphError
 from ..tracer.passes import dead_code, optimised
 from ..tracer.preparing import LOADERS
@@ -23,7 +23,7 @@ def for_cpu(graph: Graph, slots: int, plain: Program) -> Any:
     found = placed(dead_code(graph))
     if found.where.type != "cpu":
         raise GraphError(f"its tensors are on {found.where}, and native code is for the CPU")
-    return native(optimised(found.graph), slots, plain)
+    return native(optimised(found.graph), slots, plain, tuning.get())
 
 
 def for_gpu(graph: Graph, slots: int, plain: Program) -> Any:

@@ -11,8 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ..tracer.functional import overlaps
-from ..tracer.graph import Form, Graph, GraphError
+from ..tracer.graph import Form, Graph
 from ..tracer.interpret import run_op
 from ..tracer.trace import Number
 from .chance import DRAWN
@@ -187,10 +186,3 @@ class Opaque:
         if buffer in build.constants:
             return build.constants[buffer]
         return arrays[build.slots + build.outputs[buffer]]
-
-
-def check_outputs(graph: Graph) -> None:
-    """Refuse a graph whose outputs no memory of their own could be."""
-    for o in graph.outputs:
-        if overlaps(graph.forms[o.value]):
-            raise GraphError(f"[compile] output {o.slot} shares memory with itself")

@@ -16,7 +16,7 @@ import numpy as np
 from .llvm.assemble import Steps, built
 from .llvm.entry import bind
 from .llvm.shared import aligned
-from .native import NativeBuild
+from .native_build import NativeBuild
 
 ROUNDS = 3  # through the whole program
 SAMPLES = 3  # of each kernel in a round, the best of which counts

@@ -1,4 +1,4 @@
-"""A segment as native code: graph, loops, plan, kernels, and the recipe that a program is put together by.
+"""A segment as native code: found on disk, or made (`native_build.py`), and put together by its recipe.
 
 `native(graph, slots)` gives what a plain program is too: a function of arrays by slot and numbers by place, which puts the
 outputs into the arrays and writes back.
@@ -6,39 +6,25 @@ outputs into the arrays and writes back.
 
 from __future__ import annotations
 
-import os
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..eager.backends import get_num_threads
-from ..tracer.graph import Form, Graph
+from ..tracer.graph import Graph
 from . import cache
-from .build import Build, Opaque, check_outputs, singles
-from .cost import flops
-from .kernels import Launch, in_halves, kept, scheduled
 from .llvm import jit
-from .llvm.assemble import FAILED, ON_STACK, SCRATCH, Kernels, Made, Rounds, Steps, Table, rounded
-from .llvm.entry import Binding, shared_by_programs
-from .llvm.on_packing import OnPacking
-from .llvm.prologue import prologues
-from .llvm.target import host
-from .llvm.worth import gain
+from .llvm.entry import shared_by_programs
+from .llvm.work import at_work
 from .names import source
-from .narrow import narrowed
-from .nest import Store
-from .past import send_past
-from .plan import Arena, Life
-from .prepare import Prepared, prepared
-from .recipe import Recipe, encoded, kept_on_disk, put_together
+from .recipe import Recipe, kept_on_disk, put_together
 from .recipe import key as key_of
-from .runner import Program
+from .runner import Program, check_outputs
 
-PARALLEL = 500_000  # scalar ops from which more than one thread is worth a try
-WORTH = 1.3  # how many times as quick as one two threads have to be for that, if it is brief
-QUICK = 8  # floats that products compute in the time of one of another op
-BRIEF = 5_000_000  # scalar ops up to which a program is brief; while others run, there may be Python meanwhile
+if TYPE_CHECKING:
+    from .kernels import Launch
+    from .llvm.assemble import Made
+    from .native_build import NativeBuild
+    from .plan import Arena
+    from .prepare import Prepared
 
 
 class Native:
@@ -53,7 +39,7 @@ class Native:
 
     @cached_property
     def build(self) -> NativeBuild:
-        return self._build or NativeBuild(self.graph, self.slots)
+        return self._build or built(self.graph, self.slots, given=self.recipe.plans)
 
     @property
     def from_disk(self) -> bool:
@@ -91,6 +77,8 @@ class Native:
 
     def __str__(self) -> str:
         """The steps, as loops."""
+        from .llvm.prologue import prologues
+
         rows = []
         for x in self.launches:
             node = x.node
@@ -107,153 +95,28 @@ def prepare() -> None:
     shared_by_programs()
 
 
-def native(graph: Graph, slots: int, plain: Program) -> Native:
-    """The program of a graph; a list of so many arrays will be given. `plain` runs while another thread runs this one."""
+def built(graph: Graph, slots: int, **options: Any) -> NativeBuild:
+    """A program that is made. What makes it is imported when it is first wanted, and a fork waits for that."""
+    with at_work:
+        from .native_build import NativeBuild
+
+        return NativeBuild(graph, slots, **options)
+
+
+def native(graph: Graph, slots: int, plain: Program, tune: bool = False) -> Native:
+    """The program of a graph; a list of so many arrays will be given. `plain` runs while another thread runs this one. `tune`
+    measures plans for its products, where that was not done before."""
     check_outputs(graph)
     name = key_of(graph, slots)
-    known = kept_on_disk(name)
+    known = kept_on_disk(name, tune)
     if known is not None:
         recipe, objects = known
         return Native(graph, slots, recipe, put_together(recipe, graph, objects, None, plain), None)
     batch = jit.Batch()
-    build = NativeBuild(graph, slots, batch)
+    build = built(graph, slots, batch=batch, tune=tune)
     objects = batch.objects()
     recipe = build.recipe(batch.keys())
     run = put_together(recipe, graph, objects, build.opaque, plain)
     if name is not None and all(recipe.steps):
         cache.put(name, recipe.text())
     return Native(graph, slots, recipe, run, build)
-
-
-class NativeBuild(Build):
-    """Puts a program together. Texts go to `batch` as soon as they are written."""
-
-    def __init__(self, graph: Graph, slots: int, batch: jit.Batch | None = None) -> None:
-        work = narrowed(prepared(graph, kept, in_halves, joining=True))
-        super().__init__(graph, slots, work, scheduled(work, packing=OnPacking(host())))
-        send_past(self.steps, set(self.outputs), self.forms, host())
-        kernels = Kernels(self.forms, host(), self.layout)
-        self.made: list[Made | None] = []
-        for x in self.steps:
-            self.made.append(made := kernels.make(x))
-            if made is not None and batch is not None:
-                batch.add(made.text)
-        self.arena = self.plan(singles(self.steps), self.own_memory())
-        self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and launches that are called as they are
-        self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
-        if batch is not None:
-            batch.add(self.texts[-1], opt=0)  # it only calls, and whatever takes time is in the kernels
-
-    def own_memory(self) -> list[Life]:
-        """What kernels need in the arena besides values."""
-        found = [Life(m.shared, m.kernel.shared, i, i) for i, m in enumerate(self.made) if m is not None and m.kernel.shared]
-        most = max((m.kernel.scratch for m in self.made if m is not None), default=0)
-        if most > ON_STACK:
-            found.append(Life(SCRATCH, rounded(most) * self.threads(), 0, len(self.steps) - 1))
-        return found
-
-    def threads(self) -> int:
-        """How many threads have memory of their own in the arena."""
-        return max(os.cpu_count() or 1, get_num_threads())
-
-    def step_functions(self) -> str:
-        """The text of the functions that call the kernels."""
-        steps = Steps(self.arena, self.table()[0])
-        rows: list[Made] = []
-        for launch, made in [*zip(self.steps, self.made, strict=True), (None, None)]:
-            if made is not None:
-                rows.append(made)
-                continue
-            if rows:
-                name = f"step{len(self.parts)}"
-                steps.step(name, rows)
-                self.parts.append((name, None))
-                rows = []
-            if launch is not None:
-                self.parts.append(("", launch))
-        return str(steps.module)
-
-    def recipe(self, objects: list[str]) -> Recipe:
-        _, binding = self.table()
-        cost = work_of(self.steps, self.forms)
-        return Recipe(
-            objects=objects,
-            steps=[name for name, _ in self.parts],
-            slots=self.slots,
-            bound=list(binding.slots),
-            numbers=list(binding.numbers),
-            arena=self.arena.size,
-            constants=[encoded(c) for c in self.constants.values()],
-            memories=self.memories(),
-            shown=self.shown(),
-            checked=self.checked(),
-            danger=self.in_danger(singles(self.steps), self.fails()),
-            parallel=cost > PARALLEL and (cost > BRIEF or self.gain() >= WORTH),
-            releases=cost > BRIEF,
-            most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
-            again=self.safe_outputs(),
-            past=[self.outputs[s.buffer] for s in self.past()],
-        )
-
-    def gain(self) -> float:
-        """How many times as quick as one thread two are, roughly."""
-        return gain(Rounds(self.arena).of([m for m in self.made if m is not None]), self.forms)
-
-    def safe_outputs(self) -> list[int]:
-        """New memories that nothing is written to before all that may fail is over."""
-        last = max((i for i, fails in enumerate(self.fails()) if fails), default=-1)
-        early = {b for x in self.steps[: last + 1] for b in x.writes}
-        return [i for v, i in self.outputs.items() if v not in early]
-
-    def past(self) -> list[Store]:
-        """Results that go past the caches if their memory is not new."""
-        return [s for x in self.steps if x.nest is not None for s in x.nest.stores() if s.past]
-
-    def checked(self) -> bool:
-        """Whether something may end it before it is done."""
-        return any(x.check for x in self.steps)
-
-    def fails(self) -> list[bool]:
-        """Of each step: whether it may fail."""
-        return [bool(x.check) or made is None for x, made in zip(self.steps, self.made, strict=True)]
-
-    def opaque(self, part: int, memory: Any, start: int) -> Opaque:
-        launch = self.parts[part][1]
-        assert launch is not None
-        return self.called(launch, memory, start)
-
-    def called(self, launch: Launch, memory: Any, start: int) -> Opaque:
-        """An op as it is, on an arena that begins so many bytes into some memory."""
-
-        def place(form: Form, at: int, strides: tuple[int, ...]) -> Any:
-            return np.ndarray(form.shape, form.dtype, memory, start + at, strides)
-
-        return Opaque(self, launch, self.arena, place, np)
-
-    def table(self) -> tuple[Table, Binding]:
-        table = Table()
-        bound = [*self.inputs.items(), *[(v, self.slots + i) for v, i in self.outputs.items()]]
-        if self.checked():
-            bound.append((FAILED, self.slots + len(self.outputs)))
-        bound += [(s.flag, self.slots + len(self.outputs) + self.checked() + i) for i, s in enumerate(self.past())]
-        for i, (name, _) in enumerate(bound):
-            table.slots[name] = i
-        numbers, kinds = sorted({n for m in self.made if m is not None for n in m.numbers}), self.number_kinds()
-        for i, n in enumerate(numbers):
-            table.numbers[n] = len(bound) + i
-        for i, name in enumerate(["arena", *self.constants]):
-            table.fixed[name] = len(bound) + len(numbers) + i
-        return table, Binding(tuple(s for _, s in bound), tuple((n, kinds[n]) for n in numbers))
-
-
-def work_of(steps: list[Launch], forms: dict[str, Form]) -> int:
-    """Roughly how many scalar ops there are."""
-    total = 0
-    for x in steps:
-        if x.nest is not None:
-            total += x.nest.domain.rows * x.nest.domain.cols * max(len(x.nest.ops), 1)
-        if x.kind == "scan" and x.node is not None:
-            total += 4 * forms[x.node.results[0]].size
-        if x.kind in ("product", "attention"):
-            total += (flops(x, forms) or 0) // QUICK
-    return total

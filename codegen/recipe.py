@@ -20,6 +20,7 @@ from . import cache
 from .llvm import jit, threads
 from .llvm.entry import Binding, bind
 from .llvm.pool import MOST_THREADS
+from .llvm.remembered import agree
 from .llvm.shared import aligned
 from .llvm.target import host
 from .names import name_of
@@ -46,6 +47,7 @@ class Recipe:
     most_threads: int  # that there is memory for; 0 for any number
     again: list[int]  # new memories that nothing is written to before all that may fail is over
     past: list[int]  # new memories that are written past the caches if they are not new: a flag for each is after all memories
+    plans: dict[str, str]  # of its products, by their shapes: see `llvm/remembered.py`
 
     @property
     def shares(self) -> bool:
@@ -68,14 +70,16 @@ def key(graph: Graph, slots: int) -> str | None:
     return name_of(graph, slots, "llvm", *jit.versions(), str(host()), host().features)
 
 
-def kept_on_disk(name: str | None) -> tuple[Recipe, list[bytes]] | None:
-    """A recipe and its objects, if all of them are there."""
+def kept_on_disk(name: str | None, tune: bool) -> tuple[Recipe, list[bytes]] | None:
+    """A recipe and its objects, if all of them are there, and its products would be cut up in the same way now."""
     data = None if name is None else cache.get(name)
     if data is None:
         return None
     try:
         recipe = from_text(data)
     except (ValueError, TypeError):
+        return None
+    if not agree(recipe.plans, host(), tune):
         return None
     found = [cache.get(k) for k in recipe.objects]
     return None if any(x is None for x in found) else (recipe, [x for x in found if x is not None])

@@ -18,6 +18,7 @@ from .llvm.contract import spec_of
 from .llvm.contraction import PAIRS
 from .llvm.gemm import Gemm
 from .llvm.target import host
+from .llvm.tuned import Plans
 from .measure import seconds
 from .native import Native
 from .plan import Arena
@@ -40,7 +41,8 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
     kernels = []
     for launch, made, time in zip(native.launches, native.made, times, strict=True):
         source = in_source(nodes_of(launch, made_by, backs), forms)
-        kernels.append({**facts(launch, made, forms, len(source["ops"])), **source, **speed(launch, forms, time)})
+        told = facts(launch, made, forms, len(source["ops"]), native.build.plans)
+        kernels.append({**told, **source, **speed(launch, forms, time)})
         if made is not None:
             kernels[-1].update(texts(made, known, llvm, assembly))
             if "llvm" in kernels[-1] and launch.kind == "nest":
@@ -66,7 +68,7 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
 # ---- one kernel
 
 
-def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int) -> dict[str, Any]:
+def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int, plans: Plans | None) -> dict[str, Any]:
     nest, node = launch.nest, launch.node
     kind = "opaque" if made is None else "loops" if launch.kind == "nest" else launch.kind
     found: dict[str, Any] = {
@@ -81,6 +83,7 @@ def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int) -
         found["pieces"] = [phase.pieces for phase in made.kernel.phases]
         found["shared"], found["scratch"] = made.kernel.shared, made.kernel.scratch
         found["in_pairs"] = PAIRS in made.text
+        found["plan"] = None if made.kernel.shape is None or plans is None else plans.told(made.kernel.shape)
     return found
 
 

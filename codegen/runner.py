@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from ..tracer.functional import overlaps
 from ..tracer.graph import Form, Graph, GraphError
 
 Program = Callable[[list[Any], list[Any]], None]
@@ -56,16 +58,16 @@ def runner(
         made = made_like(form, i, space)
         taken = i in again and not graph.outputs[output].chain and form.flags.c_contiguous
         if taken:
-            lines.append(f"    x = a[{slot}]")
-            same = f"x.shape == shape{i} and x.dtype == dtype{i} and x.base is None and x.flags.c_contiguous"
-            made = f"x if references(x) == alone and {same} else {made}"
+            space[f"last{i}"], space[f"again{i}"] = NOTHING, taken_again(i, space)
+            lines.append(f"    x = a[{slot}]; r = references(x) == alone")
+            made = f"x if r and last{i}() is x else {made} if x is None else again{i}(x, r)"
         lines.append(f"    a.append({made})")
         if i in past:
-            lines.append(f"    again{i} = {'a[-1] is x' if taken else False}")
+            lines.append(f"    flag{i} = flags[{'a[-1] is x' if taken else False}]")
     lines += ["    x = None"] if again else []
     if recipe.checked:
         lines.append("    a.append(zeros((), '?'))")
-    lines += [f"    a.append(flags[again{i}])" for i in past]
+    lines += [f"    a.append(flag{i})" for i in past]
     for i, program in enumerate(programs):
         space[f"p{i}"] = program
         if recipe.steps[i]:
@@ -88,6 +90,23 @@ def runner(
     exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
     space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
     return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
+
+
+NOTHING: Callable[[], Any] = lambda: None
+
+
+def taken_again(i: int, space: dict[str, Any]) -> Callable[[Any, bool], Any]:
+    """What to take for an output where the list holds an array that was not taken last time: that array, if nobody else has it
+    and it is of the right form, or a new one. The next run knows it again, and need not ask for its form."""
+
+    def again(x: Any, is_alone: bool) -> Any:
+        shape, dtype = space[f"shape{i}"], space[f"dtype{i}"]
+        if is_alone and x.shape == shape and x.dtype == dtype and x.base is None and x.flags.c_contiguous:
+            space[f"last{i}"] = weakref.ref(x)
+            return x
+        return space[f"empty{i}"](shape, dtype)
+
+    return again
 
 
 def alone() -> int:
@@ -130,3 +149,10 @@ def made_like(form: Form, i: int, space: dict[str, Any]) -> str:
 def shown(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:
     run = op.run
     return lambda x: run(xp, x, **attrs)
+
+
+def check_outputs(graph: Graph) -> None:
+    """Refuse a graph whose outputs no memory of their own could be."""
+    for o in graph.outputs:
+        if overlaps(graph.forms[o.value]):
+            raise GraphError(f"[compile] output {o.slot} shares memory with itself")

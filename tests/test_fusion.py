@@ -16,7 +16,7 @@ import tapejit.nn.functional as F
 from tapejit import nn
 from tapejit.codegen.kernels import Launch
 from tapejit.codegen.llvm.assemble import Rounds
-from tapejit.codegen.native import NativeBuild
+from tapejit.codegen.native_build import NativeBuild
 
 
 def built(function: Callable[..., Any], *args: Any) -> NativeBuild:

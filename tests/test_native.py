@@ -23,9 +23,10 @@ import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
-from tapejit.codegen import native as native_module
+from tapejit.codegen import native_build as native_module
 from tapejit.codegen.llvm import jit
 from tapejit.codegen.llvm.target import host
+from tapejit.codegen.native import native
 from tapejit.tracer import generators, program
 from tapejit.tracer.functional import graph_of
 from tapejit.tracer.passes import optimised
@@ -330,7 +331,7 @@ def native_of(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list
 
     def noting(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
         plain, place = make(trace, start, stop, keep), len(programs)
-        programs.append(native_module.native(optimised(graph_of(trace, start, stop, keep)), len(trace.roots), plain))
+        programs.append(native(optimised(graph_of(trace, start, stop, keep)), len(trace.roots), plain))
 
         def noted(arrays: Any, scalars: Any) -> None:
             given.setdefault(place, (list(arrays), list(scalars)))

@@ -11,7 +11,7 @@ import tapejit as tj
 from native_steps import steps
 from tapejit.codegen.llvm import choice, entry, threads
 from tapejit.codegen.llvm.entry import Binding, bind
-from tapejit.codegen.native import NativeBuild
+from tapejit.codegen.native_build import NativeBuild
 
 
 class Clock:

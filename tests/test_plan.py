@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tapejit import nn
 from tapejit.codegen.kernels import in_halves, kept, launches, scheduled
-from tapejit.codegen.native import NativeBuild
+from tapejit.codegen.native_build import NativeBuild
 from tapejit.codegen.plan import ALIGNMENT, Arena, Life, planned
 from tapejit.codegen.prepare import prepared
 from tapejit.tracer.graph import Graph

@@ -124,3 +124,42 @@ def test_a_wrong_setting_is_told_where_it_is_used(loaders: dict[str, Any], monke
     f = tj.compile(lambda x: x + 1)
     with pytest.raises(ValueError, match="TAPEJIT_BACKEND is 'nonsense'"):
         f(tj.ones(2))
+
+
+IMPORTED = """
+import sys
+import tapejit as tj
+
+kind = sys.argv[1]
+functions = {
+    "loops": (lambda x: (x.exp() * 2).sum(), [tj.ones(6, 8)]),
+    "product": (lambda x: (x @ x).sum(), [tj.ones(8, 8)]),
+    "convolution": (lambda x: tj.nn.functional.conv2d(x, x).sum(), [tj.ones(1, 2, 8, 8)]),
+    "attention": (lambda x: tj.nn.functional.scaled_dot_product_attention(x, x, x).sum(), [tj.ones(1, 2, 8, 8)]),
+}
+function, given = functions[kind]
+compiled = tj.compile(function, backend="llvm")
+assert abs(compiled(*given).item() - function(*given).item()) < 1e-3
+(segment,) = compiled.traces[0].programs.values() if compiled.traces else compiled.candidate.programs.values()
+assert segment.native is not None
+names = ("native_build", "llvm.gemm", "llvm.conv", "llvm.attention")
+print(*[name for name in names if f"tapejit.codegen.{name}" in sys.modules])
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed"),
+    [
+        ("loops", "native_build"),
+        ("product", "native_build llvm.gemm"),
+        ("convolution", "native_build llvm.gemm llvm.conv"),
+        ("attention", "native_build llvm.attention"),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(kind: str, needed: str, tmp_path: Path) -> None:
+    """Of the code generator; and where a program comes from disk, nothing that makes one."""
+    settings = {**os.environ, "TAPEJIT_CACHE_DIR": str(tmp_path / "cache"), "TAPEJIT_CACHE": "1"}
+    for expected in (needed, ""):
+        command = [sys.executable, "-c", IMPORTED, kind]
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and done.stdout.strip() == expected, done.stderr

@@ -13,11 +13,11 @@ import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
-from tapejit.codegen import native as native_module
+from tapejit.codegen import native_build as native_module
 from tapejit.codegen.llvm import jit, on_packing
 from tapejit.codegen.llvm.prologue import prologues
 from tapejit.codegen.llvm.target import host
-from tapejit.codegen.native import NativeBuild
+from tapejit.codegen.native_build import NativeBuild
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import shadow
 import tapejit as tj
-from tapejit.codegen.native import NativeBuild
+from tapejit.codegen.native_build import NativeBuild
 
 SHAPES = [(1,), (5,), (300,), (3, 7), (16, 17), (5, 1), (1, 6), (4, 3, 33), (2, 70, 9), (40, 130)]
 OPS = {

@@ -10,7 +10,7 @@ import pytest
 import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
-from tapejit.codegen.native import NativeBuild
+from tapejit.codegen.native_build import NativeBuild
 
 
 @pytest.fixture

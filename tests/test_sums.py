@@ -11,7 +11,7 @@ import tapejit as tj
 from tapejit import nn
 from tapejit.codegen.joins import JOINED
 from tapejit.codegen.kernels import Launch
-from tapejit.codegen.native import NativeBuild
+from tapejit.codegen.native_build import NativeBuild
 from tapejit.eager.op import PRIMITIVES, apply
 
 

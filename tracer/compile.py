@@ -89,12 +89,13 @@ class Compiled:
         budget: int,
         name: str | None,
         background: bool,
+        tune: bool | None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.name = str(name or getattr(function, "__qualname__", type(function).__name__))
         self.warmup, self.backend, self.strict, self.pure, self.budget = warmup, backend, strict, pure, budget
-        self.background = background
+        self.background, self.tune = background, tune
         self.traces: list[Trace] = []  # ready to be replayed, the last used first
         self.candidate: Trace | None = None  # recorded, but not seen `warmup` times: the next call may be like it
         self.seen: Counter[Any] = Counter()  # paths that were recorded, and how often
@@ -143,7 +144,9 @@ class Compiled:
         if pures and pures[0].after is not None:  # those that take turns do it in the same order, as a rule
             pures = [pures[0].after, *pures]
         for pure in pures:
-            result = pure.run(state, args, kwargs)
+            result = MISS if pure.usual is None else pure.usual(pure, state, args, kwargs)
+            if result is MISS:
+                result = pure.run(state, args, kwargs)
             if result is not MISS:
                 self._replayed(pure.trace)
                 pure.trace.skipped += 1
@@ -153,7 +156,8 @@ class Compiled:
                     pure.after = None
                 took = perf_counter() - began
                 self.seconds["replay"] += took
-                pure.quickest = min(pure.quickest, took)
+                if took < pure.quickest:
+                    pure.quickest = took
                 return result
         if armed:
             settle_all()
@@ -465,6 +469,7 @@ def compile(
     budget: int = 16,
     name: str | None = None,
     background: bool = False,
+    tune: bool | None = None,
     disable: bool = False,
     **of_torch: Any,
 ) -> Any:
@@ -476,10 +481,13 @@ def compile(
     calls may differ from each other: from the second on they are compared with the one before, and run compiled if they are
     the same. `budget` bounds the number of recordings kept. `strict` raises a `CompileError` where a call would have to go on
     eagerly after the warm-up. `backend` is "llvm" for native code or "plain" for none; "auto" takes what the machine has.
-    `background` compiles beside, while calls go on without.
+    `background` compiles beside, while calls go on without. `tune` takes a second or two for each shape of matrix product that
+    is new to this CPU, measures plans for it that give the same bits, and remembers the quickest, on disk too; where it is left
+    open, TAPEJIT_TUNE=1 asks for it. On a GPU it changes nothing: kernels for real devices are tuned in any case.
 
     What PyTorch's scripts say is understood: `disable` gives back what was given, the backend "inductor" is "auto" and "eager"
-    is "plain"; `fullgraph`, `dynamic`, `mode` and `options` change nothing, as results are right in any case.
+    is "plain"; the modes "max-autotune" and "max-autotune-no-cudagraphs" ask for `tune`; `fullgraph`, `dynamic`, other modes
+    and `options` change nothing, as results are right in any case.
     """
     strange = [key for key in of_torch if key not in ("fullgraph", "dynamic", "mode", "options")]
     if strange:
@@ -489,11 +497,15 @@ def compile(
         raise ValueError(f"compile: backend must be one of {BACKENDS}, not {backend!r}")
     if warmup < 1 or budget < 1:
         raise ValueError(f"compile: warmup and budget must be at least 1, not {warmup} and {budget}")
+    if tune is None and str(of_torch.get("mode")).startswith("max-autotune"):
+        tune = True
+    if tune is not None and not isinstance(tune, bool):
+        raise ValueError(f"compile: tune must be True or False, or None for what TAPEJIT_TUNE says, not {tune!r}")
 
     def make(function: Any) -> Any:
         if isinstance(function, Compiled) or disable:
             return function
-        settings = (warmup, backend, strict, pure, budget, name, background)
+        settings = (warmup, backend, strict, pure, budget, name, background, tune)
         if isinstance(function, (staticmethod, classmethod)):
             return type(function)(Compiled(function.__func__, *settings))
         if isinstance(function, Module):

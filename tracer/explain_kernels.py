@@ -40,6 +40,8 @@ def kernel_in_words(k: dict[str, Any]) -> list[str]:
     lines.append(f"  moves {size(k['bytes'])}" + ("" if k["flops"] is None else f", computes {amount(k['flops'])} flops"))
     lines[-1] += shared_out(k)
     lines.append(f"  {speed_in_words(k)}")
+    if k.get("plan"):
+        lines.append(f"  {k['plan']}")
     if k["call"] is not None:
         lines.append(f"    {k['call']}")
     if k["nest"] is not None:

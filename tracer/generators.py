@@ -11,6 +11,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable
+from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 
@@ -26,6 +27,7 @@ GraphGenerator = Callable[[Graph, int, Program], Any]  # the same for a graph, a
 GENERATORS: dict[str, Generator] = {}
 GRAPH_GENERATORS: dict[str, GraphGenerator] = {}
 AHEAD_OF_TIME: dict[str, Callable[[], Any]] = {}  # by backend: gives the module that compiles for devices that are not here
+tuning: ContextVar[bool] = ContextVar("tuning", default=False)  # whether a program that is made now may take time to be tuned
 TRIALS = 4  # runs of the native program, the first of which does not count, before the plain one is measured
 MARGIN = 1.2  # how much slower it may seem: a run of the plain program says little, and the same results twice are worth more
 
@@ -54,6 +56,11 @@ def backend_of(wanted: str, on_gpu: bool = False) -> str:
     if wanted not in BACKENDS:
         raise ValueError(f"[compile] TAPEJIT_BACKEND is {wanted!r}: it may be {' or '.join(BACKENDS)}")
     return ("triton" if on_gpu else "llvm") if wanted == "auto" else wanted
+
+
+def tunes(wanted: bool | None) -> bool:
+    """Whether programs are tuned: TAPEJIT_TUNE decides where the function leaves it open."""
+    return os.environ.get("TAPEJIT_TUNE") == "1" if wanted is None else wanted
 
 
 def uses_gpu(trace: Trace, start: int, stop: int) -> bool:
@@ -136,6 +143,7 @@ class Warming:
             self.segment.told = "nothing to run"
         else:
             began = perf_counter()
+            before = tuning.set(tunes(self.function.tune))
             try:
                 self.segment.native = GENERATORS[backend](*self.given, self.plain)
                 self.native = self.segment.native.run
@@ -146,5 +154,7 @@ class Warming:
                 if os.environ.get("TAPEJIT_STRICT_BACKEND"):
                     raise
                 warnings.warn(f"[compile] {name} runs without native code: {reason}", RuntimeWarning, stacklevel=2)
+            finally:
+                tuning.reset(before)
             self.function.compiling(perf_counter() - began, "replay")
             logged("code", f"{name}: {self.segment.told or 'native code'}", lambda: str(self.segment.native or ""))

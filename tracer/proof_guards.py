@@ -11,7 +11,7 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
-from .pure_match import same_items
+from .pure_match import other_items, same_items
 from .pure_reach import PLAIN, equal
 
 ABSENT = object()
@@ -110,7 +110,7 @@ class Guards:
         for cell, held in self.cells.values():
             stands_for(f"{constant(cell)}.cell_contents", held)
         for x, was in self.containers.values():
-            lines.append(f"if not same_items({constant(x)}, {constant(was)}): return False")
+            lines.append(f"if {other_items(constant(x), constant(was), was)}: return False")
         if self.tables:
             tables = list(self.tables.values())
             found = [v for table in tables for v in table.values()]

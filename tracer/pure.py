@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from ..eager import devices, dtypes
@@ -24,11 +25,13 @@ from ..eager.tape import State, _numbers, edge_of
 from ..eager.tensor import CHANGES, Tensor, versions_of, wrap
 from .blueprint import LateNode, build
 from .computing import undisturbed
+from .generators import Warming
 from .pure_loans import Captured, Kept
 from .pure_match import like
 from .pure_reach import NotPureError, Settings, UndecidedError
 from .pure_recipe import Recipe
 from .pure_relay import Stay, Twins, can_be_host
+from .pure_usual import MISS, can_be_cut, usual
 from .pure_watch import Before, Notes
 from .replay import Replayer
 
@@ -36,7 +39,6 @@ __all__ = ["MISS", "UNSTEADY", "Before", "NotPureError", "Notes", "Pure", "Undec
 
 TRIED = 8  # times that captured tensors are bound before it is asked whether that was worth it
 UNSTEADY = "its guards fail at most calls"
-MISS = object()  # what a call gives whose guards do not hold
 armed: weakref.WeakValueDictionary[int, Pure] = weakref.WeakValueDictionary()  # those that keep arrays
 
 
@@ -82,6 +84,8 @@ class Pure(Recipe):
         self.arms = 0  # how often captured tensors were bound
         self.quickest = math.inf  # seconds of a call
         self.lock = self.compiled.pure_lock
+        self.ready: Any = None  # the program that ran last
+        self.usual: Callable[..., Any] | None = None  # a call with it that has nothing unusual about it
         self.twins: weakref.WeakKeyDictionary[Pure, Twins] = (
             weakref.WeakKeyDictionary()
         )  # of other recordings of the function: what they have in common
@@ -157,16 +161,28 @@ class Pure(Recipe):
             self.written = None
         else:
             stay.take_gradients()
-        interrupted = False
+        run = segment.run
         try:
-            run = segment.run
-            if segment.writes and not getattr(run, "whole", False):
+            if can_be_cut(segment, run):
                 undisturbed(run, arrays, scalars)
             else:
                 run(arrays, scalars)
         except BaseException as error:
-            self._failed(error)
-            interrupted = True
+            return self.stopped(error, state, tensors, back)
+        if run is not self.ready and not isinstance(run, Warming):
+            self.ready, self.usual = run, usual(self)
+        return self._hand_out(state, tensors, back)
+
+    def stopped(self, error: BaseException, state: State, tensors: tuple[Tensor, ...], back: bool) -> Any:
+        """The program was stopped. If only by Ctrl-C, and after it came to its end, all is handed out first."""
+        self._failed(error)
+        self._hand_out(state, tensors, back)
+        raise KeyboardInterrupt
+
+    def _hand_out(self, state: State, tensors: tuple[Tensor, ...], back: bool) -> Any:
+        """What the call has made; `back` if there is something to lend."""
+        stay = self.stay
+        owner = self if stay is None else stay.host
         if stay is not None:
             stay.give_gradients()
         if self.arguments.counts:
@@ -174,14 +190,12 @@ class Pure(Recipe):
                 versions_of(t)[0] += count
         result = self._quickly(tensors) if self.simple else self._with_frame(state, tensors)
         for slot in self.handed:
-            arrays[slot] = None
+            self.arrays[slot] = None
         if back:
             owner._lend()
         owner.count += 1
         if self.once:
             self.settle()
-        if interrupted:
-            raise KeyboardInterrupt
         return result
 
     def _draw(self) -> None:
@@ -388,6 +402,7 @@ class Pure(Recipe):
         self.late, self.returned, self.checks, self.given_grads = None, [], [], []
         self.proof, self.settings = None, Settings(())
         self.twins.clear()
+        self.usual = None
 
     def _miss(self) -> Any:
         """A guard does not hold: Python finds all as it should be."""

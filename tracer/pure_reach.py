@@ -162,7 +162,7 @@ def equal(a: Any, b: Any) -> bool:
 def of_others(name: str | None) -> bool:
     """Whether a module is this library's, Python's or an array library's."""
     name = name or ""
-    return name.startswith(LIBRARY) or (name.partition(".")[0] in OTHERS and name != "__main__")
+    return f"{name}.".startswith(LIBRARY) or (name.partition(".")[0] in OTHERS and name != "__main__")
 
 
 def methods_of(cls: type) -> list[Any]:

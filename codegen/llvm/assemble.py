@@ -17,10 +17,8 @@ from ..kernels import Launch, signature
 from ..plan import Arena
 from . import jit, threads
 from .builder import I64, PTR, Module, Type, Value, constant
-from .contract import around, attention_of, emit_attention, emit_product, spec_of
 from .kernel import Kernel, Phase
 from .loops import emit
-from .prologue import prologues
 from .scan import emit_scan, scan_of
 from .scatter import emit_scatter
 from .target import Target
@@ -49,10 +47,11 @@ class Made:
 class Kernels:
     """Emits kernels; those that are the same are emitted once."""
 
-    def __init__(self, forms: dict[str, Form], target: Target, layout: Callable[[str], tuple[int, ...]]) -> None:
+    def __init__(self, forms: dict[str, Form], target: Target, layout: Callable[[str], tuple[int, ...]], chooser: Any) -> None:
         self.forms = forms
         self.target = target
         self.layout = layout
+        self.chooser = chooser  # of the plans of products; None where there are none
         self.known: dict[Any, tuple[Kernel, str]] = {}
 
     def make(self, launch: Launch) -> Made | None:
@@ -95,13 +94,16 @@ class Kernels:
         return view[0], view[1] * self.forms[view[0]].itemsize
 
     def product(self, launch: Launch) -> Made:
+        from .contract import around, emit_product, spec_of  # not imported before there is a product
+        from .prologue import prologues
+
         node, nest = launch.node, launch.nest
         assert node is not None and nest is not None
         buffers, before = around(launch, self.forms), prologues(launch, self.forms)
         nests = tuple(signature(n, [*buffers, *before], launch.numbers) for n in (nest, *before.values()))
         computed = tuple(x in before for x in node.operands)
         key = ("product", spec_of(launch, self.forms), computed, nests)
-        found = self.once(key, lambda m, name: emit_product(m, name, launch, self.forms, self.target))
+        found = self.once(key, lambda m, name: emit_product(m, name, launch, self.forms, self.target, self.chooser))
         assert found is not None
         args = [(buffers[0], 0) if x in before else self.offset(launch.operands[x]) for x in node.operands]
         return Made(launch, *found, [*args, *[(b, 0) for b in buffers]], launch.numbers)
@@ -113,18 +115,19 @@ class Kernels:
         names = list(dict.fromkeys([*node.values(), *node.results]))
         views = {x: launch.operands.get(x, (x, 0, self.layout(x))) for x in names}
         pointers = {x: i for i, x in enumerate(names)}
-        backward = node.op.name == "attention_backward"
-        scan = scan_of(node, views, self.forms, pointers) if launch.kind == "scan" else None
-        attention = attention_of(node, views, self.forms, pointers) if launch.kind == "attention" else None
+        if launch.kind == "attention":
+            from .attention_node import attention_of, emit_attention  # not imported before there is one
 
-        def write(module: Module, name: str) -> Kernel | None:
-            if scan is not None:
-                return emit_scan(module, name, scan, len(names), self.target)
-            if attention is not None:
-                return emit_attention(module, name, attention, backward, len(names), self.target)
-            return None
-
-        found = self.once((launch.kind, scan or attention, backward, len(names)), write)
+            attention, backward = attention_of(node, views, self.forms, pointers), node.op.name == "attention_backward"
+            if attention is None:
+                return None
+            key: Any = ("attention", attention, backward, len(names))
+            found = self.once(key, lambda m, name: emit_attention(m, name, attention, backward, len(names), self.target))
+        else:
+            scan = scan_of(node, views, self.forms, pointers)
+            if scan is None:
+                return None
+            found = self.once(("scan", scan, len(names)), lambda m, name: emit_scan(m, name, scan, len(names), self.target))
         return None if found is None else Made(launch, *found, [self.offset(views[x]) for x in names], [])
 
 

@@ -62,10 +62,22 @@ class Plan:
         """Columns of a tile."""
         return self.vectors * self.lanes
 
+    def __str__(self) -> str:
+        blocks = f"{self.parts * self.down * self.across} piece{'s' * (self.parts * self.down * self.across > 1)}"
+        cut = f"{blocks} ({self.down} down, {self.across} across, {self.parts} deep)"
+        ways = [_in_words(*way) for way in ((self.pack_a, self.own_a), (self.pack_b, self.own_b))]
+        depth = f"{self.depth} steps at once, {self.unroll} written out"
+        return f"tiles of {self.rows} x {self.width} in {cut}, {depth}, left {ways[0]}, right {ways[1]}"
 
-def choose(shape: Shape) -> Plan:
-    lanes = min(shape.lanes, 1 << (shape.n - 1).bit_length())
-    rows, vectors = tile(shape, lanes)
+
+def _in_words(packed: bool, own: bool) -> str:
+    return "as it is" if not packed else "packed by each piece" if own else "packed before"
+
+
+def choose(shape: Shape, tile: tuple[int, int] | None = None) -> Plan:
+    """The model's plan; with another register tile than it would take, if that is given."""
+    lanes = lanes_of(shape)
+    rows, vectors = tile or tiles(shape)[0]
     width = vectors * lanes
     pack_a = shape.pack_a or (shape.by_depth and shape.k > 512 and shape.n >= WIDE)
     pack_b = shape.pack_b or (shape.m >= 64 and (shape.half_b or shape.k * shape.n * shape.size > READY))
@@ -84,13 +96,31 @@ def choose(shape: Shape) -> Plan:
         down=down,
         across=across,
         depth=depth,
-        unroll=next(u for u in (4, 2, 1) if shape.k % u == 0 and depth % u == 0),
+        unroll=unroll_of(shape.k, depth),
         pack_a=pack_a,
         pack_b=pack_b,
-        own_a=across == 1 and not shape.same_a and parts == 1,
-        own_b=(down == 1 or shape.m // down >= OWN) and not shape.same_b and parts == 1,
+        own_a=may_own_a(shape, across, parts),
+        own_b=may_own_b(shape, down, parts),
         parts=parts,
     )
+
+
+def lanes_of(shape: Shape) -> int:
+    return min(shape.lanes, 1 << (shape.n - 1).bit_length())
+
+
+def unroll_of(k: int, depth: int) -> int:
+    """Steps that are written out in a round of a tile's loop."""
+    return next(u for u in (4, 2, 1) if k % u == 0 and depth % u == 0)
+
+
+def may_own_a(shape: Shape, across: int, parts: int) -> bool:
+    """Whether each piece may pack its rows for itself: no other piece, and no other thread, packs them again."""
+    return across == 1 and not shape.same_a and parts == 1
+
+
+def may_own_b(shape: Shape, down: int, parts: int) -> bool:
+    return (down == 1 or shape.m // down >= OWN) and not shape.same_b and parts == 1
 
 
 def parted(work: int, pieces: int, most: int) -> int:
@@ -100,16 +130,16 @@ def parted(work: int, pieces: int, most: int) -> int:
     return 1 << (found.bit_length() - 1) if found > 1 else 1
 
 
-def tile(shape: Shape, lanes: int) -> tuple[int, int]:
-    """Rows and vectors of the register tile: the pair that wastes least on this shape."""
-    columns = math.ceil(shape.n / lanes)
+def tiles(shape: Shape) -> list[tuple[int, int]]:
+    """Rows and vectors of register tiles: the pair that wastes least on this shape first."""
+    columns = math.ceil(shape.n / lanes_of(shape))
     found: list[tuple[float, int, int]] = []
     for vectors in range(1, min(8 if shape.m == 1 else 4, columns) + 1):
         # Eight rows are enough to hide where the vectors come from, and sums have to leave registers for the factors.
         most = min(14 if vectors == 1 else 8, (shape.registers - 2 - vectors) // vectors)
         for rows in range(1, min(most, shape.m) + 1):
             found.append((_work(shape, rows, columns, vectors), rows, vectors))
-    return min(found)[1:]
+    return [(rows, vectors) for _, rows, vectors in sorted(found)]
 
 
 def _work(shape: Shape, rows: int, columns: int, vectors: int) -> float:

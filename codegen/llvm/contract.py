@@ -1,11 +1,11 @@
-"""Steps with kernels of their own, from nodes of the graph: products of matrices with what follows them, and attention."""
+"""Products of matrices and convolutions, with what follows them, from nodes of the graph."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...tracer.graph import Form, Node
 from ..expr import walk
@@ -14,11 +14,7 @@ from ..lower import dtype_of
 from ..nest import Nest
 from ..steps import View
 from . import gemm
-from .attention import emit_forward
-from .attention_backward import emit_backward
-from .attention_parts import Attention, Layout
 from .builder import I64, Function, Module, Value, constant
-from .conv import Conv, emit_conv
 from .emit import Scope
 from .gemm import Gemm, Operand
 from .given import OPERANDS, Given
@@ -27,9 +23,9 @@ from .kernel import Kernel
 from .prologue import Prologue, prologues, views_of
 from .target import Target
 from .values import HALVES, SCALARS, cast
-from .windows import Array
 
-FLOATS = ("float32", "float64", *HALVES)
+if TYPE_CHECKING:
+    from .conv import Conv
 
 
 def product_of(node: Node, operands: dict[str, View], forms: dict[str, Form], scalar: str) -> Gemm:
@@ -70,7 +66,9 @@ def across(sizes: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, .
     return [0] * missing + [0 if n == 1 else s for n, s in zip(sizes, strides, strict=True)]
 
 
-def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target) -> Kernel:
+def emit_product(
+    module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target, chooser: gemm.Chooser
+) -> Kernel:
     """The kernel of a product; its pointers are the two operands, then buffers, then numbers."""
     assert launch.node is not None and launch.nest is not None
     nest, buffers, numbers = launch.nest, around(launch, forms), launch.numbers
@@ -78,7 +76,10 @@ def emit_product(module: Module, name: str, launch: Launch, forms: dict[str, For
     count = OPERANDS + len(buffers) + len(numbers)
     if isinstance(spec, Gemm):
         spec = with_prologues(spec, launch, forms)
-        return gemm.emit(module, name, spec, count, Follow(nest, buffers, numbers, spec.batch, spec.m), target)
+        follow = Follow(nest, buffers, numbers, spec.batch, spec.m)
+        return gemm.emit(module, name, spec, count, follow, target, chooser=chooser)
+    from .conv import emit_conv
+
     shape = forms[launch.node.results[0]].shape
     batch = () if spec.op == "conv_weight_grad" else shape[:1]
     found = emit_conv(module, name, spec, count, Follow(nest, buffers, numbers, batch, shape[len(batch)]), target)
@@ -101,6 +102,9 @@ def spec_of(launch: Launch, forms: dict[str, Form]) -> Gemm | Conv:
     views, scalar = views_of(launch, forms), SCALARS[dtype_of(forms[str(node.operands[0])])]
     if node.op.name == "matmul":
         return product_of(node, views, forms, scalar)
+    from .conv import Conv  # not imported before there is one
+    from .windows import Array
+
     arrays = [Array(i, forms[x].shape, views[x][2], scalar) for i, x in enumerate(node.operands)]
     return Conv(node.op.name, arrays[0], arrays[1], node.attrs["geometry"])
 
@@ -146,57 +150,3 @@ class Follow:
         for i, size in zip(batch, self.batch, strict=True):
             found = i if found is None else f.add(f.mul(found, constant(size, I64)), i)
         return m if found is None else f.add(f.mul(found, constant(self.rows, I64)), m)
-
-
-# ---- attention
-
-
-def attention_of(node: Node, views: dict[str, View], forms: dict[str, Form], pointers: dict[str, int]) -> Attention | None:
-    """The problem of an attention node, whose operands and results are pointers; None if there is no kernel for it."""
-    backward = node.op.name == "attention_backward"
-    query, key, value, mask = node.operands[1:5] if backward else node.operands[:4]
-    shape, keys = forms[query].shape, forms[key].shape
-    kind = dtype_of(forms[query])
-    alike = (key, value, node.operands[0], node.results[0])
-    if kind not in FLOATS or not all(forms[x].dtype == forms[query].dtype for x in alike):
-        return None
-    if len(shape) != len(keys) or shape[:-3] != keys[:-3] or (len(shape) > 2 and shape[-3] % keys[-3]):
-        return None
-
-    def layout(name: str, ndim: int = len(shape)) -> Layout:
-        sizes, strides = forms[name].shape, views[name][2]
-        wide = [0] * (ndim - len(sizes)) + [0 if n == 1 else s for n, s in zip(sizes, strides, strict=True)]
-        return Layout(pointers[name], tuple(wide))
-
-    given: dict[str, Any] = {}
-    if isinstance(mask, str):
-        kinds = {"bool": "i8", **{name: SCALARS[name] for name in FLOATS}}
-        if forms[mask].dtype.name not in kinds:
-            return None
-        given.update(mask=layout(mask), mask_scalar=kinds[forms[mask].dtype.name])
-    if backward:
-        names = iter(node.results)
-        slopes = [layout(next(names)) if need else None for need in node.attrs["needs"]]
-        given.update(pull=layout(node.operands[0]), log_total=layout(node.operands[5]))
-        given.update(of_query=slopes[0], of_key=slopes[1], of_value=slopes[2])
-    else:
-        given.update(out=layout(node.results[0]), log_total=layout(node.results[1]))
-    return Attention(
-        batch=shape[:-2],
-        queries=shape[-2],
-        keys=keys[-2],
-        width=shape[-1],
-        value_width=forms[value].shape[-1],
-        scale=node.attrs["scale"],
-        query=layout(query),
-        key=layout(key),
-        value=layout(value),
-        causal=node.attrs["causal"],
-        group=shape[-3] // keys[-3] if len(shape) > 2 else 1,
-        scalar=SCALARS[kind],
-        **given,
-    )
-
-
-def emit_attention(module: Module, name: str, spec: Attention, backward: bool, pointers: int, target: Target) -> Kernel | None:
-    return (emit_backward if backward else emit_forward)(module, name, spec, pointers, target)

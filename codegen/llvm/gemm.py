@@ -7,6 +7,7 @@ blocks (`product.py`), cut up as `blocking.py` decides.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from .blocking import Plan, Shape, choose
@@ -18,29 +19,44 @@ from .micro import scaled
 from .product import Product
 from .target import Target
 
-__all__ = ["Epilogue", "Gemm", "Operand", "emit", "shape_of", "store_to"]
+Chooser = Callable[[Gemm, Shape], Plan]
+
+__all__ = ["Chooser", "Epilogue", "Gemm", "Operand", "emit", "shape_of", "store_to"]
+
+
+def by_model(gemm: Gemm, shape: Shape) -> Plan:
+    return choose(shape)
 
 
 def emit(
-    module: Module, name: str, gemm: Gemm, pointers: int, epilogue: Epilogue, target: Target, plan: Plan | None = None
+    module: Module,
+    name: str,
+    gemm: Gemm,
+    pointers: int,
+    epilogue: Epilogue,
+    target: Target,
+    plan: Plan | None = None,
+    chooser: Chooser = by_model,
 ) -> Kernel:
     """The kernel of a product, whose functions take `pointers` pointers. The plan is chosen if it is not given, and with it
     whether it is done in pairs."""
     if 0 in (*gemm.batch, gemm.m, gemm.n):
         return Kernel(())
     if gemm.n == 1 and by_depth(gemm.a) and plan is None:
-        return emit(module, name, _swapped(gemm), pointers, _one_by_one(gemm.m, epilogue), target)
+        return emit(module, name, _swapped(gemm), pointers, _one_by_one(gemm.m, epilogue), target, chooser=chooser)
     if suits(gemm, target.lanes(gemm.scalar)) and plan is None:
         return emit_dots(module, name, gemm, pointers, epilogue, target)
+    shape: Shape | None = None
     if plan is None:
         gemm = paired(gemm, target)
-        plan = choose(shape_of(gemm, target))
+        shape = shape_of(gemm, target)
+        plan = chooser(gemm, shape)
     work = Product(gemm, plan, pointers, epilogue, join_pairs if gemm.pairs else join_of(target))
     phases = [work.pack(module, f"{name}_pack")] if work.packed_size else []
     phases.append(work.compute(module, name))
     if plan.parts > 1:
         phases.append(work.parts.add_up(module, f"{name}_add", epilogue))
-    return Kernel(tuple(phases), work.shared_size, work.scratch_size)
+    return Kernel(tuple(phases), work.shared_size, work.scratch_size, shape)
 
 
 def store_to(

@@ -79,7 +79,8 @@ class OnPacking:
         return product_of(node, views, forms, SCALARS[dtype_of(forms[str(node.operands[0])])])
 
     def packs_anyway(self, gemm: Gemm, side: int) -> bool:
-        """Whether a product would pack an operand if it were in memory."""
+        """Whether a product would pack an operand if it were in memory. The model is asked: what is fused does not depend on
+        what was measured."""
         plan = choose(shape_of(gemm, self.target))
         return (plan.pack_a, plan.pack_b)[side]
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
-from .builder import BYTES, I32, Function, Type, Value, constant
+from .builder import BYTES, I32, PTR, Function, Type, Value, constant, literal
 
 
 class Format(NamedTuple):
@@ -186,6 +187,46 @@ def wide_instruction(f: Function, name: str, *args: Value) -> Value:
 
 def half_of(f: Function, x: Value, lanes: range) -> Value:
     return x if x.type.lanes == 1 else f.shuffle(x, x, lanes)
+
+
+# ---- tables
+
+
+def lookup(f: Function, table: Sequence[float], index: Value) -> Value:
+    """Entries of a table of 16 floats, by the lowest four bits of integers of 32 bits. AVX-512 has an instruction for that,
+    AVX2 one for half a table; others load them one by one."""
+    lanes, step = index.type.lanes, 16 if f.has("avx512f") else 8
+    if lanes == 1 or not (f.has("avx512f") or f.has("avx2")):
+        return _loaded(f, table, index)
+    if lanes > step:
+        halves = [range(lanes // 2), range(lanes // 2, lanes)]
+        low, high = (lookup(f, table, half_of(f, index, h)) for h in halves)
+        return f.shuffle(low, high, range(lanes))
+    full = index if lanes == step else f.shuffle(index, index, [i % lanes for i in range(step)])
+    if step == 16:
+        found = f.call("llvm.x86.avx512.permvar.sf.512", Type("float", 16), listed(table), full)
+    else:
+        low, high = (f.call("llvm.x86.avx2.permps", Type("float", 8), listed(half), full) for half in (table[:8], table[8:]))
+        upper = f.compare("lt", f.shl(full, constant(28, full.type)), constant(0, full.type))  # the fourth bit, as a sign
+        found = f.select(upper, high, low)
+    return found if lanes == step else f.shuffle(found, found, range(lanes))
+
+
+def _loaded(f: Function, table: Sequence[float], index: Value) -> Value:
+    text = entries(table)
+    name = f"table_{crc32(text.encode()):08x}"
+    f.declared[name] = f"@{name} = private unnamed_addr constant [{len(table)} x float] [{text}]"
+    place = f.and_(index, constant(15, index.type))
+    return f.gather(Value(f"@{name}", PTR), f.convert("zext", place, "i64"), "float")
+
+
+def listed(table: Sequence[float]) -> Value:
+    """A vector of constants."""
+    return Value(f"<{entries(table)}>", Type("float", len(table)))
+
+
+def entries(table: Sequence[float]) -> str:
+    return ", ".join(f"float {literal(x, 'float')}" for x in table)
 
 
 # ---- what is rare

@@ -10,46 +10,25 @@ import math
 from collections.abc import Callable
 
 from ...eager import special
+from . import vmath_erf
 from .builder import Function, Value
 from .vmath_exp import EXP, exp, reduced_in_two
 from .vmath_log import log
 from .vmath_parts import at_least, at_most, each_lane, horner, magnitude, number, scaled, with_sign
 from .vmath_trig import tan
 
-ERF_LIMIT = {"float": 1.2, "double": 0.5}  # up to here erf is a polynomial
-# erf(x) / x - 1 in x^2, for |x| up to the limit; relative error of erf 1.4e-8 and 1.4e-17
-ERF_NEAR = {
-    "float": (
-        6.525636854348704e-05,
-        -0.000756134104449302,
-        0.005131115671247244,
-        -0.026820030063390732,
-        0.11282679438591003,
-        -0.37612536549568176,
-        0.12837915122509003,
-    ),
-    "double": (
-        1.4812926720075807e-06,
-        -1.4853011225561467e-05,
-        0.00012053548191622932,
-        -0.0008548300182248956,
-        0.005223977370247061,
-        -0.02686617063012741,
-        0.11283791670906199,
-        -0.3761263890318309,
-        0.12837916709551256,
-    ),
-}
-# erfc(x)^(-1/8), for x from 1.2 to 3.925, where erf is 1 in float; error of erf 5e-9
-ERF_FAR = (
-    0.0007087936392053962,
-    -0.006085769273340702,
-    0.028836345300078392,
-    -0.06528382003307343,
-    0.1291864961385727,
-    -0.00695023825392127,
-    0.1906004250049591,
-    0.9890948534011841,
+ERF_LIMIT = 0.5  # up to here erf is a polynomial
+# erf(x) / x - 1 in x^2, for |x| up to the limit; relative error of erf 1.4e-17
+ERF_NEAR = (
+    1.4812926720075807e-06,
+    -1.4853011225561467e-05,
+    0.00012053548191622932,
+    -0.0008548300182248956,
+    0.005223977370247061,
+    -0.02686617063012741,
+    0.11283791670906199,
+    -0.3761263890318309,
+    0.12837916709551256,
 )
 # exp(x^2) erfc(x) (x + 4) in (x - 4) / (x + 4), for x from 0.5 to 28; relative error 7.1e-17
 ERFC = (
@@ -78,22 +57,16 @@ ERFC = (
 
 
 def erf(f: Function, x: Value) -> Value:
+    if x.type.scalar == "float":
+        return vmath_erf.erf(f, x)
     size = magnitude(f, x)
-    far = f.sub(number(1.0, x), (rest_of_erf if x.type.scalar == "float" else erfc_tail)(f, size))
-    return f.select(f.compare("lt", size, number(ERF_LIMIT[x.type.scalar], x)), erf_near(f, x), with_sign(f, far, x))
+    far = f.sub(number(1.0, x), erfc_tail(f, size))
+    return f.select(f.compare("lt", size, number(ERF_LIMIT, x)), erf_near(f, x), with_sign(f, far, x))
 
 
 def erf_near(f: Function, x: Value) -> Value:
-    """erf for |x| up to the limit."""
-    return f.fma(x, horner(f, f.mul(x, x), ERF_NEAR[x.type.scalar]), x)
-
-
-def rest_of_erf(f: Function, size: Value) -> Value:
-    """1 - erf for what is above the limit, of little relative precision: 1 / p^8."""
-    p = horner(f, at_most(f, size, 3.925), ERF_FAR)
-    for _ in range(3):
-        p = f.mul(p, p)
-    return f.div(number(1.0, size), p)
+    """erf for |x| up to the limit, in double."""
+    return f.fma(x, horner(f, f.mul(x, x), ERF_NEAR), x)
 
 
 def erfc_tail(f: Function, x: Value) -> Value:
@@ -132,7 +105,7 @@ def erfc(f: Function, x: Value) -> Value:
     size, one = magnitude(f, x), number(1.0, x)
     tail = erfc_tail(f, size)
     tail = f.select(f.compare("lt", x, number(0.0, x)), f.sub(number(2.0, x), tail), tail)
-    return f.select(f.compare("lt", size, number(ERF_LIMIT["double"], x)), f.sub(one, erf_near(f, x)), tail)
+    return f.select(f.compare("lt", size, number(ERF_LIMIT, x)), f.sub(one, erf_near(f, x)), tail)
 
 
 def erfinv(f: Function, x: Value) -> Value:

@@ -16,11 +16,11 @@ from ...eager.devices import module_for
 from ...eager.devices import on as on_device
 from ...tracer.graph import Form, Graph, GraphError
 from .. import cache
-from ..build import Opaque, check_outputs
+from ..build import Opaque
 from ..kernels import Launch
 from ..names import name_of
 from ..place import Placed, on
-from ..runner import Program, runner
+from ..runner import Program, check_outputs, runner
 from . import blas, tune
 from .assemble import Assembly, GpuBuild
 from .binaries import Binary, CompileError, kept, versions
