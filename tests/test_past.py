@@ -77,7 +77,7 @@ class Kernel:
 
     def __init__(self, native: Native, cpu: Target) -> None:
         build = native.build
-        made = Kernels(build.forms, cpu, build.layout).make(build.steps[0])
+        made = Kernels(build.forms, cpu, build.layout, build.plans).make(build.steps[0])
         assert len(build.steps) == 1 and made is not None and not made.numbers
         self.made: Made = made
         names = [phase.function for phase in made.kernel.phases]
@@ -175,7 +175,8 @@ def test_programs_give_the_same_bits(threads: int, shape: tuple[int, int], monke
 
 
 def assembly(native: Native, cpu: Target | None = None) -> str:
-    kernels = [Kernels(native.build.forms, cpu or host(), native.build.layout).make(x) for x in native.build.steps]
+    build = native.build
+    kernels = [Kernels(build.forms, cpu or host(), build.layout, build.plans).make(x) for x in build.steps]
     return "".join(jit.assembly(made.text, cpu) for made in kernels if made is not None)
 
 
