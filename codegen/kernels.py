@@ -220,7 +220,7 @@ def signature(nest: Nest, buffers: list[str], numbers: list[int]) -> Any:
     stages = [
         (
             tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype) for s in stage.before),
-            tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype) for s in stage.stores),
+            tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype, s.past) for s in stage.stores),
             tuple(
                 (t.op, known[t.expr], t.dtype, t.kind, -1 if t.buffer is None else order[t.buffer])
                 for t in (*stage.totals, *stage.columns, *stage.downs)

@@ -89,7 +89,8 @@ def given(build: NativeBuild) -> tuple[list[Any], list[Any]]:
         arrays[x.slot] = made_up(build.forms[x.name], rng, x.name in written)
     wanted = {value: build.forms[o.value] for o, value in build.work.outputs}
     arrays += [made_up(wanted[value], rng, False) for value in build.outputs]
-    arrays.append(np.zeros((), np.bool_))  # the flag that a check sets
+    arrays += [np.zeros((), np.bool_)] * build.checked()  # the flag that a check sets
+    arrays += [np.ones((), np.bool_) for _ in build.past()]  # results are where they were in the run before
     numbers: list[Any] = [0] * (1 + max((n.place for n in build.graph.numbers), default=-1))
     for n in build.graph.numbers:
         numbers[n.place] = n.type(1e-3 if n.type is float else 1)

@@ -23,6 +23,8 @@ from .llvm.entry import Binding
 from .llvm.target import host
 from .llvm.worth import gain
 from .narrow import narrowed
+from .nest import Store
+from .past import send_past
 from .plan import Life
 from .prepare import Prepared, prepared
 from .recipe import Recipe, encoded
@@ -52,6 +54,7 @@ class NativeBuild(Build):
         work = narrowed(prepared(graph, kept, in_halves, joining=True))
         packing, self.plans = for_products(work, tune, given)
         super().__init__(graph, slots, work, scheduled(work, packing=packing))
+        send_past(self.steps, set(self.outputs), self.forms, host())
         kernels = Kernels(self.forms, host(), self.layout, self.plans)
         self.made: list[Made | None] = []
         for x in self.steps:
@@ -108,12 +111,13 @@ class NativeBuild(Build):
             constants=[encoded(c) for c in self.constants.values()],
             memories=self.memories(),
             shown=self.shown(),
-            checked=any(x.check for x in self.steps),
+            checked=self.checked(),
             danger=self.in_danger(singles(self.steps), self.fails()),
             parallel=cost > PARALLEL and (cost > BRIEF or self.gain() >= WORTH),
             releases=cost > BRIEF,
             most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
             again=self.safe_outputs(),
+            past=[self.outputs[s.buffer] for s in self.past()],
             plans={} if self.plans is None else self.plans.used,
         )
 
@@ -126,6 +130,14 @@ class NativeBuild(Build):
         last = max((i for i, fails in enumerate(self.fails()) if fails), default=-1)
         early = {b for x in self.steps[: last + 1] for b in x.writes}
         return [i for v, i in self.outputs.items() if v not in early]
+
+    def past(self) -> list[Store]:
+        """Results that go past the caches if their memory is not new."""
+        return [s for x in self.steps if x.nest is not None for s in x.nest.stores() if s.past]
+
+    def checked(self) -> bool:
+        """Whether something may end it before it is done."""
+        return any(x.check for x in self.steps)
 
     def fails(self) -> list[bool]:
         """Of each step: whether it may fail."""
@@ -147,8 +159,9 @@ class NativeBuild(Build):
     def table(self) -> tuple[Table, Binding]:
         table = Table()
         bound = [*self.inputs.items(), *[(v, self.slots + i) for v, i in self.outputs.items()]]
-        if any(x.check for x in self.steps):
+        if self.checked():
             bound.append((FAILED, self.slots + len(self.outputs)))
+        bound += [(s.flag, self.slots + len(self.outputs) + self.checked() + i) for i, s in enumerate(self.past())]
         for i, (name, _) in enumerate(bound):
             table.slots[name] = i
         numbers, kinds = sorted({n for m in self.made if m is not None for n in m.numbers}), self.number_kinds()

@@ -32,6 +32,12 @@ class Store:
     expr: Expr
     dtype: str  # in memory
     late: bool = False  # it overwrites what the nest reads: in the last stage
+    past: bool = False  # it goes past the caches, if a flag says so
+
+    @property
+    def flag(self) -> str:
+        """The name of that flag: the buffer's memory is not new."""
+        return f"{self.buffer} again"
 
 
 @dataclass
@@ -243,7 +249,7 @@ def text(nest: Nest) -> str:
             lines.append(f"    for c in range({domain.cols}):" + ("  # several at a time" if nest.vector == "c" else ""))
         lines += [f"        {t.name} {joined(t.op)} {t.expr}" for t in stage.totals]
         lines += [f"        {t.name}[c] {joined(t.op)} {t.expr}" for t in stage.columns]
-        lines += [f"        {s.buffer}[{s.index}] = {s.expr}" for s in stage.stores]
+        lines += [f"        {s.buffer}[{s.index}] = {s.expr}" + "  # past the caches" * s.past for s in stage.stores]
     if nest.scatters:
         lines.append(f"    for c in range({domain.cols}):")
         lines += [f"        {s.buffer}[{s.index}] += {s.expr}" for s in nest.scatters]

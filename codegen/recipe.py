@@ -46,6 +46,7 @@ class Recipe:
     releases: bool
     most_threads: int  # that there is memory for; 0 for any number
     again: list[int]  # new memories that nothing is written to before all that may fail is over
+    past: list[int]  # new memories that are written past the caches if they are not new: a flag for each is after all memories
     plans: dict[str, str]  # of its products, by their shapes: see `llvm/remembered.py`
 
     @property
@@ -116,7 +117,7 @@ def put_together(
     if recipe.shares:
         (name,) = names
         others = Spare(lambda: bound(name, *aligned(recipe.arena)))
-        return runner(recipe, graph, [bound(name, None, 0)], plain, np, again=recipe.again, spare=others)
+        return runner(recipe, graph, [bound(name, None, 0)], plain, np, again=recipe.again, past=recipe.past, spare=others)
     memory, start = aligned(recipe.arena)
     programs = []
     for i, name in enumerate(recipe.steps):
@@ -125,7 +126,7 @@ def put_together(
         else:
             assert opaque is not None
             programs.append(opaque(i, memory, start - memory.ctypes.data))
-    return runner(recipe, graph, programs, plain, np, again=recipe.again)
+    return runner(recipe, graph, programs, plain, np, again=recipe.again, past=recipe.past)
 
 
 class Spare:

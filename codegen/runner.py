@@ -40,14 +40,15 @@ def runner(
     xp: Any,
     empties: Sequence[Any] | None = None,
     again: Sequence[int] = (),
+    past: Sequence[int] = (),
     spare: Any = None,
 ) -> Program:
     """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module. `empties` make
     new arrays, one for each new memory. Those `again` may be what the list still holds of the run before, if nobody else does:
-    then gradients that nobody has looked at do not need room twice. The `spare` is what runs instead of the one program if that
-    says that its memory is in use."""
+    then gradients that nobody has looked at do not need room twice. Of those in `past` a flag tells the program whether they
+    are. The `spare` is what runs instead of the one program if that says that its memory is in use."""
     space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain, "references": sys.getrefcount, "alone": alone()}
-    space["spare"] = spare
+    space.update(spare=spare, flags=(np.zeros((), np.bool_), np.ones((), np.bool_)))
     space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(recipe.memories))})
     lines = ["def run(a, s):"]
     lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
@@ -55,14 +56,18 @@ def runner(
     for i, output in enumerate(recipe.memories):
         form, slot = graph.forms[graph.outputs[output].value], graph.outputs[output].slot
         made = made_like(form, i, space)
-        if i in again and not graph.outputs[output].chain and form.flags.c_contiguous:
+        taken = i in again and not graph.outputs[output].chain and form.flags.c_contiguous
+        if taken:
             space[f"last{i}"], space[f"again{i}"] = NOTHING, taken_again(i, space)
             lines.append(f"    x = a[{slot}]; r = references(x) == alone")
             made = f"x if r and last{i}() is x else {made} if x is None else again{i}(x, r)"
         lines.append(f"    a.append({made})")
+        if i in past:
+            lines.append(f"    flag{i} = flags[{'a[-1] is x' if taken else False}]")
     lines += ["    x = None"] if again else []
     if recipe.checked:
         lines.append("    a.append(zeros((), '?'))")
+    lines += [f"    a.append(flag{i})" for i in past]
     for i, program in enumerate(programs):
         space[f"p{i}"] = program
         if recipe.steps[i]:

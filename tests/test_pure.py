@@ -7,6 +7,7 @@ import gc
 import io
 import pickle
 import signal
+import sys
 import threading
 import types
 import weakref
@@ -1322,6 +1323,33 @@ def test_an_argument_that_is_also_captured_is_an_argument_if_another_was_given_b
     for _ in range(8):
         unknown(fixed.batches[0])
     assert unknown.traces[0].skipped == 0  # it cannot be told whether it is used as an argument
+
+
+def test_what_cannot_be_told_is_seldom_looked_at_again(monkeypatch: Any) -> None:
+    """Whoever watches a call holds the gradients from before it, so that the next ones need memory of their own."""
+    weight, x = tj.randn(4, 3).requires_grad_(), tj.randn(4, 3)
+    module: Any = sys.modules["tapejit.tracer.compile"]  # the function has its name
+    watched = []
+
+    class Watching(module.Before):
+        def __init__(self, *given: Any) -> None:
+            watched.append(step.calls)
+            super().__init__(*given)
+
+    def plain(y: Any) -> Any:
+        weight.grad = None
+        loss = (locals()["y"] * weight * x.sum()).sum()  # nobody knows what is read here
+        loss.backward()
+        return loss
+
+    monkeypatch.setattr(module, "Before", Watching)
+    step = tj.compile(plain, pure=True)
+    for _ in range(100):
+        step(x)
+    assert step.traces[0].skipped == 0 and len(watched) < 20 and max(watched) > 80
+    for _ in range(40):
+        step(tj.randn(4, 3))
+    assert step.traces[0].skipped > 0  # other tensors tell
 
 
 def test_views_that_are_returned_and_written() -> None:

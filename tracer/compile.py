@@ -37,6 +37,7 @@ from .trace import Break, Trace
 UNCERTAIN = "it cannot be told that it only touches tensors"
 SETTLED = 4  # replays of a path after which it is worth a look whether its Python can be skipped
 MOST_STRANGERS = 32  # see `strangers`
+RIDDLES, RARELY = 8, 17  # see `riddles`: after so many, one call of so many is watched; an odd number, as batches take turns
 STRICT = "With strict=True this is an error; without it the call goes on eagerly."
 
 
@@ -107,6 +108,7 @@ class Compiled:
         self.notes: dict[Any, Notes] = {}  # of its last calls, by their paths
         self.strangers = 0  # calls that were given objects and were like no other before, since guards were made
         self.undecided = False  # whether what a promised function captures is only told by its source
+        self.riddles = 0  # calls of which that could not be told
         self.steady = True  # calls that follow each other take the same path, as far as is known
         self.gave_up: str | None = None
         self.off = os.environ.get("TAPEJIT") == "eager"
@@ -211,6 +213,8 @@ class Compiled:
         """What a pure function can reach before a call that runs its Python."""
         if trace is not None and trace.impure is not None:
             return None
+        if self.riddles >= RIDDLES and self.calls % RARELY:  # who watches holds gradients: their memory is not taken again
+            return None
         try:
             proof = prove(self.function, args, kwargs) if not self.pure or self.undecided else None
             return Before(state, self.function, args, kwargs, proof, self.pure)
@@ -257,6 +261,7 @@ class Compiled:
             found = Pure(frame, before, notes, self, args, kwargs, result, state)
         except UndecidedError as reason:
             self.undecided = self.pure  # what the source says may tell, or a few more calls
+            self.riddles += 1
             trace.purified += not self.pure
             self._needs_python(None, reason)
             return
@@ -265,7 +270,7 @@ class Compiled:
             self._needs_python(trace, reason)
             return
         trace.purified += 1
-        self.strangers = 0
+        self.strangers = self.riddles = 0
         with self._lock:
             self.pures = [found, *self.pures]
             self._forget_pures(self.budget)

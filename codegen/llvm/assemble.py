@@ -79,15 +79,16 @@ class Kernels:
         assert nest is not None
         sizes = {s.buffer: self.forms[s.buffer].size for s in nest.scatters}
         key = ("nest", signature(nest, launch.buffers, launch.numbers), tuple(sizes.values()))
-        found = self.once(key, lambda m, name: self.loops(m, name, launch, sizes))
+        buffers = [*launch.buffers, *[s.flag for s in nest.stores() if s.past]]
+        found = self.once(key, lambda m, name: self.loops(m, name, launch, buffers, sizes))
         assert found is not None
-        return Made(launch, *found, [(b, 0) for b in launch.buffers], launch.numbers)
+        return Made(launch, *found, [(b, 0) for b in buffers], launch.numbers)
 
-    def loops(self, module: Module, name: str, launch: Launch, sizes: dict[str, int]) -> Kernel:
+    def loops(self, module: Module, name: str, launch: Launch, buffers: list[str], sizes: dict[str, int]) -> Kernel:
         assert launch.nest is not None
         if sizes:
             return emit_scatter(module, name, launch.nest, sizes, launch.buffers, launch.numbers, self.target)
-        return emit(module, name, launch.nest, launch.buffers, launch.numbers, self.target)
+        return emit(module, name, launch.nest, buffers, launch.numbers, self.target)
 
     def offset(self, view: tuple[str, int, tuple[int, ...]]) -> tuple[str, int]:
         return view[0], view[1] * self.forms[view[0]].itemsize
@@ -262,6 +263,8 @@ class Steps:
                 at += phase.pieces
             with f.when(f.compare("lt", first, last)):
                 f.call(phase.function, None, *self.arguments(made), first, last)
+        if any(made.kernel.past for made, _ in items):  # these stores may be seen later than those of a barrier or a lock
+            f.call("llvm.x86.sse.sfence", None)
 
     def arguments(self, made: Made) -> list[Value]:
         args = [self.address(b, offset) for b, offset in made.args] + [self.number(n) for n in made.numbers]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 FLOATS = ("half", "bfloat", "float", "double")
+LINE = 64  # bytes that caches hold together
 HALVES = ("half", "bfloat")  # under masks they move as integers: LLVM would convert them
 WRITTEN = {"bfloat": "i16"}  # LLVM calls a library wherever it meets this type, so it sees only bits: see `convert`
 PREDICATES = {  # comparison of floats (ordered, but `ne`), of signed and of unsigned integers
@@ -318,8 +319,9 @@ class Function:
         one = self.value(f"insertelement {to} poison, {a}, i32 0", to)
         return self.value(f"shufflevector {one}, {to} poison, <{lanes} x i32> zeroinitializer", to)
 
-    def lane(self, a: Value, i: int) -> Value:
-        return self.value(f"extractelement {a}, i32 {i}", Type(a.type.scalar))
+    def lane(self, a: Value, i: int | Value) -> Value:
+        which = f"i32 {i}" if isinstance(i, int) else str(i)
+        return self.value(f"extractelement {a}, {which}", Type(a.type.scalar))
 
     def shuffle(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
         """Lanes of two vectors one after the other, by index."""
@@ -382,6 +384,28 @@ class Function:
         name = f"llvm.masked.store.{value.type.mangled}.p0"
         self.declared[name] = f"declare void @{name}({value.type}, ptr, i32, {mask.type})"
         self.emit(f"call void @{name}({value}, {pointer}, i32 {align}, {mask})")
+
+    def store_past(self, value: Value, pointer: Value, forbidden: Value) -> None:
+        """A vector to memory: past the caches, but where its address has forbidden bits."""
+        if value.type.scalar in HALVES:
+            value = self.bits(value, value.type.of("i16"))
+        rest = self.and_(self.value(f"ptrtoint {pointer} to i64", I64), forbidden)
+        past, near, end = (self.name_for(stem) for stem in ("past", "near", "stored"))
+        self.branch(self.compare("eq", rest, constant(0, I64)), past, near)
+        self.label(past)
+        align = min(value.type.bytes, LINE)
+        self.emit(f"store {value}, {pointer}, align {align}, !nontemporal !{{i32 1}}")
+        self.jump(end)
+        self.label(near)
+        self.store(value, pointer)
+        self.jump(end)
+        self.label(end)
+
+    def fetch(self, pointer: Value, to_write: bool = False) -> None:
+        """Have a line of memory brought into the second cache meanwhile, or into the first, for who will write to it. The
+        address need not be one that there is."""
+        self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        self.emit(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 {3 if to_write else 2}, i32 1)")
 
     def gather(self, base: Value, index: Value, scalar: str, mask: Value | None = None) -> Value:
         """Elements at indices, a vector of i64."""

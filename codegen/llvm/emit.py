@@ -14,7 +14,7 @@ from ..expr import Expr, Guard, walk
 from ..index import Index, Picked, Quotient, Remainder, Var
 from ..nest import Store
 from . import philox
-from .builder import I64, Function, Type, Value, constant
+from .builder import HALVES, I8, I64, LINE, Function, Type, Value, constant
 from .values import cast, in_memory, number, operate, random_numbers
 
 PIECE = 8192  # elements that are worth a piece of their own
@@ -31,11 +31,16 @@ class Scope:
     def __init__(self, above: Scope | None = None) -> None:
         self.above = above
         self.values: dict[Expr, Value] = {}
+        self.wide: dict[Expr, Value] = {}  # what is the same in all lanes, in all lanes
         self.indices: dict[tuple[Index, bool], Value] = {}
 
     def find(self, e: Expr) -> Value | None:
         found = self.values.get(e)
         return found if found is not None or self.above is None else self.above.find(e)
+
+    def find_wide(self, e: Expr) -> Value | None:
+        found = self.wide.get(e)
+        return found if found is not None or self.above is None else self.above.find_wide(e)
 
 
 class Emitter:
@@ -89,6 +94,15 @@ class Emitter:
             if self.level(e) == level and e.kind != "const" and self.find(e) is None and self.computable(e):
                 self.value(e)
 
+    def widen(self, exprs: Iterable[Expr]) -> None:
+        """Put what is known, and will be wanted in all lanes further inside, into all lanes. LLVM would leave some of it to the
+        loop, and move comparisons there."""
+        for e in walk(exprs):
+            for a in e.args if e.kind == "op" and self.level(e) == 2 and self.is_vector(e) else ():
+                known = None if a.kind == "const" or self.is_vector(a) else self.find(a)
+                if known is not None and known.type.lanes == 1 and self.scopes[-1].find_wide(a) is None:
+                    self.scopes[-1].wide[a] = self.wide(known)
+
     def computable(self, e: Expr) -> bool:
         """Whether the totals that something needs are there."""
         return all(self.find(x) is not None for x in e.totals)
@@ -123,7 +137,7 @@ class Emitter:
     def vectored(self, e: Expr) -> Value:
         if e.kind == "const":
             return number(e.data, e.dtype, self.lanes)
-        return self.wide(self.value(e))
+        return self.scopes[-1].find_wide(e) or self.wide(self.value(e))
 
     def wide(self, v: Value) -> Value:
         return v if v.type.lanes == self.lanes else self.f.splat(v, self.lanes)
@@ -278,10 +292,27 @@ class Emitter:
             f.store(v if v.type.lanes == 1 else f.lane(v, 0), f.pointer(base, self.index(s.index, False), scalar))
             return
         v = self.wide(v)
-        if s.index.factor(self.vector) == 1:
+        if s.past and self.mask is None:
+            f.store_past(v, f.pointer(base, self.index(s.index, False), scalar), self.forbidden(s, v.type))
+        elif s.index.factor(self.vector) == 1:
             f.store(v, f.pointer(base, self.index(s.index, False), scalar), self.mask)
         else:
             f.scatter(v, base, self.index(s.index, True), self.mask)
+
+    def lane(self, s: Store, v: Value, which: Value) -> Value:
+        """One of the elements that a store has, as it is in memory."""
+        f = self.f
+        v = self.wide(self.as_memory(cast(f, v, s.expr.dtype, s.dtype), s.dtype))
+        return f.lane(f.bits(v, v.type.of("i16")) if v.type.scalar in HALVES else v, which)
+
+    def forbidden(self, s: Store, kind: Type) -> Value:
+        """Bits of addresses that vectors are not written past the caches at: all, if the flag says that memory is new."""
+
+        def made(f: Function) -> Value:
+            again = f.compare("ne", f.load(self.pointers[s.flag], I8), constant(0, I8))
+            return f.select(again, constant(min(kind.bytes, LINE) - 1, I64), constant(-1, I64))
+
+        return self.f.once(("forbidden", s.flag), made)
 
 
 def multiple_of_4(index: Index) -> bool:

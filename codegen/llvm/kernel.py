@@ -28,3 +28,4 @@ class Kernel:
     shared: int = 0  # bytes that all threads see and that live as long as the kernel runs, 64-byte aligned
     scratch: int = 0  # bytes that each thread has for itself, 64-byte aligned
     shape: Shape | None = None  # of a product whose plan was chosen by it
+    past: bool = False  # some results are written past the caches: a fence is needed before others may read them

@@ -7,8 +7,9 @@ several vectors at a time, as an addition takes a while. What is costly and used
 from __future__ import annotations
 
 from ..expr import HEAVY, Expr, walk
-from ..nest import Nest, Stage, Total
-from .builder import I64, PTR, Function, Module, Type, Value, constant
+from ..nest import Nest, Stage, Store, Total
+from .ahead import Ahead
+from .builder import BYTES, I64, LINE, PTR, Function, Module, Type, Value, constant
 from .emit import Emitter, Scope
 from .kernel import Kernel, Phase
 from .target import Target
@@ -56,6 +57,8 @@ class Writer:
         self.use: dict[int, list[Expr]] = {}  # and what they find there
         self.places: dict[Expr, int] = {}
         self.scratch = self.plan_rows()
+        self.ahead = Ahead(nest, self.use)
+        self.moved: tuple[Value, Value] | None = None  # the column that a vector was to begin at, and the one it begins at
 
     def plan_rows(self) -> int:
         """Costly expressions that several stages have in common are computed by the first of them; returns how many bytes."""
@@ -130,7 +133,8 @@ class Writer:
         phases = [Phase(self.name, self.pieces)]
         if self.beside:
             phases.append(self.combine())
-        return Kernel(tuple(phases), shared=self.offsets()[1], scratch=self.scratch)
+        past = any(s.past for s in self.nest.stores())
+        return Kernel(tuple(phases), shared=self.offsets()[1], scratch=self.scratch, past=past)
 
     # ---- loops
 
@@ -166,6 +170,7 @@ class Writer:
             for s in stage.before:
                 emitter.store(s, emitter.value(s.expr))
             if stage.loops:
+                emitter.widen(self.roots(stage))
                 self.columns(stage, start, stop)
         emitter.scopes = emitter.scopes[:1]
 
@@ -174,7 +179,9 @@ class Writer:
         f, domain = self.f, self.nest.domain
         vector = self.vector is self.inner
         sums = [self.neutral(t) for t in stage.totals]
-        if vector:
+        if any(s.past for s in stage.stores):
+            self.run_aligned(stage, start or constant(0, I64), stop or constant(domain.cols, I64))
+        elif vector:
             if start is not None and stop is not None:
                 whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
                 sums = self.run(stage, sums, start, whole, self.lanes)
@@ -217,12 +224,38 @@ class Writer:
                 found: list[Value] = []
                 for k in range(AT_ONCE):
                     at = f.add(loop.index, constant(k * step, I64)) if k else loop.index
-                    found += self.element(stage, at, loop.carried[k * count : (k + 1) * count])
+                    found += self.element(stage, at, loop.carried[k * count : (k + 1) * count], k)
                 loop.next(*found)
             sums, start = self.joined(stage, loop.results), whole
         with f.loop(start, stop, step, carried=sums) as loop:
             loop.next(*self.element(stage, loop.index, loop.carried))
         return loop.results
+
+    def run_aligned(self, stage: Stage, start: Value, stop: Value) -> None:
+        """The loop of a stage that writes past the caches: its vectors are at multiples of their size. The first vector and the
+        last are moved inside of the row, and only what no other vector has is written of them: no line is written both ways."""
+        f = self.f
+        s = next(s for s in stage.stores if s.past)
+        scalar = in_memory(s.dtype)
+        last = f.sub(stop, constant(self.lanes, I64))
+        first = f.intrinsic("smin", start, last)
+        f.fetch(self.place(s, f.sub(stop, constant(1, I64))), to_write=True)  # it is read before a part of it is written
+        size = min(self.lanes * BYTES[scalar], LINE)
+        over = f.and_(f.value(f"ptrtoint {self.place(s, start)} to i64", I64), constant(size - 1, I64))
+        with f.loop(f.sub(start, f.binary("udiv", over, constant(BYTES[scalar], I64))), stop, self.lanes) as loop:
+            at = f.intrinsic("smin", f.intrinsic("smax", loop.index, first), last)
+            self.moved = (loop.index, at)
+            self.element(stage, at, [])
+            self.moved = None
+
+    def place(self, s: Store, column: Value) -> Value:
+        """The address of an element of the row."""
+        emitter = self.emitter
+        emitter.loop[self.inner] = column
+        emitter.scopes.append(Scope(emitter.scopes[1]))
+        found = self.f.pointer(emitter.pointers[s.buffer], emitter.index(s.index, False), in_memory(s.dtype))
+        emitter.scopes.pop()
+        return found
 
     def joined(self, stage: Stage, side: list[Value]) -> list[Value]:
         """What was added up side by side, as one."""
@@ -240,14 +273,16 @@ class Writer:
         self.emitter.mask = outer
         return found
 
-    def element(self, stage: Stage, at: Value, sums: list[Value]) -> list[Value]:
-        """What happens at a column: all is computed before anything is stored."""
+    def element(self, stage: Stage, at: Value, sums: list[Value], column: int = 0) -> list[Value]:
+        """What happens at a column, the so manieth in a round: all is computed before anything is stored."""
         emitter, f = self.emitter, self.f
         emitter.loop[self.inner] = at
         emitter.scopes = [*emitter.scopes[:2], Scope(emitter.scopes[1])]
         for e in self.use.get(self.at, ()):
             loaded = f.load(self.kept(e, at), Type(in_memory(e.dtype), self.lanes))
             emitter.scopes[-1].values[e] = emitter.as_register(loaded, e.dtype)
+        if self.at == self.ahead.stage and emitter.mask is None:
+            self.fetch_ahead(column)
         stores = [(s, emitter.value(s.expr)) for s in stage.stores]
         for e in self.keep.get(self.at, ()):
             f.store(emitter.as_memory(emitter.wide(emitter.value(e)), e.dtype), self.kept(e, at))
@@ -260,10 +295,49 @@ class Writer:
             found.append(f.select(emitter.mask, joined, total) if masked and emitter.mask is not None else joined)
         for t in stage.columns:
             self.add_beside(t, at)
-        for s, v in stores:
-            emitter.store(s, v)
+        if self.moved is None:
+            self.store(stores)
+        else:
+            self.store_moved(stores, *self.moved)
         emitter.scopes = emitter.scopes[:2]
         return found
+
+    def store(self, stores: list[tuple[Store, Value]]) -> None:
+        for s, v in stores:
+            self.emitter.store(s, v)
+
+    def store_moved(self, stores: list[tuple[Store, Value]], wanted: Value, at: Value) -> None:
+        """Store a vector that may have been moved: then only the lanes whose columns are where it was wanted, one by one, as
+        stores under a mask are slow beside those past the caches."""
+        f, emitter = self.f, self.emitter
+        whole, part, end = (f.name_for(stem) for stem in ("whole", "part", "done"))
+        f.branch(f.compare("eq", wanted, at), whole, part)
+        f.label(whole)
+        emitter.scopes.append(Scope(emitter.scopes[-1]))  # indices that one way computes are unknown to the other
+        self.store(stores)
+        emitter.scopes.pop()
+        f.jump(end)
+        f.label(part)
+        far, lanes = f.sub(wanted, at), constant(self.lanes, I64)
+        first, last = f.intrinsic("smax", far, constant(0, I64)), f.intrinsic("smin", f.add(far, lanes), lanes)
+        with f.loop(first, last) as lane:
+            column = f.add(at, lane.index)
+            for s, v in stores:
+                f.store(emitter.lane(s, v, lane.index), self.place(s, column))
+        f.jump(end)
+        f.label(end)
+
+    def fetch_ahead(self, vector: int) -> None:
+        """Have the next row's elements brought near: the lines that begin in this vector, the so manieth in a round."""
+        emitter, f = self.emitter, self.f
+        for e, step in self.ahead.loads:
+            buffer, index, _ = e.data
+            scalar = in_memory(e.dtype)
+            size = self.lanes * BYTES[scalar]
+            if vector * size % LINE == 0:
+                here = f.pointer(emitter.pointers[buffer], emitter.index(index, False), scalar)
+                for k in range(0, size, LINE):
+                    f.fetch(f.pointer(here, step * BYTES[scalar] + k, "i8"))
 
     # ---- totals beside the rows
 
