@@ -23,7 +23,7 @@ from ..eager.random import LIMIT, default_generator
 from ..eager.tape import State, _numbers, edge_of
 from ..eager.tensor import CHANGES, Tensor, versions_of, wrap
 from .blueprint import LateNode, build
-from .computing import undisturbed
+from .computing import is_done, undisturbed
 from .pure_loans import Captured, Kept
 from .pure_match import like
 from .pure_reach import NotPureError, Settings, UndecidedError
@@ -157,7 +157,7 @@ class Pure(Recipe):
             self.written = None
         else:
             stay.take_gradients()
-        interrupted = False
+        interrupt: BaseException | None = None
         try:
             run = segment.run
             if segment.writes and not getattr(run, "whole", False):
@@ -166,7 +166,7 @@ class Pure(Recipe):
                 run(arrays, scalars)
         except BaseException as error:
             self._failed(error)
-            interrupted = True
+            interrupt = error
         if stay is not None:
             stay.give_gradients()
         if self.arguments.counts:
@@ -180,8 +180,8 @@ class Pure(Recipe):
         owner.count += 1
         if self.once:
             self.settle()
-        if interrupted:
-            raise KeyboardInterrupt
+        if interrupt is not None:
+            raise interrupt
         return result
 
     def _draw(self) -> None:
@@ -192,6 +192,8 @@ class Pure(Recipe):
 
     def _failed(self, error: BaseException) -> None:
         """The program has failed; unless it came to its end, and only then to Ctrl-C, which waits until all is handed out."""
+        if is_done(error):
+            return
         if isinstance(error, KeyboardInterrupt) and self.made and self.arrays[self.made[0][1]] is not None:
             return
         for _, lender, _ in self.lenders:
