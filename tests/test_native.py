@@ -539,6 +539,13 @@ def test_random_programs(seen: Any, hasty: Any) -> None:
     assert len(seen.programs) > 40
 
 
+def test_random_programs_of_more_than_a_vector(seen: Any, hasty: Any) -> None:
+    seen.tolerance, seen.zero = 100, 0.3
+    for seed in range(3000, 3060):
+        random_programs.compare(random_programs.write(Random(seed), wide=True))
+    assert len(seen.programs) > 60
+
+
 # ---- nothing is read or written beside
 
 
