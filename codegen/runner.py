@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from types import BuiltinFunctionType
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,7 +49,7 @@ def runner(
     then gradients that nobody has looked at do not need room twice. Of those in `past` a flag tells the program whether they
     are. The `spare` is what runs instead of the one program if that says that its memory is in use."""
     space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain, "references": sys.getrefcount, "alone": alone()}
-    space.update(spare=spare, flags=(np.zeros((), np.bool_), np.ones((), np.bool_)))
+    space.update(spare=spare, done_before=done_before, flags=(np.zeros((), np.bool_), np.ones((), np.bool_)))
     space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(recipe.memories))})
     lines = ["def run(a, s):"]
     lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
@@ -68,28 +69,51 @@ def runner(
     if recipe.checked:
         lines.append("    a.append(zeros((), '?'))")
     lines += [f"    a.append(flag{i})" for i in past]
+    ends = handing_out(recipe, graph, space, xp)
+    flag = f"a[{recipe.slots + len(recipe.memories)}]"
     for i, program in enumerate(programs):
         space[f"p{i}"] = program
-        if recipe.steps[i]:
-            stopped = f" or a[{recipe.slots + len(recipe.memories)}]" if recipe.checked else ""
+        if recipe.steps[i] and len(programs) == 1 and isinstance(program, BuiltinFunctionType):
+            lines += ["    try:", f"        done = p{i}(a, s)", "    except BaseException as error:"]
+            lines.append("        if done_before(error)" + (f" and not {flag}:" if recipe.checked else ":"))
+            lines += [f"            {line}" for line in [*ends, "error.done = True"]]
+            lines += ["        raise", "    if not " + ("(done or spare(a, s))" if spare is not None else "done")]
+            lines[-1] += f" or {flag}:" if recipe.checked else ":"
+        elif recipe.steps[i]:
+            stopped = f" or {flag}" if recipe.checked else ""
             ran = f"(p{i}(a, s) or spare(a, s))" if spare is not None else f"p{i}(a, s)"
             lines.append(f"    if not {ran}{stopped}:")
         else:  # what it raises, the plain program raises in the right place
             lines += ["    try:", f"        p{i}(a, s)", "    except Exception:"]
         lines += [f"        {line}" for line in failed]
+    lines += [f"    {line}" for line in ends or ["pass"]]
+    # wherever an interrupt comes, the list is left as it was given
+    lines = [lines[0], "    try:", *[f"    {line}" for line in lines[1:]]]
+    lines += ["    except BaseException:", f"        del a[{recipe.slots}:]", "        raise"]
+    exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
+    space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
+    return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
+
+
+def handing_out(recipe: Runs, graph: Graph, space: dict[str, Any], xp: Any) -> list[str]:
+    """Python that puts outputs where they belong, after a run."""
+    lines = []
     for k, (o, slot) in enumerate(zip(graph.outputs, recipe.shown, strict=True)):
         view = f"a[{slot}]"
         for j, (op, attrs, index) in enumerate(o.chain):
             space[f"v{k}_{j}"] = shown(op, attrs, xp)
             view = f"v{k}_{j}({view})" + ("" if index is None else f"[{index}]")
-        lines.append(f"    a[{o.slot}] = {view}")
+        lines.append(f"a[{o.slot}] = {view}")
     if recipe.memories or recipe.checked:
-        lines.append(f"    del a[{recipe.slots}:]")
-    if len(lines) == 1:
-        lines.append("    pass")
-    exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
-    space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
-    return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
+        lines.append(f"del a[{recipe.slots}:]")
+    return lines
+
+
+def done_before(error: BaseException) -> bool:
+    """Whether an error that a call of a native program raised comes from a signal's handler, which Python runs when the call
+    is over: then the program is done. What the program itself raises has no frame below the caller's, and is no interrupt."""
+    trace = error.__traceback__
+    return not isinstance(error, Exception) or (trace is not None and trace.tb_next is not None)
 
 
 NOTHING: Callable[[], Any] = lambda: None

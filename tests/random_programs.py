@@ -25,7 +25,10 @@ import numpy as np
 import tapejit as tj
 import tapejit.nn.functional as F
 
+WIDE = {}
+
 def data(seed, *shape):
+    shape = [WIDE.get(n, n) for n in shape]
     return tj.tensor((np.random.default_rng(seed).standard_normal(shape) * 2).round(2).astype("float32"))
 
 """
@@ -72,6 +75,7 @@ class Source:
         self.between: list[Node] = []
         self.calls = 7
         self.settings: dict[str, Any] = {}
+        self.wide: dict[int, int] = {}  # in the place of some sizes, others
 
     def text(self) -> str:
         return (
@@ -85,11 +89,12 @@ class Source:
         )
 
     def runnable(self) -> str:
-        return f"{PRELUDE}CALLS, SETTINGS = {self.calls}, {self.settings}\n{self.text()}{MAIN}"
+        return f"{PRELUDE}WIDE.update({self.wide})\nCALLS, SETTINGS = {self.calls}, {self.settings}\n{self.text()}{MAIN}"
 
     def make(self) -> Program:
         space: dict[str, Any] = {}
         exec(_prelude, space)
+        space["WIDE"].update(self.wide)
         text = self.text()
         linecache.cache["<program>"] = (len(text), None, text.splitlines(keepends=True), "<program>")  # what proofs read
         exec(compile(text, "<program>", "exec"), space)
@@ -202,10 +207,11 @@ def reduce(source: Source, patience: int = 600) -> Source:
 class Writer:
     """Writes a program, and knows what each name stands for by running each line as it is written."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, wide: dict[int, int]) -> None:
         self.random = random
         self.space: dict[str, Any] = {}
         exec(_prelude, self.space)
+        self.space["WIDE"].update(wide)
         self.locals: list[str] = ["x", "y"]
         self.state = ["S.w", "S.b", "S.t", "S.u", "S.kept[-1]", "S.w.grad", "S.b.grad"]
         self.count = 0
@@ -702,9 +708,13 @@ OPTIMIZERS = (
 )  # fmt: skip
 
 
-def write(random: Random) -> Source:
-    w = Writer(random)
+WIDER = {2: 17, 3: 37, 4: 38}  # more than a vector: what is in one is read before anything is written
+
+
+def write(random: Random, wide: bool = False) -> Source:
     source = Source()
+    source.wide = WIDER if wide else {}
+    w = Writer(random, source.wide)
     source.settings = {"warmup": w.pick((2, 2, 1, 3)), "budget": w.pick((16, 16, 2))}
     source.calls = 6 + random.randrange(3)
     size = w.pick((3, 3, 2))
@@ -718,7 +728,7 @@ def write(random: Random) -> Source:
         "S.idx = tj.tensor([0, 2, 1, 0])",
         "S.array = " + ("S.t.numpy()" if w.chance(15) else "np.ones(3, dtype=np.float32)"),
         f"S.kept = [{w.pick(('S.t * 2', 'data(105, 1, 3)', 'S.w * 1', 'data(104, 3)', 'S.w'))}]",
-        f"S.net = {w.pick(NETS).format(size)}",
+        f"S.net = {w.pick(NETS).format(source.wide.get(size, size))}",
         f"S.opt = tj.optim.{w.pick(OPTIMIZERS)}",
         "S.sched = tj.optim.lr_scheduler.StepLR(S.opt, 2, gamma=0.5)",
     ]

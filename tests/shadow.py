@@ -15,6 +15,7 @@ import numpy as np
 import tapejit as tj
 from tapejit.codegen import build, recipe
 from tapejit.codegen import native_build as native_module
+from tapejit.codegen.llvm import assemble
 from tapejit.codegen.native import native
 from tapejit.codegen.plan import Arena, Life, planned
 from tapejit.tracer import generators, program
@@ -225,6 +226,9 @@ def guard(seen: Seen, monkeypatch: Any) -> None:
     monkeypatch.setattr(build, "planned", guards.planned)
     monkeypatch.setattr(recipe, "aligned", guards.aligned)
     monkeypatch.setattr(recipe.Recipe, "shares", False)  # each has an arena of its own, with its own margins
+    for module in (native_module, assemble):
+        monkeypatch.setattr(module, "ON_STACK", 0)  # what a thread has for itself is there too, with a margin
+    monkeypatch.setattr(native_module.NativeBuild, "threads", lambda _: 1)  # and for one: the next one's would have none
     monkeypatch.setattr(recipe, "np", guards)
     seen.after = guards.check
 

@@ -540,6 +540,13 @@ def test_random_programs(seen: Any, hasty: Any) -> None:
     assert len(seen.programs) > 40
 
 
+def test_random_programs_of_more_than_a_vector(seen: Any, hasty: Any) -> None:
+    seen.tolerance, seen.zero = 100, 0.3
+    for seed in range(3000, 3060):
+        random_programs.compare(random_programs.write(Random(seed), wide=True))
+    assert len(seen.programs) > 60
+
+
 # ---- nothing is read or written beside
 
 
@@ -564,6 +571,15 @@ def test_margins_stay_untouched(seen: Any, hasty: Any, monkeypatch: Any) -> None
             return tj.autograd.grad(model(batch).square().sum(), list(model.parameters()))
 
         run(grads)
+
+
+@pytest.mark.parametrize("columns", [1025, 17, 40])
+def test_memory_that_threads_have_for_themselves_has_margins(seen: Any, hasty: Any, monkeypatch: Any, columns: int) -> None:
+    shadow.guard(seen, monkeypatch)
+    seen.tolerance = 1e6  # what float32 is in float64
+    x = tj.from_numpy(np.random.default_rng(0).standard_normal((2, columns)))
+    run(lambda: (x.float().sum(-1, keepdim=True) * x.exp(), (x.exp() / x.exp().sum(-1, keepdim=True)).float()))
+    assert any(made.kernel.scratch for p in seen.programs for made in p.made if made is not None)
 
 
 def test_narrow_elements_leave_margins_untouched(seen: Any, monkeypatch: Any) -> None:

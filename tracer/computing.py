@@ -30,6 +30,7 @@ class Computing(Matching):
     """The part of a replayer that runs programs."""
 
     broken = False  # a program failed in the middle
+    late: BaseException | None = None  # an interrupt that waits until what a program has made is handed out
     recorded = False  # whether it was a recorder, which did not run what it noted
 
     def compute(self, stop: int, snapshot: Snapshot) -> None:
@@ -67,15 +68,20 @@ class Computing(Matching):
     def run_program(self, known: Segment) -> None:
         run = known.run
         arrays = self.arrays if known.slots is None else self.arrays[: known.slots]
-        if not known.writes:
-            run(arrays, self.scalars)
-        else:
-            self.broken = True  # if it fails in the middle, there is no way back
-            if getattr(run, "whole", False):
+        try:
+            if not known.writes:
                 run(arrays, self.scalars)
             else:
-                undisturbed(run, arrays, self.scalars)
-            self.broken = False
+                self.broken = True  # if it fails in the middle, there is no way back
+                if getattr(run, "whole", False):
+                    run(arrays, self.scalars)
+                else:
+                    undisturbed(run, arrays, self.scalars)
+        except BaseException as error:
+            if not is_done(error):
+                raise
+            self.late = error
+        self.broken = False
         if known.slots is not None:
             self.arrays[: known.slots] = arrays
 
@@ -201,7 +207,14 @@ def undisturbed(run: Callable[..., None], arrays: list[Any], scalars: list[Any])
     finally:
         _signal.signal(_SIGINT, _signal.default_int_handler)
     if came:
-        raise KeyboardInterrupt
+        error = KeyboardInterrupt()
+        error.done = True  # type: ignore[attr-defined]
+        raise error
+
+
+def is_done(error: BaseException) -> bool:
+    """Whether a program that raised something has come to its end: it was interrupted late, what it made is in its place."""
+    return getattr(error, "done", False)
 
 
 _SIGINT = int(signal.SIGINT)

@@ -24,7 +24,7 @@ from ..eager.random import LIMIT, default_generator
 from ..eager.tape import State, _numbers, edge_of
 from ..eager.tensor import CHANGES, Tensor, versions_of, wrap
 from .blueprint import LateNode, build
-from .computing import undisturbed
+from .computing import is_done, undisturbed
 from .generators import Warming
 from .pure_loans import Captured, Kept
 from .pure_match import like
@@ -177,7 +177,7 @@ class Pure(Recipe):
         """The program was stopped. If only by Ctrl-C, and after it came to its end, all is handed out first."""
         self._failed(error)
         self._hand_out(state, tensors, back)
-        raise KeyboardInterrupt
+        raise error
 
     def _hand_out(self, state: State, tensors: tuple[Tensor, ...], back: bool) -> Any:
         """What the call has made; `back` if there is something to lend."""
@@ -206,6 +206,8 @@ class Pure(Recipe):
 
     def _failed(self, error: BaseException) -> None:
         """The program has failed; unless it came to its end, and only then to Ctrl-C, which waits until all is handed out."""
+        if is_done(error):
+            return
         if isinstance(error, KeyboardInterrupt) and self.made and self.arrays[self.made[0][1]] is not None:
             return
         for _, lender, _ in self.lenders:

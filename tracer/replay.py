@@ -251,6 +251,9 @@ class Replayer(Computing):
         if isinstance(entry, End) and entry.state is not None:
             known = self.trace.segments.get((self.start, self.cursor))
             if known is not None and known.closing is not None and self.ended(known, known.closing):
+                if self.late is not None:
+                    self.start = self.cursor + 1
+                    raise self.late
                 return
         if isinstance(entry, End) or self.other_path(lambda e: isinstance(e, End)):
             self.segment()
@@ -269,6 +272,9 @@ class Replayer(Computing):
         self.start = stop + 1
         if stop + 1 < len(self.entries):
             self.move(stop + 1)
+        if self.late is not None:
+            error, self.late = self.late, None
+            raise error
 
     def begin_replayed(self, hidden: list[int], held: list[Any], earlier: dict[int, tuple[Any, bool]]) -> None:
         """All entries have matched: what a recorder that turns into a replayer has beyond a frame."""
