@@ -236,9 +236,19 @@ class Schedule:
             if later and self.maker[name][0] is not node:
                 self.materialise(name, f"{target} is written before it is read")
 
+    def read_first(self, target: str, node: Node, name: str, which: int) -> None:
+        """What needs an input elsewhere than where it is about to be written is computed before: x.add_(x.flip(0))."""
+        place = anywhere(self.forms[name].shape)
+        address, reading = self.address(target, place), Reading(self, None)
+        if elsewhere([reading.define(node, which, place)], target, address):
+            for x in sorted({*node.values()} & self.transparent):
+                if target in self.sources(x):
+                    self.materialise(x, f"{target} is read elsewhere than where it is written")
+
     def place_element(self, node: Node, name: str, which: int) -> None:
         if name in self.backs:
             self.keep_old(self.backs[name], node)
+            self.read_first(self.backs[name], node, name, which)
         leaves = self.leaves(node)
         first = self.earliest(node, name)
         best, score = None, -1
@@ -303,8 +313,11 @@ class Schedule:
         if len(step.reads | reads) + len(step.members) > MOST_STREAMS and step.members:
             return False
         target = self.backs.get(name)
-        if target is not None and self.readers.get(target, -1) == step.number and not self.in_step(step, target, place):
-            return False
+        if target is not None:
+            if elsewhere([expr], target, self.address(target, place)):
+                return False
+            if self.readers.get(target, -1) == step.number and not self.in_step(step, target, place):
+                return False
         if not trying:
             step.members[name] = Member(node, name, which, "element", expr)
             step.reads |= reads
@@ -312,12 +325,8 @@ class Schedule:
 
     def in_step(self, step: Step, target: str, place: Place) -> bool:
         """Whether a step reads an input only where it is about to write it."""
-        address = self.address(target, place)
-        for m in step.members.values():
-            for e in walk([m.expr] if m.expr is not None else []):
-                if e.kind == "load" and e.data[0] == target and e.data[1] != address:
-                    return False
-        return target not in step.operands
+        made = [m.expr for m in step.members.values() if m.expr is not None]
+        return target not in step.operands and not elsewhere(made, target, self.address(target, place))
 
     # ---- reductions
 
@@ -593,6 +602,11 @@ class Schedule:
                 n *= max(size, 1)
             self.strides[name] = tuple(reversed(steps))
         return self.strides[name]
+
+
+def elsewhere(exprs: list[Expr], buffer: str, address: Index) -> bool:
+    """Whether some expressions read a buffer at another place than an address."""
+    return any(e.kind == "load" and e.data[0] == buffer and e.data[1] != address for e in walk(exprs))
 
 
 def variables_of(shape: tuple[int, ...]) -> list[Var]:

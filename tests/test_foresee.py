@@ -98,6 +98,20 @@ def test_forms_of_half_precision(case: Case, dtype: str) -> None:
                 raise
 
 
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int32])
+@pytest.mark.parametrize("case", cases(lambda c: any(s.kind == "float" for s in c.specs)))
+def test_forms_of_whole_numbers(case: Case, dtype: Any) -> None:
+    """Where an op takes them in the place of floats: with a number among them, its parts may be of another dtype than it is."""
+    whole = [np.abs(a * 3).astype(dtype) if a.dtype.kind == "f" else a for a in case.arrays()]
+    try:
+        with np.errstate(invalid="ignore"):  # -inf is no whole number
+            case.call(tensors(case, whole))
+    except (RuntimeError, TypeError, ValueError, AssertionError, np.linalg.LinAlgError):
+        return  # refused
+    with Watch(), np.errstate(invalid="ignore"):
+        case.call(tensors(case, whole))
+
+
 # ---- errors
 
 

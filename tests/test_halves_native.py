@@ -274,3 +274,29 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     finally:
         tj.set_num_threads(before)
     assert all(some == found[2] for some in found[2:])
+
+
+@HALVES
+def test_doubles_are_rounded_once(seen: shadow.Seen, dtype: Any) -> None:
+    """What is next to a tie in float64 is the tie itself in float32."""
+    seen.exact = True
+    rng = np.random.default_rng(0)
+    ties = (1 + (2 * rng.integers(0, 1 << 10, 200) + 1) * 2.0**-11) * 2.0 ** rng.integers(-26, 17, 200)
+    near = np.concatenate([ties, ties * (1 + 2.0**-40), ties * (1 - 2.0**-40), [np.nan, np.inf, 1e300, 1e-300, 65519.9999999]])
+    x = tj.from_numpy(np.concatenate([near, -near]))
+    run(lambda: [x.to(dtype), x[3].to(dtype), x.to(tj.float32).to(dtype)])
+
+
+@HALVES
+def test_signs_that_are_copied_in_double_precision(dtype: Any) -> None:
+    """LLVM would round the sign to a half as well, which is a call of a library that there may not be."""
+    x, h = tj.from_numpy(np.linspace(-3, 3, 21)), random(21, dtype=dtype)
+    run(
+        lambda: [
+            x[4].tanh() * h,
+            x.tanh().to(dtype),
+            tj.copysign(x, x.flip(0)).to(dtype),
+            x.erf().to(dtype),
+            x[:1].sinh().to(dtype),
+        ]
+    )

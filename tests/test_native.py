@@ -275,6 +275,18 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("columns", [1025, 1033, 17, 40])
+def test_rows_that_are_kept_do_not_reach_into_each_other(seen: Any, hasty: Any, columns: int) -> None:
+    """Where float32 decides how many lanes there are, a vector of float64 is two registers; and the last one is whole."""
+    x = tj.from_numpy(np.random.default_rng(0).standard_normal((3, columns))).requires_grad_()
+
+    def function() -> Any:
+        waves, far = x.sin(), tj.hypot(x.amax(-1, keepdim=True), x.float())
+        return tj.autograd.grad((waves * far).sum() + far.sum() + (waves.exp() * far.tanh()).sum(), x)
+
+    run(function)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(seen: Any, hasty: Any, layout: str) -> None:
     seen.tolerance = 5

@@ -16,6 +16,9 @@ OPTIMIZERS = {
     "sgd": lambda p: tj.optim.SGD(p, lr=0.1),
     "momentum": lambda p: tj.optim.SGD(p, lr=0.1, momentum=0.9),
     "adamw": lambda p: tj.optim.AdamW(p, lr=0.01),
+    "adagrad": lambda p: tj.optim.Adagrad(p, lr=0.05, lr_decay=0.1),  # this one and those below compute numbers at each step
+    "nadam": lambda p: tj.optim.NAdam(p, lr=0.01),
+    "asgd": lambda p: tj.optim.ASGD(p, lr=0.05, lambd=0.1, t0=3),
 }
 
 

@@ -16,7 +16,6 @@ from ..eager.tape import _numbers
 from ..eager.tensor import CHANGES, Tensor
 from .blueprint import LateNode
 from .computing import undisturbed
-from .pure_updates import refuse
 
 MISS = object()  # what a call gives whose guards do not hold
 UNUSUAL = "return MISS"
@@ -28,7 +27,7 @@ def usual(pure: Any) -> Callable[..., Any] | None:
     if not pure.simple or pure.once or arguments.counts:
         return None
     arguments.space.update({
-        "MISS": MISS, "CHANGES": CHANGES, "COUNT": COUNT, "dtypes": dtypes, "devices": devices, "refuse": refuse,
+        "MISS": MISS, "CHANGES": CHANGES, "COUNT": COUNT, "dtypes": dtypes, "devices": devices,
         "new": object.__new__, "Tensor": Tensor, "LateNode": LateNode, "following": _numbers.__next__, "SEGMENT": pure.segment,
         "RUN": pure.segment.run, "SCALARS": pure.scalars, "arrays": pure.arrays, "GRAD": pure.grad_mode, "DTYPE": pure.dtype,
         "DEVICE": pure.device, "LOCK": pure.lock, "undisturbed": undisturbed, "HOLDS": pure.proof and pure.proof.holds,
@@ -64,21 +63,11 @@ def _asked(pure: Any) -> list[str]:
     """The rest of the questions: code, the settings of optimizers, indices. Then numbers that are others at each call."""
     lines = [f"if not HOLDS(): {UNUSUAL}"] if pure.proof is not None else []
     for i, optimizer in enumerate(pure.optimizers):
-        pure.arguments.space |= {f"O{i}": optimizer, f"optimizer{i}": optimizer.reference}
-        lines += [
-            f"q = optimizer{i}()",
-            f"if q is None or O{i}.state is None or 'state' in q.__dict__: {UNUSUAL}",
-            "before = state.handler",
-            "state.handler = refuse",  # see `same` of pure_updates.py
-            f"try: same = q.param_groups == O{i}.groups",
-            "except Exception: same = False",
-            "finally: state.handler = before",
-            f"if not same: {UNUSUAL}",
-            "q._opt_called = True",
-        ]
+        pure.arguments.space[f"O{i}"] = optimizer
+        lines.append(f"if not O{i}.is_away() or not O{i}.refresh(state, SCALARS, O{i}): {UNUSUAL}")
     lines += [f"if not pure._indices_are_good(): {UNUSUAL}"] if pure.checks else []
     lines += ["pure._draw()"] if pure.draws else []
-    return lines + [f"O{i}.advance(SCALARS)" for i, optimizer in enumerate(pure.optimizers) if optimizer.advanced]
+    return lines + [f"O{i}.advance(SCALARS)" for i in range(len(pure.optimizers))]
 
 
 def _run(pure: Any) -> list[str]:

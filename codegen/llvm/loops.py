@@ -63,7 +63,8 @@ class Writer:
     def plan_rows(self) -> int:
         """Costly expressions that several stages have in common are computed by the first of them; returns how many bytes."""
         size, seen = 0, dict[Expr, int]()
-        length = self.nest.domain.cols * (self.lanes if self.vector is self.outer else 1)
+        columns = self.nest.domain.cols  # the last, incomplete vector is kept as a whole
+        length = columns * self.lanes if self.vector is self.outer else -(-columns // self.lanes) * self.lanes
         for i, stage in enumerate(self.nest.stages):
             roots = self.roots(stage)
             inside = walk(roots)

@@ -38,7 +38,7 @@ def number(x: object, dtype: str, lanes: int = 1) -> Value:
 
 
 def cast(f: Function, x: Value, source: str, dtype: str) -> Value:
-    """As NumPy converts, but that halves go through float32."""
+    """As eager execution converts: bfloat16 through float32."""
     if source == dtype:
         return x
     if source in HALVES:
@@ -46,7 +46,10 @@ def cast(f: Function, x: Value, source: str, dtype: str) -> Value:
     if dtype == "bool":
         return f.compare("ne", x, constant(0, x.type))
     if dtype in HALVES:
-        wide = x if source == "float32" else cast(f, x, source, "float32")
+        if source == "float64":
+            wide = to_odd(f, x) if dtype == "float16" else f.intrinsic("arithmetic.fence", f.convert("fptrunc", x, "float"))
+        else:
+            wide = x if source == "float32" else cast(f, x, source, "float32")
         return f.convert("fptrunc", wide, SCALARS[dtype])
     to = SCALARS[dtype]
     if floating(source):
@@ -60,6 +63,19 @@ def cast(f: Function, x: Value, source: str, dtype: str) -> Value:
     if SCALARS[source] == to:
         return x
     return f.convert("zext" if unsigned(source) else "sext", x, to)
+
+
+def to_odd(f: Function, x: Value) -> Value:
+    """A double as a float that is odd if it is not the same number: when it is rounded again, nothing was a tie that is none.
+
+    LLVM, for its part, makes one rounding of two where a sign is copied before, and calls a library for that.
+    """
+    near = f.convert("fptrunc", x, "float")
+    again, bits = f.convert("fpext", near, "double"), f.bits(near, near.type.of("i32"))
+    beyond = f.compare("gt", f.intrinsic("fabs", again), f.intrinsic("fabs", x))
+    bits = f.select(beyond, f.sub(bits, constant(1, bits.type)), bits)
+    bits = f.select(f.compare("ne", again, x), f.or_(bits, constant(1, bits.type)), bits)
+    return f.bits(bits, near.type)
 
 
 def whole(f: Function, x: Value, dtype: str) -> Value:

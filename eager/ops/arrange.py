@@ -345,8 +345,8 @@ def triangle(name: str) -> Any:
 
     def meaning(x: Tensor, *, diagonal: int) -> Tensor:
         rows, columns = (arange(n, device=x.device) for n in x._array.shape[-2:])
-        edge = reshape(rows, -1, 1) + diagonal
-        return where(columns <= edge if name == "tril" else columns >= edge, x, 0)
+        edge, zero = reshape(rows, -1, 1) + diagonal, x.new_zeros(())  # of its dtype: with the number 0, a bool would be an int
+        return where(columns <= edge if name == "tril" else columns >= edge, x, zero)
 
     op: Op = primitive(
         name,

@@ -240,6 +240,8 @@ def binary_cross_entropy(
         )
     if input.dtype != target.dtype:
         raise RuntimeError(f"Found dtype {target.dtype.legacy} but expected {input.dtype.legacy}")
+    if not input.dtype.is_floating_point:
+        raise NotImplementedError(f"\"binary_cross_entropy\" not implemented for '{input.dtype.legacy}': use .float()")
     loss = apply(BINARY_ENTROPY, (input, target))
     return reduced(loss if weight is None else loss * weight, reduction)
 

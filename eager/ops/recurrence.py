@@ -19,7 +19,7 @@ from ..infer import Spec
 from ..op import apply, primitive
 from ..tensor import Tensor
 from .norm import is_array
-from .pointwise import where
+from .pointwise import kept, where
 from .reduce import total
 from .shape import cat
 
@@ -197,16 +197,17 @@ def run_elman_backward(
 ) -> tuple[Any, ...]:
     slopes, of_h, g_out = xp.empty_like(states), beginning(xp, g_h, h0), added(g_out, g_states)
     for part, group in together(steps(sizes, reverse)[::-1], states.shape[1]):
-        if relu:
-            slopes[part] = states[part] > 0
-        else:
+        if not relu:
             xp.multiply(states[part], states[part], out=slopes[part])
             xp.subtract(1, slopes[part], out=slopes[part])
         for rows, n in group:
             pull, piece = of_h[:n], slopes[rows]
             if is_array(g_out):
                 pull += g_out[rows]
-            piece *= pull
+            if relu:  # a choice and not a product, as `relu` itself has it: NaN in a state lets the gradient through
+                piece[...] = kept(xp, pull, states[rows] != 0)
+            else:
+                piece *= pull
             xp.matmul(piece, weight, out=pull)
     return wanted((slopes, of_h, *of_weights(xp, slopes, h0, states, sizes, reverse, needs[2:])), needs)
 
@@ -239,7 +240,7 @@ def elman_backward_by_parts(
     for rows, n in steps(sizes, reverse)[::-1]:
         pull = plus(plus(first(of_h, n), g_out, rows), g_states, rows)
         now = states[rows]
-        piece = where(now > 0, pull, 0) if relu else pull * (1 - now * now)
+        piece = where(now != 0, pull, 0) if relu else pull * (1 - now * now)
         of_h = rows_first(piece @ weight, of_h, n)
         pieces.append(piece)
     slopes = in_order(pieces, not reverse)

@@ -617,7 +617,7 @@ def expand_norm(x: Tensor, *, p: float, dims: tuple[int, ...], keepdim: bool) ->
     if p == 2:
         return sqrt(sum(x * x, dims, keepdim))
     if p == 0:
-        return sum(sign(x) * sign(x), dims, keepdim)
+        return sum(cast(x != 0, x.dtype), dims, keepdim)  # not by its sign: NaN has none
     if p in (math.inf, -math.inf):
         return (amax if p > 0 else amin)(abs(x), dims, keepdim)  # type: ignore[no-any-return]
     return sum(abs(x) ** p, dims, keepdim) ** (1 / p)

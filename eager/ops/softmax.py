@@ -60,18 +60,22 @@ def run_log_softmax(xp: Any, x: Any, *, dim: int) -> Any:
 
 
 def run_softmax_backward(xp: Any, g: Any, out: Any, *, dim: int) -> Any:
+    if out.ndim == 0:
+        return run_softmax_backward(xp, g.reshape(1), out.reshape(1), dim=0).reshape(())
     t = xp.multiply(g, out, out=xp.empty_like(out))
-    if t.ndim == 0 or t.size == 0:
-        return xp.zeros_like(t)
+    if t.size == 0:
+        return t
     xp.subtract(g, total(xp, t, (dim,), True), out=t)
     t *= out
     return t
 
 
 def run_log_softmax_backward(xp: Any, g: Any, out: Any, *, dim: int) -> Any:
-    if g.ndim == 0 or g.size == 0:
-        return xp.zeros_like(g)
+    if g.ndim == 0:
+        return run_log_softmax_backward(xp, g.reshape(1), out.reshape(1), dim=0).reshape(())
     t = xp.exp(out)
+    if t.size == 0:
+        return t
     t *= total(xp, g, (dim,), True)
     return xp.subtract(g, t, out=t)
 
