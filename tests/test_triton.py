@@ -78,7 +78,9 @@ CALLED_BACKWARDS = {"scatter", "as_strided_sum", "ctc_backward"}  # of what is s
 
 
 def test_a_disturbed_parser_reads_again() -> None:
-    errors = [SystemError("AST constructor recursion depth mismatch (before=90, after=98)")] * 2
+    errors: list[Exception] = [SystemError("AST constructor recursion depth mismatch (before=90, after=98)")] * 2
+    errors.append(ValueError("of a function that the kernel calls"))
+    errors[-1].__cause__ = errors[0]
 
     def compile() -> str:
         if errors:

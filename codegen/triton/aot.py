@@ -59,10 +59,19 @@ def read_again(compile: Callable[[], Any]) -> Any:
     for _ in range(MOST_READINGS - 1):
         try:
             return compile()
-        except SystemError as error:
-            if "recursion depth mismatch" not in str(error):
+        except Exception as error:
+            if not disturbed(error):
                 raise
     return compile()
+
+
+def disturbed(error: BaseException | None) -> bool:
+    """Whether that is the reason of an error, or of one that it comes from: Triton reads what kernels call as it compiles."""
+    while error is not None:
+        if isinstance(error, SystemError) and "recursion depth mismatch" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
