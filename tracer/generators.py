@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from time import perf_counter
 from typing import Any
 
+from ..eager.backends import are_deterministic_algorithms_enabled
 from .explain import logged
 from .functional import graph_of
 from .graph import Graph, GraphError
@@ -99,6 +100,10 @@ class Warming:
                 self.settle(self.plain, self.segment.told)
                 self.plain(arrays, scalars)
                 return
+        if are_deterministic_algorithms_enabled():
+            self.settle(self.native, f"{self.what}, not compared with the plain program: use_deterministic_algorithms(True)")
+            self.native(arrays, scalars)
+            return
         program = self.native if len(self.times) < TRIALS else finished(self.plain)
         wait = getattr(self.segment.native, "wait", nothing)  # a device goes on when the program has returned
         wait()
@@ -110,8 +115,9 @@ class Warming:
             self.decide(min(self.times[1:TRIALS]), self.times[-1])
 
     def ready(self) -> bool:
-        """Whether the native program is there, or it is known that there is none."""
-        if not self.function.background:
+        """Whether the native program is there, or it is known that there is none. When it is made beside, a clock decides from
+        which call on it runs."""
+        if not self.function.background or are_deterministic_algorithms_enabled():
             self.generate()
             return True
         if self.thread is None:
@@ -119,10 +125,13 @@ class Warming:
             self.thread.start()
         return not self.thread.is_alive()
 
+    @property
+    def what(self) -> str:
+        return getattr(self.segment.native, "what", "native code")
+
     def decide(self, native: float, plain: float) -> None:
         quicker = native <= plain * MARGIN
-        what = getattr(self.segment.native, "what", "native code")
-        told = f"{what}: {1e6 * native:.0f} us a run, {1e6 * plain:.0f} us without"
+        told = f"{self.what}: {1e6 * native:.0f} us a run, {1e6 * plain:.0f} us without"
         assert self.native is not None
         self.settle(self.native if quicker else self.plain, told if quicker else told + ", so it is not used")
 
