@@ -166,6 +166,25 @@ def test_skipped(name: str) -> None:
     assert skipped(f) > 0, why(f)
 
 
+def test_the_form_of_a_captured_tensor_is_guarded() -> None:
+    """Where only its shape or dtype is read, no op would notice that it has another one."""
+    like = tj.ones(5, 3)
+
+    def function(x: Any) -> Any:
+        return (x.reshape(like.shape) * like.ndim + like.size(0)).to(like.dtype)
+
+    f = tj.compile(function)
+    x, _ = batch(0)
+    for _ in range(CALLS):
+        f(x)
+    assert skipped(f) > 0, why(f)
+    for other in (tj.ones(3, 5), tj.ones(15), tj.ones(5, 3).double(), tj.ones(5, 3)):
+        like.data = other
+        for _ in range(3):
+            found, wanted = f(x), function(x)
+            assert found.dtype == wanted.dtype and found.tolist() == wanted.tolist()
+
+
 def test_loops_and_contexts() -> None:
     def function(x: Any) -> Any:
         outs = []

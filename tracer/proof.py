@@ -32,6 +32,7 @@ LAYERS = tuple(f"{LIBRARY}eager.{name}." for name in ("nn", "optim"))
 FROM_DATA = {"tensor", "as_tensor", "asarray", "from_numpy", "frombuffer", "from_dlpack", "new_tensor"}  # it may change unseen
 FORM = {"shape", "ndim", "dtype", "device", "is_cuda", "itemsize"}
 SIZES = {"dim", "size", "numel", "nelement", "ndimension", "is_floating_point", "is_contiguous", "element_size"}
+OF_CAPTURED = {"shape", "ndim", "dtype", "dim", "size", "numel", "nelement", "ndimension", "is_floating_point", "element_size"}
 TURNED = {"T", "mT", "H", "mH"}
 PYTHONS = (len, min, max, abs, sum, int, float, bool, slice, divmod)
 SEQUENCES = (tuple, list, zip, enumerate, reversed)
@@ -248,11 +249,14 @@ class Prover:
         return self.of_object(what, name)
 
     def of_tensor(self, of: Any, name: str) -> Any:
-        """The form of a captured tensor is not looked at unless ops are given it, so it must not be read."""
+        """The form of a captured tensor is not looked at unless ops are given it: where it is read, it is guarded."""
         found = inspect.getattr_static(Tensor, name, None)
         if found is None:
             raise UnprovedError(f"it reads {name} of a tensor")
         self.guards.attribute(Tensor, name)
+        if isinstance(of, Known) and name in OF_CAPTURED:
+            self.guards.form(of.what)
+            of = MADE
         if name in TURNED or (name in FORM and of is MADE):
             return MADE
         plain = inspect.unwrap(found) if isinstance(found, types.FunctionType) else None

@@ -44,6 +44,7 @@ class Guards:
         self.cells: dict[int, tuple[Any, Any]] = {}
         self.containers: dict[int, tuple[Any, Any]] = {}
         self.tables: dict[int, dict[str, Any]] = {}  # of modules: their parameters, buffers and children
+        self.forms: dict[int, Any] = {}  # tensors whose shape or dtype was read
 
     def is_given(self, x: Any) -> bool:
         return id(x) in self.given
@@ -72,6 +73,9 @@ class Guards:
     def table(self, table: dict[str, Any]) -> None:
         if table:
             self.tables[id(table)] = table
+
+    def form(self, tensor: Any) -> None:
+        self.forms[id(tensor)] = tensor
 
     def read(self) -> Iterator[Any]:
         """All objects that were found in these places."""
@@ -111,6 +115,9 @@ class Guards:
             stands_for(f"{constant(cell)}.cell_contents", held)
         for x, was in self.containers.values():
             lines.append(f"if {other_items(constant(x), constant(was), was)}: return False")
+        for x in self.forms.values():  # of memory that is lent, too: its form is known without a look at it
+            array, shape, dtype = f"{constant(x)}._array", constant(x._array.shape), constant(x._array.dtype)
+            lines.append(f"if {array}.shape != {shape} or {array}.dtype != {dtype}: return False")
         if self.tables:
             tables = list(self.tables.values())
             found = [v for table in tables for v in table.values()]
