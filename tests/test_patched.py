@@ -22,6 +22,7 @@ import tapejit as tj
 import tapejit.nn.functional as F
 from footguns import both
 from tapejit import nn
+from tapejit.tracer.witness import Witness
 from test_regions import entered, inputs
 
 CALLS = 24
@@ -321,3 +322,12 @@ def test_a_reloaded_module() -> None:
         np.testing.assert_array_equal(f(x).numpy(), pool(x).numpy())
     finally:
         vars(sys.modules[name]).update(kept)
+
+
+def test_what_was_seen_keeps_no_frames() -> None:
+    """A frame holds the variables of a step and of its callers; in Python 3.13 what a first call made seemed to outlive it."""
+    witness = Witness()
+    with witness.seeing():
+        kept = witness.turns
+        kept.append(sys._getframe())
+    assert kept == [] and witness.turns == []

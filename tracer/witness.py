@@ -86,6 +86,7 @@ class Witness:
             finally:
                 sys.setprofile(None)
                 self.open.pop()
+                self.turns.clear()  # a frame keeps its variables, and those of its callers, for as long as anybody has it
                 self.turns = before
                 if self.open:
                     self.open[-1].update(ran)
