@@ -61,7 +61,7 @@ def same_items(x: Any, was: Any) -> bool:
 
 
 def other_items(x: str, known: str, was: Any) -> str:
-    """The same as a test in Python, for names of both. Short lists are looked at one by one, in a fifth of the time."""
+    """The same as a test in Python, for names of both. Short lists are looked at one by one, without a call."""
     if not isinstance(was, list) or len(was) > SHORT:
         return f"not same_items({x}, {known})"
     others = " or ".join(f"{x}[{i}] is not {known}[{i}]" for i in range(len(was))) or "False"

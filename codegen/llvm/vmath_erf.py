@@ -1,7 +1,7 @@
 """Vector maths: the error function in float, by pieces: 16 polynomials of degree 5, whose coefficients are looked up.
 
-A lookup in a table of 16 floats is one instruction of AVX-512 (`lookup` in `vmath_parts.py`), so this takes less than half the
-time of one polynomial near 0 and another one, with a division, for the rest.
+A lookup in a table of 16 floats is one instruction of AVX-512 (`lookup` in `vmath_parts.py`), so this is fewer
+instructions than one polynomial near 0 and another one, with a division, for the rest.
 
 The piece is the one whose node x_i is nearest to |x|, about, and there erf(|x|) = erf(x_i) + u p_i(u), u = |x| - x_i. Nodes
 are near i / SCALE, where erf(x_i) is a float but for 0.002 units in the last place. The first one is 0: there erf(x) is
