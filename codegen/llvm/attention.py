@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from .attention_parts import (
+    Ahead,
     Attention,
     Plan,
     Room,
@@ -85,6 +86,8 @@ class _Forward:
         head, share = f.div(index, integer(plan.shares)), f.rem(index, integer(plan.shares))
         at = unravelled(f, spec.key_batch, head)
         key, value = matrix(f, spec.key, at, spec.scalar), matrix(f, spec.value, at, spec.scalar)
+        operands = [(spec.query, spec.width), (spec.key, spec.width), (spec.value, spec.value_width)]
+        self.ahead = Ahead(f, plan, index, operands)
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         values = vectors_in(f, plan, value, integer(spec.seen), spec.value_width, self.values)
         with f.loop(share, plan.blocks * spec.group, plan.shares) as item:
@@ -131,6 +134,7 @@ class _Forward:
         with f.loop(first, tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             with f.loop(0, plan.rows, plan.together) as group:
+                self.ahead.fetch(f.add(sight.first, f.add(row, group.index)))
                 self.softmax(Few(sight, row, f.add(row, group.index), start, self.at_a_time))
         if self.single:
             self.statistics()

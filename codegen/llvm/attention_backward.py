@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from .attention import kernel_function
 from .attention_parts import (
+    Ahead,
     Attention,
     Layout,
     Plan,
@@ -173,6 +174,8 @@ class _Backward:
         if plan.shares > 1:
             base = f.pointer(f.params[-4], scaled(f, index, self.sums.elements), plan.scalar)
         sums = self.sums.rows(f, at, base)
+        of_values = [(x, spec.value_width) for x in (spec.value, spec.pull)]
+        self.ahead = Ahead(f, plan, index, [(spec.query, spec.width), (spec.key, spec.width), *of_values])
         panels(self.module, f, plan, key, spec.width, spec.scale, self.keys)
         if self.sloped:
             panels(self.module, f, plan, value, spec.value_width, 1, self.values)
@@ -209,6 +212,7 @@ class _Backward:
         with f.loop(integer(0), tiles) as tile:
             row = scaled(f, tile.index, plan.rows)
             with f.loop(0, plan.rows, plan.together) as group:
+                self.ahead.fetch(f.add(first, f.add(row, group.index)))
                 self.slopes_of(Few(sight, row, f.add(row, group.index), start, plan.keys), log_total)
         if spec.of_value is not None:
             self.add_to(sums[spec.of_value], self.scores, pull, plan.value_width, first, count, end, more)

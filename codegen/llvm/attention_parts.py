@@ -29,6 +29,8 @@ _SAME_PLACES = 2048  # bytes: rows at a multiple of this from each other use a f
 _PIECES = 8  # that a kernel has at least, if there are blocks enough
 _LOWEST = {"float": -87.0, "double": -708.0}  # where exp is just not subnormal
 _BLOCK = 4  # tiles of rows in a block of queries
+_AHEAD = 128 << 10  # bytes of a head that are fetched ahead: more would drive out of the second cache what is worked on
+_LINE = 64  # bytes
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,28 @@ def matrix(f: Function, layout: Layout, at: list[Value], scalar: str) -> Rows:
 def moved(f: Function, rows: Rows, by: Value) -> Rows:
     """From a later row on."""
     return replace(rows, pointer=rows.at(f, by))
+
+
+class Ahead:
+    """Fetches the next head of a piece's: its rows are two lines or so each and far from each other, which no CPU foresees. A
+    few rows are asked for while the same rows of this head are worked on, so that not all of memory is waited for at once."""
+
+    def __init__(self, f: Function, plan: Plan, index: Value, operands: list[tuple[Layout | None, int]]) -> None:
+        self.f, self.plan, spec = f, plan, plan.spec
+        self.operands = [(x, width) for x, width in operands if x is not None and x.strides[-1] == 1]
+        if sum(width for _, width in self.operands) * spec.queries * BYTES[spec.scalar] > _AHEAD or plan.heads == 1:
+            self.operands = []
+        self.head = unravelled(f, spec.key_batch, f.div(f.add(index, integer(1)), integer(plan.shares)))
+
+    def fetch(self, row: Value) -> None:
+        """The rows from one on, as many as are worked on at a time."""
+        f, spec, size = self.f, self.plan.spec, BYTES[self.plan.spec.scalar]
+        for layout, width in self.operands:
+            rows = matrix(f, layout, of_group(f, self.plan, self.head, integer(0)), spec.scalar)
+            for i in range(self.plan.together):
+                start = rows.at(f, f.add(row, integer(i)))
+                for column in range(0, width, _LINE // size):
+                    f.fetch(f.pointer(start, column, spec.scalar))
 
 
 # ---- products

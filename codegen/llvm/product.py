@@ -121,13 +121,17 @@ class Product:
 
     @property
     def scratch_size(self) -> int:
-        buffer = aligned(self.buffer_rows * self.column_block * BYTES[self.gemm.scalar]) if self.buffered else 0
+        buffer = aligned(self.buffer_rows * self.buffer_columns * BYTES[self.gemm.scalar]) if self.buffered else 0
         return self.scratch_a + self.scratch_b + buffer
 
     @property
     def buffer_rows(self) -> int:
         """A piece's, if the depth is done in blocks; or else those of a tile, so that the buffer stays in the first cache."""
         return self.row_block if self.in_blocks else min(self.plan.rows, self.gemm.m)
+
+    @property
+    def buffer_columns(self) -> int:
+        return self.column_block if self.in_blocks else self.plan.width
 
     @property
     def in_blocks(self) -> bool:
@@ -347,18 +351,14 @@ class Piece:
         with f.loop(part.start, part.stop, depth) as loop:
             left = f.sub(part.stop, loop.index)
             self.tiles(loop.index, f.intrinsic("smin", left, constant(depth, I64)))
-        self.finish(self.rows)
+        self.finish(self.rows, self.columns)
 
     def tiles(self, start: Value | None, steps: Value | None) -> None:
         """All tiles, over the whole depth, or over some steps of it."""
         f, plan = self.f, self.work.plan
-        at_once = start is None
 
         def row(m: Value, height: int) -> None:
             self.columns.each(f, plan.width, lambda n, width: self.tile(m, height, n, width, start, steps))
-            if at_once and self.work.buffered:
-                stop = f.add(m, constant(height, I64))
-                self.finish(Span(m, stop, False, self.work.gemm.m))
 
         self.rows.each(f, plan.rows, row)
 
@@ -377,7 +377,11 @@ class Piece:
         taps = [(u * along_a, u * along_b) for u in range(unroll)]
         sums = multiply(f, left, right, axes, taps, sums, work.join)
         if work.buffered:
-            self.put(m if start is None else self.rows.start, m, n, vectors, sums)
+            first = Span(m, f.add(m, constant(height, I64)), False, work.gemm.m) if start is None else self.rows
+            columns = Span(n, f.add(n, constant(width, I64)), False, work.gemm.n) if start is None else self.columns
+            self.put(first.start, columns.start, m, n, vectors, sums)
+            if start is None:
+                self.finish(first, columns)
             return
         for i in range(height):
             for j in range(vectors):
@@ -407,35 +411,35 @@ class Piece:
 
     # ---- the buffer of results
 
-    def slot(self, first: Value, m: Value, n: Value) -> Value:
-        """Where a result is in the buffer, which begins with a row."""
+    def slot(self, first: Value, left: Value, m: Value, n: Value) -> Value:
+        """Where a result is in the buffer, which begins with a row and a column."""
         f = self.f
-        row = scaled(f, f.sub(m, first), self.work.column_block)
-        return f.pointer(self.buffer, f.add(row, f.sub(n, self.columns.start)), self.work.gemm.scalar)
+        row = scaled(f, f.sub(m, first), self.work.buffer_columns)
+        return f.pointer(self.buffer, f.add(row, f.sub(n, left)), self.work.gemm.scalar)
 
     def read(self, m: Value, height: int, n: Value, vectors: int) -> list[Value]:
-        f, width, lanes = self.f, self.work.column_block, self.work.plan.lanes
-        slot = self.slot(self.rows.start, m, n)
+        f, width, lanes = self.f, self.work.buffer_columns, self.work.plan.lanes
+        slot = self.slot(self.rows.start, self.columns.start, m, n)
         places = [i * width + j * lanes for i in range(height) for j in range(vectors)]
         return [f.load(f.pointer(slot, place, self.work.gemm.scalar), self.work.kind) for place in places]
 
-    def put(self, first: Value, m: Value, n: Value, vectors: int, sums: list[Value]) -> None:
-        f, width, lanes = self.f, self.work.column_block, self.work.plan.lanes
-        slot = self.slot(first, m, n)
+    def put(self, first: Value, left: Value, m: Value, n: Value, vectors: int, sums: list[Value]) -> None:
+        f, width, lanes = self.f, self.work.buffer_columns, self.work.plan.lanes
+        slot = self.slot(first, left, m, n)
         for i, value in enumerate(sums):
             place = i // vectors * width + i % vectors * lanes
             f.store(value, f.pointer(slot, place, self.work.gemm.scalar))
 
-    def finish(self, rows: Span) -> None:
-        """What is in the buffer, which are these rows, goes to the epilogue."""
+    def finish(self, rows: Span, columns: Span) -> None:
+        """What is in the buffer, which are these rows and columns, goes to the epilogue."""
         f, work = self.f, self.work
         with f.loop(rows.start, rows.stop) as row:
 
             def one(n: Value, count: int) -> None:
-                value = f.load(self.slot(rows.start, row.index, n), work.kind)
+                value = f.load(self.slot(rows.start, columns.start, row.index, n), work.kind)
                 if work.plan.parts > 1:
                     f.store(value, work.parts.place(f, self.batch, self.part, row.index, n))
                 else:
                     work.epilogue(f, self.batch, row.index, n, value, first_lanes(count, work.plan.lanes))
 
-            self.columns.each(f, work.plan.lanes, one)
+            columns.each(f, work.plan.lanes, one)
