@@ -53,14 +53,30 @@ class Sight:
         is in the panels already, unless they are of pairs."""
         f, plan, scalar, steps = self.f, self.plan, self.plan.scalar, self.plan.steps(width)
         along, more = (2, [constant(factor, Type(scalar))]) if plan.pairs else (left.column, [])
-        call = product(module, plan, plan.vectors, left.row, along, plan.panel, out.row, pairs=plan.pairs)
         with f.loop(start, end, plan.panel) as key:
             panel = f.pointer(right, scaled(f, key.index, steps), scalar)
             column = f.pointer(out.pointer, f.sub(key.index, start), scalar)
-            with f.loop(self.first_tile(key.index), tiles) as tile:
-                row = scaled(f, tile.index, plan.rows)
-                result = Rows(column, out.row, scalar).at(f, row)
-                call(f, left.at(f, row), panel, result, integer(steps), *more)
+            first = self.first_tile(key.index)
+            for vectors in range(1, plan.vectors + 1):
+                last = tiles if vectors == plan.vectors else self.tiles_within(key.index, vectors, end, tiles)
+                if last is None:
+                    continue
+                call = product(module, plan, vectors, left.row, along, plan.panel, out.row, pairs=plan.pairs)
+                with f.loop(first, last) as tile:
+                    row = scaled(f, tile.index, plan.rows)
+                    result = Rows(column, out.row, scalar).at(f, row)
+                    call(f, left.at(f, row), panel, result, integer(steps), *more)
+                first = most(f, first, last)
+
+    def tiles_within(self, key: Value, vectors: int, end: Value, tiles: Value) -> Value | None:
+        """How many of the first tiles see no more of a panel than its first vectors; None if that never happens."""
+        f, plan, spec = self.f, self.plan, self.plan.spec
+        few, rest = vectors * plan.lanes, spec.seen % plan.panel
+        if not spec.causal and not 0 < rest <= few:
+            return None
+        following = f.add(key, integer(few))
+        short = f.compare("le", end, following)
+        return f.select(short, tiles, least(f, self.first_tile(following), tiles))
 
 
 class Column:
