@@ -6,6 +6,7 @@ import ctypes
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -213,6 +214,7 @@ CASES = {
     "causal, odd": Case((2,), 37, 37, 20, 9, causal=True),
     "causal, more keys": Case((2,), 9, 50, 8, 8, causal=True),
     "causal, more queries": Case((2,), 50, 9, 8, 8, causal=True),
+    "a panel and a vector": Case((2,), 20, 45, 8, 8),
     "many keys": Case((1,), 9, 600, 16, 24),
     "many keys, causal": Case((1,), 590, 590, 8, 8, causal=True),
     "bool mask": Case((2, 2), 19, 35, 8, 8, mask="bool"),
@@ -338,6 +340,41 @@ def test_tiles_do_not_look_at_later_keys(part: str) -> None:
     found = native(case, arrays)
     for name in ("out", "of_query"):
         assert np.isfinite(found[name][0, :16]).all() and np.isnan(found[name][0, 21:]).all(), name
+
+
+def text_of(case: Case) -> str:
+    problem, module = Problem(case, arrays_of(case)), Module(host().features)
+    emit_forward(module, "forward", problem.spec, len(problem.places), host())
+    emit_backward(module, "backward", problem.spec, len(problem.places), host())
+    return str(module)
+
+
+@pytest.mark.parametrize(
+    ("case", "narrow"),
+    [
+        (Case((4, 4), 64, 64, 32, 32, causal=True), True),
+        (Case((4, 4), 64, 64, 32, 32), False),  # all keys of all panels are seen
+        (Case((4, 4), 64, 40, 32, 32), True),
+    ],
+)
+def test_scores_that_no_row_of_a_tile_sees_are_not_computed(case: Case, narrow: bool) -> None:
+    lanes = host().lanes("float")
+    case = dataclasses.replace(case, queries=4 * lanes, keys=case.keys * lanes // 16)
+    scores = re.findall(rf"define internal void @product_float{lanes}_\d+x(\d)_\d+_1_{2 * lanes}_", text_of(case))
+    assert {"2"} < set(scores) if narrow else {"2"} == set(scores)
+
+
+@pytest.mark.parametrize(
+    ("case", "asks"),
+    [
+        (Case((4, 4), 64, 64, 32, 32, order=(0, 2, 1, 3)), True),
+        (Case((1, 1), 64, 64, 32, 32), False),  # there is no other head
+        (Case((2, 2), 1024, 1024, 64, 64), False),  # the next head does not fit beside this one
+        (Case((4, 4), 64, 64, 32, 32, gap=2), False),  # its columns are not next to each other
+    ],
+)
+def test_the_next_head_is_asked_for(case: Case, asks: bool) -> None:
+    assert ("call void @llvm.prefetch" in text_of(case)) is asks
 
 
 def test_memory_grows_with_the_length_only() -> None:

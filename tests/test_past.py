@@ -258,3 +258,12 @@ def test_there_may_be_no_next_row(monkeypatch: Any) -> None:
     out = guarded(np.zeros((5, 1040), np.float32))
     Kernel(native, host())({next(iter(native.build.inputs)): guarded(x._array), next(iter(native.build.outputs)): out})
     assert np.allclose(out, tj.softmax(x, -1).numpy(), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(("rows", "asks"), [(1100, True), (64, False)])
+def test_what_follows_a_large_product_is_asked_for_before_its_tiles(rows: int, asks: bool) -> None:
+    x, w, r = random(rows, 12), random(12, 1030), random(rows, 1030)
+    fn = lambda x, w, r: tj.tanh(x @ w) * r
+    native = compiled(fn, x, w, r)
+    assert ("llvm.prefetch" in native.texts[0]) is asks
+    np.testing.assert_allclose(tj.compile(fn)(x, w, r).numpy(), fn(x, w, r).numpy(), rtol=1e-5, atol=1e-6)

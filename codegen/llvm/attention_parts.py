@@ -14,7 +14,7 @@ pairs then, and rows of queries stay bfloats. Others have probabilities or slope
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from .builder import BYTES, FLOATS, HALVES, I1, I64, PTR, Function, Module, Type, Value, constant
@@ -246,7 +246,7 @@ class Ahead:
     """Fetches the next head of a piece's: its rows are two lines or so each and far from each other, which no CPU foresees. A
     few rows are asked for while the same rows of this head are worked on, so that not all of memory is waited for at once."""
 
-    def __init__(self, f: Function, plan: Plan, index: Value, operands: list[tuple[Layout | None, int]]) -> None:
+    def __init__(self, f: Function, plan: Plan, index: Value, operands: Sequence[tuple[Layout | None, int]]) -> None:
         self.f, self.plan, spec = f, plan, plan.spec
         self.operands = [(x, width) for x, width in operands if x is not None and x.strides[-1] == 1]
         if sum(width for _, width in self.operands) * spec.queries * BYTES[spec.scalar] > _AHEAD or plan.heads == 1:

@@ -14,7 +14,7 @@ from ..lower import dtype_of
 from ..nest import Nest
 from ..steps import View
 from . import gemm
-from .builder import I64, Function, Module, Value, constant
+from .builder import BYTES, I64, Function, Module, Value, constant
 from .emit import Scope
 from .gemm import Gemm, Operand
 from .given import OPERANDS, Given
@@ -22,10 +22,12 @@ from .jit import CompileFailed
 from .kernel import Kernel
 from .prologue import Prologue, prologues, views_of
 from .target import Target
-from .values import HALVES, SCALARS, cast
+from .values import HALVES, SCALARS, cast, in_memory
 
 if TYPE_CHECKING:
     from .conv import Conv
+
+FAR = 8 << 20  # bytes around a product from which on they are not in the second cache, and hardly in the third
 
 
 def product_of(node: Node, operands: dict[str, View], forms: dict[str, Form], scalar: str) -> Gemm:
@@ -77,7 +79,7 @@ def emit_product(
     if isinstance(spec, Gemm):
         spec = with_prologues(spec, launch, forms)
         follow = Follow(nest, buffers, numbers, spec.batch, spec.m)
-        return gemm.emit(module, name, spec, count, follow, target, chooser=chooser)
+        return gemm.emit(module, name, spec, count, follow, target, chooser=chooser, fetch=follow.fetch if follow.far else None)
     from .conv import emit_conv
 
     shape = forms[launch.node.results[0]].shape
@@ -132,6 +134,12 @@ class Follow:
         self.given = Given(nest.expressions(), buffers, numbers)
         self.batch = batch
         self.rows = rows  # of each matrix of the batch
+        (stage,), domain = nest.stages, nest.domain
+        streams = {(e.data[0], e.data[1]): (e.dtype, False) for e in nest.loads() if not e.data[2]}
+        streams |= {(s.buffer, s.index): (s.dtype, True) for s in stage.stores}
+        self.streams = {x: how for x, how in streams.items() if x[1].factor(domain.c) == 1 and x[1].factor(domain.r)}
+        size = domain.rows * domain.cols * sum(BYTES[in_memory(dtype)] for dtype, _ in self.streams.values())
+        self.far = size >= FAR
 
     def __call__(self, f: Function, batch: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
         domain = self.nest.domain
@@ -144,6 +152,15 @@ class Follow:
         (stage,) = self.nest.stages
         for s, v in [(s, emitter.value(s.expr)) for s in stage.stores]:
             emitter.store(s, v)
+
+    def fetch(self, f: Function, batch: list[Value], m: Value, n: Value, lanes: int) -> None:
+        """Ask for the lines that a vector of elements will be computed from and written to. A tile has short rows, which end
+        before the CPU has seen where they lead."""
+        domain = self.nest.domain
+        emitter = self.given.emitter(f, domain.r, domain.c, lanes)
+        emitter.loop[domain.r], emitter.loop[domain.c] = self.row(f, batch, m), n
+        for (buffer, index), (dtype, written) in self.streams.items():
+            f.fetch(f.pointer(emitter.pointers[buffer], emitter.index(index, False), in_memory(dtype)), written)
 
     def row(self, f: Function, batch: list[Value], m: Value) -> Value:
         found: Value | None = None

@@ -16,6 +16,8 @@ Line = Callable[[Value, int, Value | None], Value]
 Load = Callable[[Function, list[Value], str, Value], Line]
 # epilogue(f, batch indices, m, n of the first lane, the results as a vector along n, a mask or None) stores what it wants.
 Epilogue = Callable[[Function, list[Value], Value, Value, Value, Value | None], None]
+# fetch(f, batch indices, m, n of the first lane, lanes) asks for the memory that the epilogue of a vector will want.
+Fetch = Callable[[Function, list[Value], Value, Value, int], None]
 
 PAIRS = "llvm.x86.avx512bf16.dpbf16ps"  # the instruction
 FEW_ROWS = 4  # with fewer, laying the right operand out in pairs takes longer than it saves

@@ -12,7 +12,19 @@ from dataclasses import replace
 
 from .blocking import Plan, Shape, choose
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .contraction import Epilogue, Gemm, Load, Operand, all_differ, by_depth, join_of, join_pairs, paired, registers
+from .contraction import (
+    Epilogue,
+    Fetch,
+    Gemm,
+    Load,
+    Operand,
+    all_differ,
+    by_depth,
+    join_of,
+    join_pairs,
+    paired,
+    registers,
+)
 from .dots import emit_dots, suits
 from .kernel import Kernel
 from .micro import scaled
@@ -37,6 +49,7 @@ def emit(
     target: Target,
     plan: Plan | None = None,
     chooser: Chooser = by_model,
+    fetch: Fetch | None = None,
 ) -> Kernel:
     """The kernel of a product, whose functions take `pointers` pointers. The plan is chosen if it is not given, and with it
     whether it is done in pairs."""
@@ -51,7 +64,7 @@ def emit(
         gemm = paired(gemm, target)
         shape = shape_of(gemm, target)
         plan = chooser(gemm, shape)
-    work = Product(gemm, plan, pointers, epilogue, join_pairs if gemm.pairs else join_of(target))
+    work = Product(gemm, plan, pointers, epilogue, join_pairs if gemm.pairs else join_of(target), fetch)
     phases = [work.pack(module, f"{name}_pack")] if work.packed_size else []
     phases.append(work.compute(module, name))
     if plan.parts > 1:

@@ -19,7 +19,7 @@ from functools import cached_property
 
 from .blocking import Plan
 from .builder import BYTES, I64, Function, Module, Type, Value, constant
-from .contraction import Epilogue, Gemm, Operand, by_depth, distinct, matrices, straight
+from .contraction import Epilogue, Fetch, Gemm, Operand, by_depth, distinct, matrices, straight
 from .kernel import Phase
 from .micro import Axis, Join, Side, first_lanes, multiply, scaled, zeros
 from .packing import Source, pack_rows, pack_rows_by_depth, pack_straight, pack_turned, source
@@ -47,6 +47,7 @@ class Product:
     pointers: int
     epilogue: Epilogue
     join: Join
+    fetch: Fetch | None = None  # what tiles ask for before they begin
 
     # ---- sizes
 
@@ -370,6 +371,9 @@ class Piece:
         right, along_b = self.right(n, masks)
         if start is not None:
             left, right = left.at(f, start, along_a), right.at(f, start, along_b)
+        if start is None and work.fetch is not None:
+            for row, column in self.places(m, height, n, vectors):
+                work.fetch(f, self.batch, row, column, lanes)
         sums = zeros(height * vectors, work.kind) if start is None else self.read(m, height, n, vectors)
         unroll = work.plan.unroll
         rounds = f.div(steps, constant(unroll, I64)) if steps is not None else work.gemm.steps // unroll
@@ -383,10 +387,14 @@ class Piece:
             if start is None:
                 self.finish(first, columns)
             return
-        for i in range(height):
-            for j in range(vectors):
-                row, column = f.add(m, constant(i, I64)), f.add(n, constant(j * lanes, I64))
-                work.epilogue(f, self.batch, row, column, sums[i * vectors + j], masks[j])
+        for k, (row, column) in enumerate(self.places(m, height, n, vectors)):
+            work.epilogue(f, self.batch, row, column, sums[k], masks[k % vectors])
+
+    def places(self, m: Value, height: int, n: Value, vectors: int) -> list[tuple[Value, Value]]:
+        """The row and the first column of each vector of a tile."""
+        f, lanes = self.f, self.work.plan.lanes
+        columns = [f.add(n, constant(j * lanes, I64)) for j in range(vectors)]
+        return [(f.add(m, constant(i, I64)), column) for i in range(height) for column in columns]
 
     def left(self, m: Value, height: int) -> tuple[Side, int]:
         """A tile's rows, and how far it is from one step along the depth to the next."""
