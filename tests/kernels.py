@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
+import tapejit as tj
+from tapejit.codegen.llvm import jit
+from tapejit.codegen.llvm.assemble import Kernels, Made
 from tapejit.codegen.llvm.builder import Module
 from tapejit.codegen.llvm.kernel import Kernel
 from tapejit.codegen.llvm.target import Target, host
+from tapejit.codegen.native import Native
 
 PAGE = mmap.PAGESIZE
 count = itertools.count()
@@ -74,3 +78,35 @@ def ranges(pieces: int, order: np.random.Generator | None) -> Sequence[tuple[int
     cuts = sorted({0, pieces, *order.integers(0, pieces + 1, 4).tolist()})
     found = list(itertools.pairwise(cuts))
     return [found[i] for i in order.permutation(len(found))]
+
+
+def native_of(function: Callable[..., Any], *args: Any) -> Native:
+    """The native program of a function that is one segment."""
+    made = tj.compile(function, backend="llvm")
+    for _ in range(3):
+        made(*args)
+    (segment,) = made.traces[0].programs.values()
+    assert segment.native is not None
+    return segment.native
+
+
+class OneKernel:
+    """The one kernel of a program, for some CPU."""
+
+    def __init__(self, native: Native, cpu: Target) -> None:
+        build = native.build
+        made = Kernels(build.forms, cpu, build.layout, build.plans).make(build.steps[0])
+        assert len(build.steps) == 1 and made is not None and not made.numbers
+        self.made: Made = made
+        names = [phase.function for phase in made.kernel.phases]
+        self.library = jit.link([jit.compile_text(made.text, cpu)], {}, names)
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(made.args) + 2), ctypes.c_int64, ctypes.c_int64)
+        self.functions = [kind(self.library[name]) for name in names]
+
+    def __call__(self, arrays: dict[str, np.ndarray], order: np.random.Generator | None = None) -> None:
+        kernel = self.made.kernel
+        places = [arrays[b].ctypes.data for b, _ in self.made.args]
+        for function, phase in zip(self.functions, kernel.phases, strict=True):
+            for begin, end in ranges(phase.pieces, order):
+                own = [guarded(np.full(-(-n // 64) * 64, 255, np.uint8)) for n in (kernel.shared, kernel.scratch)]
+                function(*places, *[x.ctypes.data for x in own], begin, end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,10 +9,10 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from kernels import guarded, ranges, target
+from kernels import OneKernel, guarded, native_of, target
 from tapejit.codegen import past
 from tapejit.codegen.llvm import ahead, jit
-from tapejit.codegen.llvm.assemble import Kernels, Made
+from tapejit.codegen.llvm.assemble import Kernels
 from tapejit.codegen.llvm.target import CPUS, Target, _less, host, named
 from tapejit.codegen.native import Native
 from tapejit.tracer import generators
@@ -33,16 +32,6 @@ def near(monkeypatch: Any, tmp_path: Any) -> Iterator[None]:
     monkeypatch.setattr(past, "ROW", SMALL)
     monkeypatch.setattr(generators, "MARGIN", float("inf"))  # native code is used however long it takes on a busy machine
     yield
-
-
-def compiled(function: Callable[..., Any], *args: Any) -> Native:
-    """The native program of a function that is one segment."""
-    made = tj.compile(function, backend="llvm")
-    for _ in range(3):
-        made(*args)
-    (segment,) = made.traces[0].programs.values()
-    assert segment.native is not None
-    return segment.native
 
 
 def random(*shape: int, dtype: Any = tj.float32, grad: bool = False) -> Any:
@@ -72,28 +61,6 @@ def placed(form: Any, offset: int) -> tuple[np.ndarray, np.ndarray]:
     return np.ndarray(form.shape, form.dtype, room, start), room
 
 
-class Kernel:
-    """The one kernel of a program, for some CPU."""
-
-    def __init__(self, native: Native, cpu: Target) -> None:
-        build = native.build
-        made = Kernels(build.forms, cpu, build.layout, build.plans).make(build.steps[0])
-        assert len(build.steps) == 1 and made is not None and not made.numbers
-        self.made: Made = made
-        names = [phase.function for phase in made.kernel.phases]
-        self.library = jit.link([jit.compile_text(made.text, cpu)], {}, names)
-        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(made.args) + 2), ctypes.c_int64, ctypes.c_int64)
-        self.functions = [kind(self.library[name]) for name in names]
-
-    def __call__(self, arrays: dict[str, np.ndarray], order: np.random.Generator | None = None) -> None:
-        kernel = self.made.kernel
-        places = [arrays[b].ctypes.data for b, _ in self.made.args]
-        for function, phase in zip(self.functions, kernel.phases, strict=True):
-            for begin, end in ranges(phase.pieces, order):
-                own = [guarded(np.full(-(-n // 64) * 64, 255, np.uint8)) for n in (kernel.shared, kernel.scratch)]
-                function(*places, *[x.ctypes.data for x in own], begin, end)
-
-
 def cpus() -> list[Any]:
     narrow = [pytest.param(lambda bits=bits: target(bits), id=f"{bits} bits") for bits in (512, 256, 128)]
     less = [pytest.param(lambda cpu=cpu: runnable(cpu), id=cpu) for cpu in ("haswell", "x86-64-v2")]
@@ -112,8 +79,8 @@ def test_the_same_bits_wherever_arrays_begin(name: str, cpu: Callable[[], Target
     """The first run has ordinary stores. Nothing is touched before the arrays or after them, whoever does which piece."""
     function, shape, dtype = CASES[name]
     x = random(*shape, dtype=dtype)
-    native = compiled(function, x)
-    build, kernel = native.build, Kernel(native, cpu())
+    native = native_of(function, x)
+    build, kernel = native.build, OneKernel(native, cpu())
     stores, rng = build.past(), np.random.default_rng(0)
     assert stores and kernel.made.kernel.past
     wanted: dict[str, bytes] = {}
@@ -140,7 +107,7 @@ def test_programs_give_the_same_bits(threads: int, shape: tuple[int, int], monke
         loss.backward()
         return loss
 
-    native = compiled(step)
+    native = native_of(step)
     (store,) = native.build.past()
     slot = next(o.slot for o, v in native.build.work.outputs if v == store.buffer)
     assert native.recipe.past == [native.build.outputs[store.buffer]]
@@ -165,7 +132,7 @@ def test_programs_give_the_same_bits(threads: int, shape: tuple[int, int], monke
         tj.set_num_threads(before)
     assert seen == [False, True, False]
     monkeypatch.setattr(past, "last_cache", lambda: 1 << 60)
-    ordinary = compiled(step)
+    ordinary = native_of(step)
     assert not ordinary.build.past()
     ordinary.run(arrays, [])
     assert arrays[slot].tobytes() == first
@@ -182,7 +149,7 @@ def assembly(native: Native, cpu: Target | None = None) -> str:
 
 def test_large_results_go_past_the_caches_and_small_ones_do_not(monkeypatch: Any) -> None:
     monkeypatch.setattr(past, "last_cache", lambda: 1 << 18)
-    large, small = (compiled(lambda x: tj.softmax(x, -1), random(rows, 1024)) for rows in (64, 63))
+    large, small = (native_of(lambda x: tj.softmax(x, -1), random(rows, 1024)) for rows in (64, 63))
     assert "movnt" in assembly(large) and "# past the caches" in str(large)
     assert "movnt" not in assembly(small) and "past the caches" not in str(small)
     assert "sfence" in large.texts[-1] and "sfence" not in small.texts[-1]
@@ -192,16 +159,16 @@ def test_large_results_go_past_the_caches_and_small_ones_do_not(monkeypatch: Any
     "cpu, instruction", [("haswell", "vmovntps\t%ymm"), ("x86-64-v2", "movntps\t%xmm"), ("x86-64-v4", "vmovntps\t%zmm")]
 )
 def test_all_x86_have_an_instruction_for_it(cpu: str, instruction: str) -> None:
-    assert instruction in assembly(compiled(lambda x: tj.softmax(x, -1), random(64, 1024)), named(cpu))
+    assert instruction in assembly(native_of(lambda x: tj.softmax(x, -1), random(64, 1024)), named(cpu))
 
 
 def test_results_that_are_read_or_added_up_stay_near() -> None:
     x, w = random(64, 1024), random(64, 1024)
-    assert not compiled(lambda x: (y := tj.tanh(x), y @ y.T), x).build.past(), "read by a product"
-    assert not compiled(lambda x: w.mul_(2).add_(x), x).build.past(), "somebody's memory"
-    assert not compiled(lambda x: F.dropout(x, 0.5), x).build.past(), "random numbers are made in fours"
-    assert not compiled(lambda x: x * 2, random(64, 4096).T[:, :40]).build.past(), "short rows"
-    both = compiled(lambda x: (y := tj.exp(x), y.sum(-1)), x).build
+    assert not native_of(lambda x: (y := tj.tanh(x), y @ y.T), x).build.past(), "read by a product"
+    assert not native_of(lambda x: w.mul_(2).add_(x), x).build.past(), "somebody's memory"
+    assert not native_of(lambda x: F.dropout(x, 0.5), x).build.past(), "random numbers are made in fours"
+    assert not native_of(lambda x: x * 2, random(64, 4096).T[:, :40]).build.past(), "short rows"
+    both = native_of(lambda x: (y := tj.exp(x), y.sum(-1)), x).build
     assert not both.past() and len(both.steps) == 1, "added up in the same loop"
 
 
@@ -241,11 +208,11 @@ def test_the_next_row_is_fetched_where_a_row_is_gone_through_again(monkeypatch: 
     monkeypatch.setattr(past, "last_cache", lambda: 1 << 60)
     monkeypatch.setattr(ahead, "FAR", 1 << 20)
     softmax, x = lambda x: tj.softmax(x, -1), random(64, 4096)
-    assert "prefetcht1" in assembly(compiled(softmax, x))
-    assert "prefetcht1" not in assembly(compiled(softmax, random(63, 4096))), "all of it may be near"
-    assert "prefetcht1" not in assembly(compiled(softmax, random(4096, 64))), "short rows"
-    assert "prefetcht1" not in assembly(compiled(softmax, random(2, 1 << 18))), "rows that would be gone again"
-    assert "prefetcht1" not in assembly(compiled(lambda x: tj.exp(x).sum(-1), x)), "one loop over each row"
+    assert "prefetcht1" in assembly(native_of(softmax, x))
+    assert "prefetcht1" not in assembly(native_of(softmax, random(63, 4096))), "all of it may be near"
+    assert "prefetcht1" not in assembly(native_of(softmax, random(4096, 64))), "short rows"
+    assert "prefetcht1" not in assembly(native_of(softmax, random(2, 1 << 18))), "rows that would be gone again"
+    assert "prefetcht1" not in assembly(native_of(lambda x: tj.exp(x).sum(-1), x)), "one loop over each row"
 
 
 def test_there_may_be_no_next_row(monkeypatch: Any) -> None:
@@ -253,10 +220,10 @@ def test_there_may_be_no_next_row(monkeypatch: Any) -> None:
     monkeypatch.setattr(past, "last_cache", lambda: 1 << 60)
     monkeypatch.setattr(ahead, "FAR", 0)
     x = random(5, 1040)
-    native = compiled(lambda x: tj.softmax(x, -1), x)
+    native = native_of(lambda x: tj.softmax(x, -1), x)
     assert "llvm.prefetch" in native.texts[0]
     out = guarded(np.zeros((5, 1040), np.float32))
-    Kernel(native, host())({next(iter(native.build.inputs)): guarded(x._array), next(iter(native.build.outputs)): out})
+    OneKernel(native, host())({next(iter(native.build.inputs)): guarded(x._array), next(iter(native.build.outputs)): out})
     assert np.allclose(out, tj.softmax(x, -1).numpy(), rtol=1e-5, atol=1e-8)
 
 
@@ -264,6 +231,6 @@ def test_there_may_be_no_next_row(monkeypatch: Any) -> None:
 def test_what_follows_a_large_product_is_asked_for_before_its_tiles(rows: int, asks: bool) -> None:
     x, w, r = random(rows, 12), random(12, 1030), random(rows, 1030)
     fn = lambda x, w, r: tj.tanh(x @ w) * r
-    native = compiled(fn, x, w, r)
+    native = native_of(fn, x, w, r)
     assert ("llvm.prefetch" in native.texts[0]) is asks
     np.testing.assert_allclose(tj.compile(fn)(x, w, r).numpy(), fn(x, w, r).numpy(), rtol=1e-5, atol=1e-6)

@@ -6,8 +6,14 @@ several vectors at a time, as an addition takes a while. What is costly and used
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from ..chance import DRAWN
 from ..expr import HEAVY, Expr, walk
+from ..index import Var
 from ..nest import Nest, Stage, Store, Total
+from ..stretches import Stretch, Within, stretches
 from .ahead import Ahead
 from .builder import BYTES, I64, LINE, PTR, Function, Module, Type, Value, constant
 from .emit import Emitter, Scope
@@ -30,6 +36,11 @@ def lanes_for(nest: Nest, target: Target) -> int:
 def accumulator(dtype: str) -> str:
     """Halves are added up in float32."""
     return "float32" if dtype in HALVES else dtype
+
+
+def in_fours(e: Expr) -> bool:
+    """Whether an expression wants vectors that begin at multiples of 4, as random numbers do."""
+    return e.kind == "op" and e.data[0] in DRAWN
 
 
 def emit(module: Module, name: str, nest: Nest, buffers: list[str], numbers: list[int], target: Target) -> Kernel:
@@ -58,6 +69,7 @@ class Writer:
         self.places: dict[Expr, int] = {}
         self.scratch = self.plan_rows()
         self.ahead = Ahead(nest, self.use)
+        self.cuts = not self.places and not any(map(in_fours, walk(nest.expressions())))
         self.moved: tuple[Value, Value] | None = None  # the column that a vector was to begin at, and the one it begins at
 
     def plan_rows(self) -> int:
@@ -144,18 +156,16 @@ class Writer:
             with f.loop(0, domain.rows) as row:
                 self.row(row.index, start, stop)
             return
-        if self.vector is self.inner:
-            with f.loop(start, stop) as row:
-                self.row(row.index, None, None)
-            return
-        whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
-        with f.loop(start, whole, self.lanes) as row:
-            self.row(row.index, None, None)
-        if domain.rows % self.lanes:
-            with f.when(f.compare("lt", whole, stop)):
-                self.emitter.mask = f.mask_below(f.sub(stop, whole), self.lanes)
-                self.row(whole, None, None)
-                self.emitter.mask = None
+        nest, vector = self.nest, self.vector is self.outer
+        for stretch in self.stretches(nest.expressions(), self.outer, self.step):
+            self.nest = nest if stretch.length == domain.rows else Within(self.outer, stretch).nest(nest)
+            begin, end = self.inside(start, stop, stretch, domain.rows)
+            if vector:
+                self.in_vectors(begin, end, stretch, lambda at: self.row(at, None, None))
+            else:
+                with f.loop(begin, end) as row:
+                    self.row(row.index, None, None)
+        self.nest = nest
 
     def row(self, at: Value, start: Value | None, stop: Value | None) -> None:
         """One row, or as many as there are lanes; all of its columns, or some."""
@@ -181,27 +191,57 @@ class Writer:
         sums = [self.neutral(t) for t in stage.totals]
         if any(s.past for s in stage.stores):
             self.run_aligned(stage, start or constant(0, I64), stop or constant(domain.cols, I64))
-        elif vector:
-            if start is not None and stop is not None:
-                whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
-                sums = self.run(stage, sums, start, whole, self.lanes)
-                if domain.cols % self.lanes:
-                    with f.when(f.compare("lt", whole, stop)):
-                        self.tail(stage, sums, whole, f.sub(stop, whole))
-            else:
-                rest = domain.cols % self.lanes
-                whole = constant(domain.cols - rest, I64)
-                if domain.cols > rest:
-                    sums = self.run(stage, sums, constant(0, I64), whole, self.lanes)
-                if rest:
-                    sums = self.tail(stage, sums, whole, constant(rest, I64))
         else:
-            sums = self.run(stage, sums, constant(0, I64), constant(domain.cols, I64), 1)
+            for stretch in self.stretches(self.roots(stage), self.inner, self.lanes if vector else 1):
+                part = stage
+                if stretch.length < domain.cols:
+                    part = Within(self.inner, stretch).stage(stage)
+                    self.emitter.ready(self.roots(part), 1)
+                    self.emitter.widen(self.roots(part))
+                sums = self.stretch(part, sums, stretch, start, stop)
         for t, v in zip(stage.totals, sums, strict=True):
             wide = accumulator(t.dtype)
             found = across(f, t.op, wide, v) if vector else v
             e = self.total(t)
             self.emitter.scopes[1].values[e] = cast(f, found, wide, t.dtype)
+
+    def stretches(self, exprs: list[Expr], variable: Var, unit: int) -> list[Stretch]:
+        return stretches(exprs, variable, unit) if self.cuts else [Stretch(0, variable.size)]
+
+    def inside(self, start: Value, stop: Value, stretch: Stretch, size: int) -> tuple[Value, Value]:
+        """Where a piece of a loop begins and ends in a stretch of it."""
+        if stretch.start:
+            start = self.f.intrinsic("smax", start, constant(stretch.start, I64))
+        if stretch.stop < size:
+            stop = self.f.intrinsic("smin", stop, constant(stretch.stop, I64))
+        return start, stop
+
+    def stretch(
+        self, stage: Stage, sums: list[Value], stretch: Stretch, start: Value | None, stop: Value | None
+    ) -> list[Value]:
+        """A stretch of a stage's loop, or what a piece has of it; its last vector may be incomplete."""
+        if start is not None and stop is not None:
+            begin, end = self.inside(start, stop, stretch, self.nest.domain.cols)
+            self.in_vectors(begin, end, stretch, lambda at: self.element(stage, at, []))
+            return sums
+        step = self.lanes if self.vector is self.inner else 1
+        rest = stretch.length % step
+        if stretch.length > rest:
+            sums = self.run(stage, sums, Stretch(stretch.start, stretch.stop - rest), step)
+        return self.tail(stage, sums, constant(stretch.stop - rest, I64), constant(rest, I64)) if rest else sums
+
+    def in_vectors(self, start: Value, stop: Value, stretch: Stretch, body: Callable[[Value], Any]) -> None:
+        """A part of a stretch of the vectorised loop. Parts begin with a vector, or where the stretch does."""
+        f, lanes, outer = self.f, constant(self.lanes, I64), self.emitter.mask
+        length = f.intrinsic("smax", f.sub(stop, start), constant(0, I64))
+        whole = f.sub(f.add(start, length), f.binary("urem", length, lanes))
+        with f.loop(start, whole, self.lanes) as loop:
+            body(loop.index)
+        if stretch.start or stretch.stop % self.lanes:
+            with f.when(f.compare("lt", whole, stop)):
+                self.emitter.mask = f.mask_below(f.sub(stop, whole), self.lanes)
+                body(whole)
+                self.emitter.mask = outer
 
     def total(self, t: Total) -> Expr:
         """The expression that stands for a total."""
@@ -214,12 +254,12 @@ class Writer:
         wide = accumulator(t.dtype)
         return identity(t.op, wide, self.lanes)
 
-    def run(self, stage: Stage, sums: list[Value], start: Value, stop: Value, step: int) -> list[Value]:
+    def run(self, stage: Stage, sums: list[Value], stretch: Stretch, step: int) -> list[Value]:
         f, count = self.f, len(sums)
-        columns = self.nest.domain.cols
-        if sums and columns >= 2 * AT_ONCE * step and len(walk(self.roots(stage))) <= LIGHT and not self.by_columns:
-            whole = constant(columns - columns % (AT_ONCE * step), I64)
-            side = [s for _ in range(AT_ONCE) for s in sums]
+        start, length = constant(stretch.start, I64), stretch.length
+        if sums and length >= 2 * AT_ONCE * step and len(walk(self.roots(stage))) <= LIGHT:
+            whole = constant(stretch.stop - length % (AT_ONCE * step), I64)
+            side = [*sums, *[self.neutral(t) for _ in range(1, AT_ONCE) for t in stage.totals]]
             with f.loop(start, whole, AT_ONCE * step, carried=side) as loop:
                 found: list[Value] = []
                 for k in range(AT_ONCE):
@@ -227,7 +267,7 @@ class Writer:
                     found += self.element(stage, at, loop.carried[k * count : (k + 1) * count], k)
                 loop.next(*found)
             sums, start = self.joined(stage, loop.results), whole
-        with f.loop(start, stop, step, carried=sums) as loop:
+        with f.loop(start, stretch.stop, step, carried=sums) as loop:
             loop.next(*self.element(stage, loop.index, loop.carried))
         return loop.results
 
