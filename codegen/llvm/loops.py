@@ -51,6 +51,7 @@ class Writer:
         self.outer, self.inner = domain.r, domain.c
         self.vector = self.inner if nest.vector == "c" else self.outer
         self.beside = [t for t in nest.totals() if t.kind != "total"]
+        self.ragged = domain.cols % self.lanes != 0  # there is a last, incomplete vector
         self.by_columns = domain.rows < 4 and not nest.totals() and nest.vector == "c" and domain.cols > PIECE
         self.plan_pieces()
         self.keep: dict[int, list[Expr]] = {}  # of stages: what they put into rows for later ones
@@ -185,7 +186,7 @@ class Writer:
             if start is not None and stop is not None:
                 whole = f.sub(stop, f.binary("urem", f.sub(stop, start), constant(self.lanes, I64)))
                 sums = self.run(stage, sums, start, whole, self.lanes)
-                if domain.cols % self.lanes:
+                if self.ragged:
                     with f.when(f.compare("lt", whole, stop)):
                         self.tail(stage, sums, whole, f.sub(stop, whole))
             else:
