@@ -87,6 +87,50 @@ def test_it_is_no_matter_which_optimizer(name: str) -> None:
     assert len(build.steps) == 1
 
 
+def test_so_is_what_many_tensors_are_multiplied_by() -> None:
+    """Gradients that are made shorter: the factor is read from memory, and is no element of what has a single one."""
+    given, factor = parameters([(3, 5), (1,), (40,), (15,), (8, 5)]), tj.tensor(0.5)
+
+    def shorten() -> None:
+        for p in given:
+            assert p.grad is not None
+            p.grad.mul_(factor)
+
+    (step,) = built(shorten).steps
+    assert text([step]) == (
+        """\
+for n, x1, x0 in (
+    (15, x1, x0),
+    (40, x1, x3),
+    (15, x1, x4),
+    (40, x1, x5),
+    (1, x1, x2),
+):
+    for c in range(n):  # several at a time
+        x0[c] = mul(x0[c], x1[0])
+"""
+    )
+    compiled = tj.compile(shorten, strict=True)
+    for _ in range(4):
+        expected = [p.grad.numpy() * np.float32(0.5) for p in given]
+        compiled()
+        assert all(np.array_equal(p.grad.numpy(), x) for p, x in zip(given, expected, strict=True))
+
+
+def test_updates_that_wait_for_the_norm_of_all_gradients_are_one_kernel() -> None:
+    """Parameters of the same size, too: the factor that they have in common is no reason for a loop over all of them."""
+    given = parameters([(30, 40), *[(40,)] * 12, *[(30, 20)] * 12])
+    opt = tj.optim.AdamW(given, lr=0.01)
+
+    def step() -> None:
+        nn.utils.clip_grad_norm_(given, 1.0)
+        opt.step()
+
+    build = built(step)
+    written = [s for s in build.steps if any(name in build.inputs for name in s.writes)]
+    assert len(written) == 1 and len(written[0].writes) == 4 * len(given), "with gradients, which are made shorter"
+
+
 def test_what_does_something_else_stays_for_itself() -> None:
     a, b, c, d = (tj.randn(n) for n in (30, 40, 50, 60))
 
