@@ -453,3 +453,19 @@ def test_explain_tells_of_all_of_them() -> None:
     assert "1 kernel in 1 function, 0 barriers" in words
     assert "for c in range(n):  # several at a time" in words
     assert "steps 0, 1, 2, 3, 4, 5, 6: one kernel, step 0: they differ in buffers, numbers and sizes alone" in words
+
+
+def test_the_profiler_the_page_and_diff_know_it(tmp_path: Any) -> None:
+    given = parameters()
+    opt = tj.optim.AdamW(given, lr=0.01)
+    step = tj.compile(step_of(opt), strict=True)
+    for _ in range(6):  # among these is a run of the plain program, for its time; later ones go without Python
+        step()
+    what = "loops over 7 arrays of 36,695 elements in all"
+    with tj.profiler.profile() as profile:
+        step()
+    assert what in str(profile.key_averages().table())
+    tj.report(tmp_path / "page.html", step)
+    page = (tmp_path / "page.html").read_text()
+    assert what in page and "for c in range(n)" in page
+    assert "eager and compiled agree" in str(tj.diff(step_of(opt)))
