@@ -40,11 +40,12 @@ def traffic(launch: Launch, forms: dict[str, Form]) -> tuple[dict[str, int], dic
         if nest is None:
             for x in node.results:
                 written.add(x, forms[x].size, 0, forms[x].size - 1)
+    for one in () if nest is None else nest.all:
+        for e in one.loads():
+            read.add_index(e.data[0], e.data[1], one.domain)
+        for s in one.stores():
+            written.add_index(s.buffer, s.index, one.domain)
     if nest is not None:
-        for e in nest.loads():
-            read.add_index(e.data[0], e.data[1], nest.domain)
-        for s in nest.stores():
-            written.add_index(s.buffer, s.index, nest.domain)
         for x in [s.buffer for s in nest.scatters] + [t.buffer for t in nest.totals() if t.buffer is not None]:
             written.add(x, forms[x].size, 0, forms[x].size - 1)
     return read.bytes(), written.bytes()
@@ -94,7 +95,7 @@ def flops(launch: Launch, forms: dict[str, Form]) -> int | None:
     if launch.kind == "scan":
         assert node is not None
         return sum(forms[x].size for x in node.values())
-    found = 0 if nest is None else of_loops(nest)
+    found = 0 if nest is None else sum(map(of_loops, nest.all))
     if node is not None:
         found += of_attention(node, forms) if launch.kind == "attention" else 2 * pairs_of(node, forms)
     return found

@@ -254,7 +254,8 @@ class Schedule:
         best, score = None, -1
         mask = self.gpu and self.is_mask(node)
         for step in self.steps[max(first, 0) :]:
-            shared = self.shared(step, leaves) if not mask else self.forms[name].nbytes * self.draws(step, node, name)
+            form = self.forms[name]
+            shared = form.nbytes * self.draws(step, node, name) if mask else self.shared(step, leaves, form.size)
             if step.open and (step.number == first or shared) and shared > score and self.joins(step, node, name, which, True):
                 best, score = step, shared
         if best is None or not self.joins(best, node, name, which):
@@ -274,8 +275,11 @@ class Schedule:
         expr = Reading(self, step).define(node, 0, place)
         return any(expr in walk([m.expr]) for m in step.members.values() if m.expr is not None)
 
-    def shared(self, step: Step, leaves: frozenset[str]) -> int:
-        return sum(self.forms[x].nbytes for x in leaves if x in step.members or x in step.reads)
+    def shared(self, step: Step, leaves: frozenset[str], size: int) -> int:
+        """The bytes that a step has and a value of a size needs too. One element of many is no reason to go through them in one
+        loop: by how much all gradients are made shorter, say, of which there are more than a loop has streams for."""
+        common = [self.forms[x] for x in leaves if x in step.members or x in step.reads]
+        return sum(form.nbytes for form in common if form.size > 1 or size == 1)
 
     def settle(self, step: Step, node: Node, name: str) -> None:
         """A value has its place: what it reads is read there."""
@@ -340,7 +344,7 @@ class Schedule:
         for step in self.steps[max(first, 0) :]:
             if not step.open or step.node is not None:
                 continue
-            shared = self.shared(step, leaves)
+            shared = self.shared(step, leaves, self.forms[x].size)
             if shared > score and (step.number == first or shared):
                 fits = self.fits(step, node, domain)
                 if fits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -111,7 +112,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
     node = step.node
     if node is None:
         assert nest is not None
-        found = Launch(step, "nest", None, nest, nest.buffers(), numbers_of(nest))
+        found = Launch(step, "nest", None, nest, nest.buffers(), nest.numbers())
         found.reads = nest.reads()
         found.check = step.check
     else:
@@ -124,7 +125,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         found.reads = set(buffers)
         if nest is not None:
             found.buffers = list(dict.fromkeys([*buffers, *nest.buffers()]))
-            found.numbers = sorted({*numbers_of(nest), *[e.data for e in walk(computed) if e.kind == "number"]})
+            found.numbers = sorted({*nest.numbers(), *[e.data for e in walk(computed) if e.kind == "number"]})
             found.reads |= nest.reads()
         else:
             found.buffers += [x for x in node.results if x not in buffers]
@@ -144,10 +145,6 @@ def kind_of(schedule: Schedule, node: Node) -> str:
         return "attention"
     form = schedule.forms[node.results[0]]
     return "scan" if node.op.name in SCANS and form.ndim and form.size else "opaque"
-
-
-def numbers_of(nest: Nest) -> list[int]:
-    return sorted({e.data for e in walk(nest.expressions()) if e.kind == "number"})
 
 
 def heirs(launch: Launch, apart: bool = False) -> list[tuple[str, str]]:
@@ -182,12 +179,20 @@ def read_before(loads: list[tuple[int, Expr]], index: Index, stage: int) -> bool
 
 def signature(nest: Nest, buffers: list[str], numbers: list[int]) -> Any:
     """Equal for nests that differ only in which buffers and numbers they are of."""
+    return (nest.domain.rows, nest.domain.cols, nest.vector, *inside(nest, buffers, numbers))
+
+
+def inside(nest: Nest, buffers: list[str], numbers: list[int], of_index: Callable[[Index], Any] | None = None) -> Any:
+    """What a nest does at each element, whichever its buffers and numbers are. `of_index` says what counts of an index, all of
+    it unless told."""
     order = {b: i for i, b in enumerate(buffers)}
     places = {n: i for i, n in enumerate(numbers)}
     known: dict[Expr, int] = {}
     totals = {t.name: i for i, t in enumerate(nest.totals())}
 
     def index(i: Index) -> Any:
+        if of_index is not None:
+            return of_index(i)
         return (i.const, *[(atom(a), n) for a, n in i.terms])
 
     def atom(a: Any) -> Any:
@@ -228,6 +233,5 @@ def signature(nest: Nest, buffers: list[str], numbers: list[int]) -> Any:
         )
         for stage in nest.stages
     ]
-    domain = nest.domain
     added = tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype) for s in nest.scatters)
-    return (domain.rows, domain.cols, nest.vector, tuple(rows), tuple(stages), added)
+    return (tuple(rows), tuple(stages), added)

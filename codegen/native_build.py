@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from .past import send_past
 from .plan import Life
 from .prepare import Prepared, prepared
 from .recipe import Recipe, encoded
+from .siblings import families, one_of, order, told
 
 if TYPE_CHECKING:
     from .llvm.on_packing import OnPacking
@@ -57,17 +59,42 @@ class NativeBuild(Build):
         send_past(self.steps, set(self.outputs), self.forms, host())
         kernels = Kernels(self.forms, host(), self.layout, self.plans)
         self.made: list[Made | None] = []
-        for x in self.steps:
-            self.made.append(made := kernels.make(x))
-            if made is not None and batch is not None and not tune:  # which wants nobody else to be at work
+        known = families(self.steps)
+        for i, x in enumerate(self.steps):
+            self.made.append(made := kernels.later(x) if i in known else kernels.make(x))
+            if made is not None and made.text and batch is not None and not tune:  # which wants nobody else to be at work
                 batch.add(made.text)
         self.arena = self.plan(singles(self.steps), self.own_memory())
+        self.join(known, kernels)
         self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and launches that are called as they are
         self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
         if batch is not None:
-            for text in self.texts[:-1]:  # those that had to wait for that
+            for text in self.texts[:-1]:  # those that had to wait
                 batch.add(text)
             batch.add(self.texts[-1], opt=0)  # it only calls, and whatever takes time is in the kernels
+
+    def join(self, known: dict[int, Any], kernels: Kernels) -> None:
+        """Make one kernel of those that are of one family (`known`, by their places) and in one round."""
+        groups = order(len(self.steps), known, self.rounds() if known else {})
+        given, made, place = self.steps, self.made, dict[int, int]()
+        self.steps, self.made = [], []
+        for group in groups:
+            self.steps.append(one_of([given[i] for i in group]))
+            self.made.append(kernels.make(self.steps[-1]) if group[0] in known else made[group[0]])
+            self.decisions += [told([given[i] for i in group])] if len(group) > 1 else []
+            place.update(dict.fromkeys(group, len(self.steps) - 1))
+        self.arena.lives = {name: (place[first], place[last]) for name, (first, last) in self.arena.lives.items()}
+
+    def rounds(self) -> dict[int, int]:
+        """The round of each kernel that does anything, by its place. Those after an op that is called as it is come later."""
+        found: dict[int, int] = {}
+        for places in self.stretches():
+            kernels = {id(made): (i, made) for i in places if (made := self.made[i]) is not None}
+            before = max(found.values(), default=-1) + 1
+            for k, items in enumerate(Rounds(self.arena).of([made for _, made in kernels.values()])):
+                for made, _ in items:
+                    found.setdefault(kernels[id(made)][0], before + k)
+        return found
 
     def own_memory(self) -> list[Life]:
         """What kernels need in the arena besides values."""
@@ -84,19 +111,19 @@ class NativeBuild(Build):
     def step_functions(self) -> str:
         """The text of the functions that call the kernels."""
         steps = Steps(self.arena, self.table()[0])
-        rows: list[Made] = []
-        for launch, made in [*zip(self.steps, self.made, strict=True), (None, None)]:
-            if made is not None:
-                rows.append(made)
-                continue
-            if rows:
+        for places in self.stretches():
+            kernels = [made for i in places if (made := self.made[i]) is not None]
+            if kernels:
                 name = f"step{len(self.parts)}"
-                steps.step(name, rows)
+                steps.step(name, kernels)
                 self.parts.append((name, None))
-                rows = []
-            if launch is not None:
-                self.parts.append(("", launch))
+            else:
+                self.parts += [("", self.steps[i]) for i in places]
         return str(steps.module)
+
+    def stretches(self) -> list[list[int]]:
+        """The places of steps, cut where ops are called as they are: kernels, such ops, kernels, and so on."""
+        return [list(places) for _, places in groupby(range(len(self.steps)), lambda i: self.made[i] is None)]
 
     def recipe(self, objects: list[str]) -> Recipe:
         _, binding = self.table()
@@ -187,8 +214,8 @@ def work_of(steps: list[Launch], forms: dict[str, Form]) -> int:
     """Roughly how many scalar ops there are."""
     total = 0
     for x in steps:
-        if x.nest is not None:
-            total += x.nest.domain.rows * x.nest.domain.cols * max(len(x.nest.ops), 1)
+        for nest in () if x.nest is None else x.nest.all:
+            total += nest.domain.rows * nest.domain.cols * max(len(nest.ops), 1)
         if x.kind == "scan" and x.node is not None:
             total += 4 * forms[x.node.results[0]].size
         if x.kind in ("product", "attention"):

@@ -7,12 +7,14 @@
 
 A total is there when its stage is over, so what depends on it is in a later stage. Totals of columns, and of what there is one
 of in each row, are added up beside: each piece of the rows has its own, and they are put together at the end.
+
+Nests that differ in buffers, numbers and sizes alone may be one, which goes through them one after the other (`siblings.py`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .expr import Expr, picked, walk
 from .fuse import Schedule
@@ -87,9 +89,15 @@ class Nest:
     lines: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     scatters: tuple[Scatter, ...] = ()
+    also: tuple[Nest, ...] = ()  # those that do the same with other buffers, numbers and sizes, in the same kernel
+
+    @property
+    def all(self) -> tuple[Nest, ...]:
+        """It and those that do the same, each for itself."""
+        return (replace(self, also=()), *self.also) if self.also else (self,)
 
     def stores(self) -> list[Store]:
-        return [s for stage in self.stages for s in (*stage.before, *stage.stores)]
+        return [s for nest in (self, *self.also) for stage in nest.stages for s in (*stage.before, *stage.stores)]
 
     def totals(self) -> list[Total]:
         return [t for stage in self.stages for t in (*stage.totals, *stage.columns, *stage.downs)]
@@ -111,6 +119,10 @@ class Nest:
         names = [e.data[0] for e in self.loads()] + [s.buffer for s in self.stores()] + [s.buffer for s in self.scatters]
         names += [t.buffer for t in self.totals() if t.buffer is not None]
         return list(dict.fromkeys(names))
+
+    def numbers(self) -> list[int]:
+        """The places of all numbers that each call brings, in the order in which they appear."""
+        return list(dict.fromkeys(e.data for e in walk(self.expressions()) if e.kind == "number"))
 
     def __str__(self) -> str:
         return text(self)
@@ -240,6 +252,8 @@ def breaks(e: Expr, domain: Domain) -> list[int]:
 
 
 def text(nest: Nest) -> str:
+    if nest.also:
+        return text_of_several(nest)
     domain = nest.domain
     lines = [f"for r in range({domain.rows}):" + ("  # several at a time" if nest.vector == "r" else "")]
     for stage in nest.stages:
@@ -254,6 +268,15 @@ def text(nest: Nest) -> str:
         lines.append(f"    for c in range({domain.cols}):")
         lines += [f"        {s.buffer}[{s.index}] += {s.expr}" for s in nest.scatters]
     return "\n".join(lines) + "\n"
+
+
+def text_of_several(nest: Nest) -> str:
+    """One loop for all, in the names of the first; before it, numbers of elements and what these names stand for in turn."""
+    given = [", ".join([*x.buffers(), *[f"s{n}" for n in x.numbers()]]) for x in nest.all]
+    rows = [f"    ({x.domain.cols}, {names})," for x, names in zip(nest.all, given, strict=True)]
+    stores = [f"        {s.buffer}[{s.index}] = {s.expr}" for s in nest.all[0].stores()]
+    loop = "    for c in range(n):  # several at a time"
+    return "\n".join([f"for n, {given[0]} in (", *rows, "):", loop, *stores]) + "\n"
 
 
 def joined(op: str) -> str:

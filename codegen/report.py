@@ -109,6 +109,8 @@ def described(launch: Launch, kind: str, forms: dict[str, Form], ops: int) -> st
         assert nest is not None
         if launch.check:
             return f"a look at {nest.domain.rows * nest.domain.cols} indices, before they are used"
+        if nest.also:
+            return f"loops over {len(nest.all)} arrays of {sum(n.domain.cols for n in nest.all):,} elements in all"
         return f"{'sums at indices' if nest.scatters else 'loops'} over {nest.domain}"
     if kind == "opaque":
         return f"{node.op.name}, called as it is: {why_called(launch, forms)}"
@@ -198,9 +200,12 @@ def texts(made: Made, known: dict[str, int], llvm: bool, assembly: bool) -> dict
 
 def for_gpus(launch: Launch, forms: dict[str, Form]) -> str:
     """The loops of a kernel in Triton's language."""
+    from .triton.family import member_of, printed_family
     from .triton.printer import printed
 
     assert launch.nest is not None
+    if launch.nest.also:
+        return printed_family([m for m in map(member_of, launch.nest.all) if m is not None], "table").source
     return printed(launch.nest, {name: forms[name].size for name in launch.buffers}).source
 
 

@@ -15,7 +15,6 @@ import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
 from tapejit.codegen.kernels import Launch
-from tapejit.codegen.llvm.assemble import Rounds
 from tapejit.codegen.native_build import NativeBuild
 
 
@@ -39,11 +38,6 @@ def text(launches: list[Launch]) -> str:
     found = "".join(rows)
     names: dict[str, str] = {}
     return re.sub(r"\b[ev]\d+(_[a-z]+)*\b", lambda m: names.setdefault(m[0], f"t{len(names)}"), found)
-
-
-def rounds(build: NativeBuild) -> list[Any]:
-    """The kernels of a step, between barriers."""
-    return Rounds(build.arena).of([m for m in build.made if m is not None])
 
 
 @pytest.fixture
@@ -183,16 +177,7 @@ def test_an_update_is_part_of_the_product_that_makes_the_gradient(x: Any) -> Non
 # ---- updates
 
 
-def test_adamw_of_a_whole_model_is_one_round() -> None:
-    model = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 3), nn.LayerNorm(3))
-    opt = tj.optim.AdamW(model.parameters(), lr=0.01)
-    for p in model.parameters():
-        p.grad = tj.randn(*p.shape)
-    build = built(lambda: opt.step())
-    written = {b for s in build.steps for b in s.writes}
-    assert len(written) == 3 * 6, "each parameter and its two averages"
-    assert all(s.kind == "nest" for s in build.steps)
-    assert len(rounds(build)) == 1, "no barrier separates the updates"
+# that those of all parameters are one kernel is in `test_siblings.py`
 
 
 def test_elements_that_are_read_and_written_meet_once() -> None:

@@ -1,22 +1,26 @@
 """A whole program as native code: kernels, each emitted once, and a step function that all threads run together.
 
 The step function calls the phases of the kernels in rounds, each thread with its share of the pieces, with a barrier between
-two rounds. Phases are in one round if none needs what another makes, or would overwrite what it reads: the updates of all
-parameters by an optimizer are one. Ops without a kernel are called in Python: there the step ends, and another one goes on.
+two rounds. Phases are in one round if none needs what another makes, or would overwrite what it reads; those that differ in
+buffers, numbers and sizes alone, as the updates of all parameters by an optimizer, are one kernel. Ops without a kernel are
+called in Python: there the step ends, and another one goes on.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...tracer.graph import Form
 from ..kernels import Launch, signature
+from ..nest import Nest
 from ..plan import Arena
+from ..siblings import form
 from . import jit, threads
 from .builder import I64, PTR, Module, Type, Value, constant
+from .family import Entry, emit_family, entries, pieces
 from .kernel import Kernel, Phase
 from .loops import emit
 from .scan import emit_scan, scan_of
@@ -37,6 +41,7 @@ class Made:
     text: str
     args: list[tuple[str, int]]
     numbers: list[int]
+    entries: tuple[Entry, ...] = ()  # of a kernel that finds all that in a table: what is in it
 
     @property
     def shared(self) -> str:
@@ -77,12 +82,27 @@ class Kernels:
     def nest(self, launch: Launch) -> Made:
         nest = launch.nest
         assert nest is not None
+        if nest.also:
+            return self.family(launch, nest)
         sizes = {s.buffer: self.forms[s.buffer].size for s in nest.scatters}
         key = ("nest", signature(nest, launch.buffers, launch.numbers), tuple(sizes.values()))
         buffers = [*launch.buffers, *[s.flag for s in nest.stores() if s.past]]
         found = self.once(key, lambda m, name: self.loops(m, name, launch, buffers, sizes))
         assert found is not None
         return Made(launch, *found, [(b, 0) for b in buffers], launch.numbers)
+
+    def family(self, launch: Launch, nest: Nest) -> Made:
+        """Of nests that differ in buffers, numbers and sizes: the code is the same however many there are."""
+        table, first = entries(nest.all), nest.all[0]
+        found = self.once(("family", form(first)), lambda m, name: emit_family(m, name, first, self.target))
+        assert found is not None
+        kernel, text = found
+        kernel = replace(kernel, phases=tuple(replace(phase, pieces=pieces(table)) for phase in kernel.phases))
+        return Made(launch, kernel, text, [], launch.numbers, table)
+
+    def later(self, launch: Launch) -> Made:
+        """What a nest that may be one of many is until that is decided: it is in a round, and has no text yet."""
+        return Made(launch, Kernel((Phase("", 1),)), "", [], [])
 
     def loops(self, module: Module, name: str, launch: Launch, buffers: list[str], sizes: dict[str, int]) -> Kernel:
         assert launch.nest is not None
@@ -267,20 +287,38 @@ class Steps:
             f.call("llvm.x86.sse.sfence", None)
 
     def arguments(self, made: Made) -> list[Value]:
-        args = [self.address(b, offset) for b, offset in made.args] + [self.number(n) for n in made.numbers]
+        if made.entries:
+            args = [self.f.params[0], self.entries(made.entries)]
+        else:
+            args = [self.address(b, offset) for b, offset in made.args] + [self.number(n) for n in made.numbers]
         return [*args, self.address(made.shared, 0) if made.kernel.shared else Value("null", PTR), self.scratch]
+
+    def entries(self, rows: tuple[Entry, ...]) -> Value:
+        """The table of a kernel, as a constant: it names words of the step's table, which has addresses and numbers."""
+        words = [len(rows)]
+        for x in rows:
+            words += [x.begin, x.size, *[n for b in x.buffers for n in self.where(b, 0)]]
+            words += [self.table.numbers[n] for n in x.numbers]
+        name = f"@table{len(self.module.globals)}"
+        numbers = ", ".join(f"i64 {n}" for n in words)
+        self.module.globals[name] = f"{name} = internal constant [{len(words)} x i64] [{numbers}]"
+        return Value(name, PTR)
 
     def word(self, place: int) -> Value:
         return self.f.once(("word", place), lambda f: f.load(f.pointer(f.params[0], place, "i64"), PTR))
 
-    def address(self, buffer: str, offset: int) -> Value:
+    def where(self, buffer: str, offset: int) -> tuple[int, int]:
+        """The word with an address, and how many bytes further on the place in a buffer is."""
         table = self.table
         if buffer in table.slots:
-            base = self.word(table.slots[buffer])
-        elif buffer in table.fixed:
-            base = self.word(table.fixed[buffer])
-        else:
-            base, offset = self.word(table.fixed["arena"]), offset + self.arena.offsets[buffer]
+            return table.slots[buffer], offset
+        if buffer in table.fixed:
+            return table.fixed[buffer], offset
+        return table.fixed["arena"], offset + self.arena.offsets[buffer]
+
+    def address(self, buffer: str, offset: int) -> Value:
+        place, offset = self.where(buffer, offset)
+        base = self.word(place)
         if not offset:
             return base
         return self.f.once(("at", base.name, offset), lambda f: f.pointer(base, offset, "i8"))

@@ -62,6 +62,7 @@ class Writer:
         self.outer, self.inner = domain.r, domain.c
         self.vector = self.inner if nest.vector == "c" else self.outer
         self.beside = [t for t in nest.totals() if t.kind != "total"]
+        self.ragged = False  # the last vector may be incomplete, whatever the size of the domain is
         self.by_columns = domain.rows < 4 and not nest.totals() and nest.vector == "c" and domain.cols > PIECE
         self.plan_pieces()
         self.keep: dict[int, list[Expr]] = {}  # of stages: what they put into rows for later ones
@@ -237,7 +238,7 @@ class Writer:
         whole = f.sub(f.add(start, length), f.binary("urem", length, lanes))
         with f.loop(start, whole, self.lanes) as loop:
             body(loop.index)
-        if stretch.start or stretch.stop % self.lanes:
+        if self.ragged or stretch.start or stretch.stop % self.lanes:
             with f.when(f.compare("lt", whole, stop)):
                 self.emitter.mask = f.mask_below(f.sub(stop, whole), self.lanes)
                 body(whole)

@@ -14,9 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..chance import DRAWN
-from ..expr import walk
 from ..nest import Nest
+from ..siblings import elementwise
 from . import body
 from .body import Scope
 from .loops import Printer
@@ -46,11 +45,7 @@ class Member:
 
 def member_of(nest: Nest) -> Member | None:
     """A single row of elements that are computed one by one; None for other nests."""
-    large = nest.domain.cols >= body.LARGE
-    drawn = any(e.kind == "op" and e.data[0] in DRAWN for e in walk(nest.expressions()))
-    if nest.domain.rows != 1 or nest.domain.cols < 2 or nest.totals() or nest.scatters or large or drawn:
-        return None
-    if any(s.before for s in nest.stages) or len(nest.stages) != 1:
+    if not elementwise(nest) or not 2 <= nest.domain.cols < body.LARGE:
         return None
     given = arguments_of(nest)
     return Member("\n".join([*[a.type for a in given], *lines(nest, anonymous(given), 1)]), nest, tuple(given))
