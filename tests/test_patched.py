@@ -22,6 +22,7 @@ import tapejit as tj
 import tapejit.nn.functional as F
 from footguns import both
 from tapejit import nn
+from tapejit.eager import dtypes
 from tapejit.tracer.witness import Witness
 from test_regions import entered, inputs
 
@@ -306,6 +307,21 @@ def test_collections_of_garbage_are_not_the_users_code() -> None:
     finally:
         gc.set_threshold(*threshold)
         gc.callbacks.pop()
+
+
+def test_what_the_library_is_made_with_is_not_the_users_code() -> None:
+    """The first time that the limits of a dtype are asked for, ml_dtypes is; here in the middle of a backward pass."""
+    x = sequence(4, 3).requires_grad_()
+
+    def step() -> Any:
+        loss = x.logcumsumexp(1).sum()
+        dtypes.largest.cache_clear()
+        return tj.autograd.grad(loss, x)
+
+    f = tj.compile(step)
+    for _ in range(3):
+        f()
+    assert "runs the user's code" not in str(f.explain())
 
 
 def test_a_reloaded_module() -> None:

@@ -26,7 +26,7 @@ from .trace import alike
 PLAIN = (int, float, bool, str, bytes, complex, type(None))
 SKIPPED = (type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic, *PLAIN)
 LIBRARY = __name__.rpartition(".tracer")[0] + "."
-OTHERS = {*sys.stdlib_module_names, "numpy", "cupy"}
+OTHERS = {*sys.stdlib_module_names, "numpy", "cupy", "ml_dtypes"}
 NAMESPACES = {"SimpleNamespace", "Namespace"}  # of types and argparse: the names in them are the user's
 MOST = 100_000  # objects: more is not looked through
 _OWN = {"_version_number", "_parameters", "_buffers", "_modules"}  # of a module, compared by themselves or not at all
