@@ -50,6 +50,9 @@ def triton_ahead_of_time() -> Any:
 
 
 def load_llvm() -> Callable[[], None]:
+    from .llvm.opening import load_beside
+
+    load_beside()
     from .native import prepare
 
     return prepare
