@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache as once
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ def source(target: str) -> str:
     return found.hexdigest()
 
 
+@lru_cache(4096)  # how many forms there are: a graph has few, and NumPy takes long to name a dtype
 def form_text(form: Form) -> str:
     return f"{form.dtype} {form.shape} {form.strides} {form.where}"
 
