@@ -50,6 +50,11 @@ def triton_ahead_of_time() -> Any:
 
 
 def load_llvm() -> Callable[[], None]:
+    from .llvm.opening import load_beside
+    from .names import source
+
+    load_beside()
+    source("llvm")  # whoever waits for what follows finds it there
     from .native import prepare
 
     return prepare

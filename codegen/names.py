@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from functools import cache as once
-from pathlib import Path
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,17 @@ def name_of(graph: Graph, slots: int, target: str, *more: str) -> str | None:
 @once
 def source(target: str) -> str:
     """The text of the generator itself: what it makes may be another thing tomorrow."""
-    found = hashlib.sha256()
-    folder = Path(__file__).parent
-    for path in sorted([*folder.glob("*.py"), *folder.glob(f"{target}/*.py")]):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+    here = os.path.dirname(__file__)
+    found = []
+    for folder in (here, os.path.join(here, target)):
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                    found.append(file.read())
+    return hashlib.sha256(b"".join(found)).hexdigest()  # at once: Python's lock is taken again after each of its calls
 
 
+@lru_cache(4096)  # how many forms there are: a graph has few, and NumPy takes long to name a dtype
 def form_text(form: Form) -> str:
     return f"{form.dtype} {form.shape} {form.strides} {form.where}"
 

@@ -14,7 +14,6 @@ from . import cache
 from .llvm import jit
 from .llvm.entry import shared_by_programs
 from .llvm.work import at_work
-from .names import source
 from .recipe import Recipe, kept_on_disk, put_together
 from .recipe import key as key_of
 from .runner import Program, check_outputs
@@ -91,7 +90,6 @@ class Native:
 
 def prepare() -> None:
     """Make what all programs of a process share."""
-    source("llvm")
     shared_by_programs()
 
 

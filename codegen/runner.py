@@ -16,6 +16,7 @@ import numpy as np
 
 from ..tracer.functional import overlaps
 from ..tracer.graph import Form, Graph, GraphError
+from .written import written
 
 Program = Callable[[list[Any], list[Any]], None]
 
@@ -90,7 +91,7 @@ def runner(
     # wherever an interrupt comes, the list is left as it was given
     lines = [lines[0], "    try:", *[f"    {line}" for line in lines[1:]]]
     lines += ["    except BaseException:", f"        del a[{recipe.slots}:]", "        raise"]
-    exec(compile("\n".join(lines), "<tapejit native>", "exec"), space)
+    written("\n".join(lines), "<tapejit native>", space)
     space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
     return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
 

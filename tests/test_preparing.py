@@ -10,10 +10,12 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tapejit as tj
+from tapejit.codegen.llvm import opening
 from tapejit.tracer import preparing
 
 FORKING = """
@@ -163,3 +165,35 @@ def test_what_is_not_needed_is_not_imported(kind: str, needed: str, tmp_path: Pa
         command = [sys.executable, "-c", IMPORTED, kind]
         done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 and done.stdout.strip() == expected, done.stderr
+
+
+OPENING = """
+import sys
+from tapejit.codegen.llvm.opening import load_beside
+
+print(load_beside(), "llvmlite.binding" in sys.modules)
+import llvmlite.binding
+
+print(llvmlite.binding.llvm_version_info > (0,), load_beside())
+"""
+
+
+def test_the_library_is_loaded_before_llvmlite() -> None:
+    """And not again."""
+    ran = subprocess.run([sys.executable, "-c", OPENING], capture_output=True, text=True, timeout=120)
+    expected = "True False" if os.name == "posix" else "False False"
+    assert ran.stdout.splitlines() == [expected, "True False"], ran.stderr
+
+
+def test_a_library_that_is_not_there_is_llvmlites_affair(monkeypatch: Any, tmp_path: Path) -> None:
+    monkeypatch.delitem(sys.modules, "llvmlite.binding", raising=False)
+    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
+    assert not opening.load_beside()
+    monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    assert not opening.load_beside()
+    if os.name == "posix":
+        (tmp_path / "binding").mkdir()
+        (tmp_path / "binding" / ("libllvmlite.dylib" if sys.platform == "darwin" else "libllvmlite.so")).write_text(
+            "no library"
+        )
+        assert not opening.load_beside()

@@ -45,6 +45,7 @@ NOTES = (
     "owners",
     "region",
     "rewritten",
+    "showing",
     "slot_of",
     "unseen",
     "witness",

@@ -137,7 +137,7 @@ def _few(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Ones, at most two in each dim, which stand in memory in the order of an array's elements, and share it where these do."""
     dims = sorted(range(x.ndim), key=lambda dim: -abs(x.strides[dim]))
     memory = np.ones([1 if x.strides[dim] == 0 else min(x.shape[dim], 2) for dim in dims], x.dtype)
-    found = memory.transpose(np.argsort(dims)) if dims else memory
+    found = memory.transpose(sorted(range(x.ndim), key=dims.__getitem__)) if dims else memory
     return np.broadcast_to(found, [min(n, 2) for n in x.shape])
 
 

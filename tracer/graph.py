@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from weakref import WeakSet
 
@@ -116,9 +117,11 @@ def verify(graph: Graph) -> None:
     for x in graph.inputs:
         define(graph, defined, x.name, None)
     for node in graph.nodes:
-        for operand in node.operands:
-            if isinstance(operand, str) and operand not in defined:
-                raise wrong(node, f"reads {operand}, which is not defined before it")
+        names = node.values()
+        if not defined.issuperset(names):
+            missing = next(name for name in names if name not in defined)
+            raise wrong(node, f"reads {missing}, which is not defined before it")
+        for operand in node.operands if len(names) < len(node.operands) else ():
             if isinstance(operand, Number) and operand.place not in numbers:
                 raise wrong(node, f"reads s{operand.place}, which is no parameter")
         for name in node.results:
@@ -159,6 +162,7 @@ def check_forms(graph: Graph, node: Node) -> None:
         raise wrong(node, f"makes {', '.join(map(str, found))}, and is said to make {', '.join(map(str, said))}")
 
 
+@lru_cache(4096)  # how many forms there are
 def spec_of(form: Form) -> Spec:
     return Spec(form.shape, dtypes.from_numpy(form.dtype))
 

@@ -53,7 +53,7 @@ def changed(graph: Graph, nodes: list[Node]) -> Graph:
 
 def renamed(node: Node, names: dict[str, str]) -> Node:
     """A node that reads other values."""
-    if not any(x in names for x in node.values()):
+    if names.keys().isdisjoint(node.values()):
         return node
     return replace(node, operands=tuple(names.get(x, x) if isinstance(x, str) else x for x in node.operands))
 

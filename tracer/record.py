@@ -58,6 +58,7 @@ class Recorder(Frame):
     witness: Witness
     slot_of: dict[int, int]  # id of an array -> its slot
     number_ids: dict[int, int]  # id of a number that may change -> its place
+    showing: dict[int, list[int]]  # of a slot: the values that show it
     unseen: dict[int, int]  # in a backward pass: id of a gradient from before -> its leaf
     bytes: int = 0  # made since it was last looked what can be let go
     gone: Counter[int]  # of a value: how many views of it have no array any more
@@ -70,6 +71,9 @@ class Recorder(Frame):
         self.unseen = {}
         self.gone = Counter()
         self.owners = {v.slot: v.index for v in reversed(self.trace.values) if v.slot in self.trace.outside}
+        self.showing = {}
+        for v in self.trace.values:
+            self.showing.setdefault(v.slot, []).append(v.index)
         self.concealed, self.rewritten, self.breaks = [], [], len(self.trace.breaks())
         self.blueprint = Blueprint(self)
         self.witness = Witness()
@@ -83,6 +87,7 @@ class Recorder(Frame):
             view = (viewed, t._chain[-1], t._made_without_grad)
         found = Value(len(self.trace.values), slot, t, form_of(array, device_of(array)), view)
         self.trace.values.append(found)
+        self.showing.setdefault(slot, []).append(found.index)
         self.tensors.append(t)
         self.number[id(t)] = found.index
         return found
@@ -288,7 +293,9 @@ class Recorder(Frame):
             self.trace.constants.pop(root, None)
             self.trace.sources.pop(root, None)
         roots = {r for r in roots if r in self.trace.outside or r < self.handed_out}
-        return tuple(v.index for v in self.trace.values if v.slot in roots and self.visible(v.index)) if roots else ()
+        values = self.trace.values  # the last of which may have been taken back, and others put in their place
+        shown = {n for r in roots for n in self.showing[r] if n < len(values) and values[n].slot == r}
+        return tuple(n for n in sorted(shown) if self.visible(n))
 
     def visible(self, n: int) -> bool:
         """Whether a value is one that Python can see, not one that a backward pass has made for itself."""

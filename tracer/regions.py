@@ -205,10 +205,9 @@ def settle_regions(trace: Trace) -> None:
 def drop_leaky(trace: Trace) -> None:
     """Forget the regions of a complete trace of which a later entry sees more than they promise."""
     found = [r for regions in trace.regions.values() for r in regions.values()]
-    used = [(k, n) for k, entry in enumerate(trace.entries) for n in numbers_in(entry)]
+    last = {n: k for k, entry in enumerate(trace.entries) for n in numbers_in(entry)}  # of each value: who uses it last
     for region in found:
-        hidden = region.hidden()
-        if any(k >= region.stop and n in hidden for k, n in used):
+        if any(last.get(n, -1) >= region.stop for n in region.hidden()):
             del trace.regions[region.start][region.key]
 
 
