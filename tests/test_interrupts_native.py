@@ -138,9 +138,9 @@ def test_at_any_time(monkeypatch: Any, pure: bool) -> None:
             compiled(X, Y)
 
     def interrupt(function: Callable[[], None]) -> None:
-        armed[0] = True
-        signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0002, 0.003), 0.001)
         try:
+            armed[0] = True
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0002, 0.003), 0.001)
             function()
         except KeyboardInterrupt:
             pass
@@ -159,4 +159,6 @@ def test_at_any_time(monkeypatch: Any, pure: bool) -> None:
             assert abs(found - expected) < 1e-5
             assert side.same_as(twin)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # one that is still on its way, which would end the process, is dropped
         signal.signal(signal.SIGALRM, before)
