@@ -135,6 +135,26 @@ def test_numbers_that_are_not_finite(seen: Any, hasty: Any) -> None:
         run(function)
 
 
+@pytest.mark.parametrize("columns", [3, 7, 40])
+def test_flipped_reshapes(columns: int, seen: Any, hasty: Any) -> None:
+    """Indices that run backwards are divided."""
+    x = tj.arange(2 * columns, dtype=tj.float32).view(2, columns)
+
+    def function() -> Any:
+        y = x.repeat_interleave(3)
+        y.add_(y.flip(-1))
+        folded = x.flip(0, 1).reshape(columns, 2)
+        return [
+            y,
+            x.repeat_interleave(2, 1).flip(1) + 1,
+            folded + 1,
+            folded.flip(0).reshape(-1) * 2,
+            x.T.flip(0).reshape(2, -1) + 1,
+        ]
+
+    run(function)
+
+
 def test_integers_and_booleans(seen: Any, hasty: Any) -> None:
     random = np.random.default_rng(0)
     whole = [np.int64, np.int32, np.int16, np.int8, np.uint8]
