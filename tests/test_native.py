@@ -155,6 +155,17 @@ def test_flipped_reshapes(columns: int, seen: Any, hasty: Any) -> None:
     run(function)
 
 
+def test_rows_in_which_members_of_a_step_do_not_meet(seen: Any, hasty: Any) -> None:
+    """Products of all pairs of joined rows: only rows as short as those of the result have both members at the same place."""
+    x, y = tj.arange(120.0).view(8, 15), tj.arange(15.0).view(1, 15)
+
+    def function() -> Any:
+        z = tj.kron(tj.cat([x, y]), x)
+        return z, tj.nan_to_num(z)
+
+    run(function)
+
+
 def test_integers_and_booleans(seen: Any, hasty: Any) -> None:
     random = np.random.default_rng(0)
     whole = [np.int64, np.int32, np.int16, np.int8, np.uint8]
