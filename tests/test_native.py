@@ -166,6 +166,15 @@ def test_rows_in_which_members_of_a_step_do_not_meet(seen: Any, hasty: Any) -> N
     run(function)
 
 
+def test_limits_that_a_dtype_does_not_hold(seen: Any, hasty: Any) -> None:
+    x = tj.tensor([0, 1, 2, 3, 100, 127], dtype=tj.uint8)
+
+    def function() -> Any:
+        return [f(x.to(d)) for d in (tj.uint8, tj.int8) for f in (F.hardtanh, F.relu6, lambda y: y.clamp(-300, 100))]
+
+    run(function)
+
+
 def test_integers_and_booleans(seen: Any, hasty: Any) -> None:
     random = np.random.default_rng(0)
     whole = [np.int64, np.int32, np.int16, np.int8, np.uint8]
