@@ -61,7 +61,7 @@ class Divided:
 
 
 class Quotient(Divided):
-    """index // n, rounded down."""
+    """index // n, rounded down; the index is not below 0, where machines round up."""
 
     __slots__ = ()
 
@@ -78,7 +78,7 @@ class Quotient(Divided):
 
 
 class Remainder(Divided):
-    """index % n, of the divisor's sign."""
+    """index % n; the index is not below 0, where machines give a remainder below 0."""
 
     __slots__ = ()
 
@@ -166,7 +166,8 @@ class Index:
         if coarse is not None:
             step, index, _ = coarse
             return whole + index // (n // step)
-        return whole + atom(Quotient(rest, n))
+        below = rest.below(n)
+        return whole + atom(Quotient(rest + below * n, n)) - below
 
     def __mod__(self, n: int) -> Index:
         _, rest = self.parted(n)
@@ -176,7 +177,11 @@ class Index:
         if coarse is not None:
             step, index, fine = coarse
             return (index % (n // step)) * step + fine
-        return atom(Remainder(rest, n))
+        return atom(Remainder(rest + rest.below(n) * n, n))
+
+    def below(self, n: int) -> int:
+        """How many times n has to be added so that no element is below 0."""
+        return max(0, -(self.low // n))
 
     def coarse(self, n: int) -> tuple[int, Index, Index] | None:
         """A divisor of n, an index and a rest below the divisor: this is their product and the rest. None if there are none."""

@@ -20,7 +20,7 @@ from .expr import Expr, picked, walk
 from .fuse import Schedule
 from .index import Index, Picked, Var, depends
 from .lower import dtype_of
-from .steps import Domain, Step
+from .steps import Domain, Step, UnfusableError
 
 SHORTEST = 16  # columns that loops have at least, if there are as many
 
@@ -228,10 +228,15 @@ def choose_rows(schedule: Schedule, step: Step) -> None:
     """Loops without reductions: as few rows as leave plain addresses along the columns."""
     shape, size = step.shape, math.prod(step.shape)
     lengths = [math.prod(shape[k:]) for k in range(len(shape) + 1)]
+    fitting = step.domain  # in which its members were found to fit
     while lengths:
         cols = lengths.pop(0)
         step.domain, step.cache = Domain(size // cols if cols else 0, cols), {}
-        schedule.again(step)
+        try:
+            schedule.again(step)
+        except UnfusableError:  # a member that reads another one is not seen to do so at the place where the loop is
+            continue
+        fitting = step.domain
         found = [n for m in step.members.values() if m.expr for e in walk([m.expr]) for n in breaks(e, step.domain)]
         if not found:
             break
@@ -240,6 +245,9 @@ def choose_rows(schedule: Schedule, step: Step) -> None:
             lengths = sorted({*lengths, finer}, reverse=True)
         if not lengths or lengths[0] < SHORTEST:
             break  # shorter rows would waste vectors: elements are gathered
+    if step.domain is not fitting:
+        step.domain, step.cache = fitting, {}
+        schedule.again(step)
     step.decided = True
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tapejit as tj
 from tapejit import nn
+from tapejit.tracer import generators
 from tapejit.tracer.dry import Dry
 from tapejit.tracer.record import Recorder
 from tapejit.utils.checkpoint import checkpoint
@@ -195,6 +197,37 @@ def test_in_the_background() -> None:
 
     x = tj.randn(100)
     assert f(x).item() == f.function(x).item()
+
+
+def test_in_the_background_with_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is made late is of the whole recording, which the first call has only begun when it comes to the break."""
+
+    class Slow:
+        def __init__(self, target: Any, **_: Any) -> None:
+            self.target, self.asked = target, 0
+
+        def start(self) -> None: ...
+
+        def is_alive(self) -> bool:
+            self.asked += 1
+            if self.asked == 2:
+                self.target()
+            return self.asked < 2
+
+    monkeypatch.setattr(generators, "threading", SimpleNamespace(Thread=Slow))
+
+    @tj.compile(background=True, backend="llvm")
+    def f(x, y):
+        total = (x * 2).exp().sum()
+        total.item()
+        z = total.expand(2) * 3
+        z[0] = y.sum()
+        return z[0], z[1], total
+
+    for i in range(8):
+        x, y = tj.full((7,), 0.1 * i), tj.full((5,), 0.1 * i)
+        assert tj.stack(list(f(x, y))).tolist() == pytest.approx(tj.stack(list(f.function(x, y))).tolist())
+    assert [s.native is not None for s in f.traces[0].programs.values()] == [True, True]
 
 
 def test_half_precision_and_mixed_precision(woken: list[int]) -> None:

@@ -499,6 +499,26 @@ def test_writes_into_inputs_and_their_versions() -> None:
     both(script, replayed=3)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "float16", "bfloat16", "float32"])
+def test_what_is_written_has_another_dtype(dtype: str) -> None:
+    def script(compile: Any, note: Any) -> None:
+        @compile
+        def f(x, y):
+            x.gt_(y)
+            z = y * 2
+            z.logical_not_()
+            z[1:] = x[1:].long()
+            y.copy_(z.bool())
+            y[0].add_(True)
+            return z
+
+        for i in range(8):
+            x, y = ((batch(i + k) * 3).to(getattr(tj, dtype)) for k in (0, 1))
+            note(f(x, y), x, y)
+
+    both(script, replayed=3)
+
+
 def test_a_write_breaks_a_backward_pass() -> None:
     def script(compile: Any, note: Any) -> None:
         w = tj.ones(3, requires_grad=True)

@@ -121,6 +121,11 @@ def test_nan_passes_through() -> None:
     assert g.tolist() == [1.0, 0.0, 1.0]
 
 
+@pytest.mark.parametrize("slope", [0.0, 0.5, 1.5, math.inf, math.nan])
+def test_slopes_below_zero_do_not_count_above(slope: float) -> None:
+    assert F.leaky_relu(tj.tensor([2.0, math.inf]), slope).tolist() == [2.0, math.inf]
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_extremes() -> None:
     far = tj.tensor([-1e4, 1e4])

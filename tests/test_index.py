@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ def test_wrong_assignments(index: Any, value: Any, error: type[Exception], messa
 
 
 def test_numbers_that_do_not_fit() -> None:
-    for x, value in ((tj.zeros(2, dtype=tj.int8), 300), (tj.zeros(2, dtype=tj.int64), float("inf")), (tj.zeros(2).half(), 1e6)):
+    for x, value in ((tj.zeros(2, dtype=tj.int8), 300), (tj.zeros(2, dtype=tj.int64), float("inf")), (tj.zeros(2), 1e39)):
         with pytest.raises(RuntimeError, match="without overflow"):
             x[0] = value
         with pytest.raises(RuntimeError, match="without overflow"):
@@ -197,6 +198,17 @@ def test_numbers_that_do_not_fit() -> None:
     x = tj.zeros(2).half()
     x[0] = -float("inf")
     assert x.tolist() == [-float("inf"), 0]
+    with pytest.raises(RuntimeError, match="without overflow"):
+        x.masked_fill(x == 0, -1e9)
+
+
+@pytest.mark.parametrize("index", [1, slice(1, None), [1], [False, True, False]])
+@pytest.mark.parametrize(("dtype", "value"), [(tj.float16, -1e9), (tj.bfloat16, 1e39)])
+def test_what_halves_do_not_hold_is_infinite(dtype: Any, value: float, index: Any) -> None:
+    x = tj.ones(3, dtype=dtype)
+    x[tj.tensor(index) if isinstance(index, list) else index] = value
+    assert x[1].item() == math.copysign(math.inf, value)
+    assert x[0].item() == 1
 
 
 def test_assignment_to_a_leaf_is_refused_under_the_tape() -> None:

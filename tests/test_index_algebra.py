@@ -13,6 +13,7 @@ from tapejit.codegen.index import (
     ZERO,
     Index,
     Quotient,
+    Remainder,
     Var,
     atom,
     constant,
@@ -70,6 +71,17 @@ def test_arithmetic(pair: tuple[Index, Any]) -> None:
         found = value(index, at)
         assert found == function(at), f"{index} at {at}"
         assert index.low <= found <= index.high, f"{index} at {at}"
+
+
+@given(pairs())
+def test_what_is_divided_is_not_below_zero(pair: tuple[Index, Any]) -> None:
+    def divided(index: Index) -> Any:
+        for a, _ in index.terms:
+            if isinstance(a, (Quotient, Remainder)):
+                yield a.index
+                yield from divided(a.index)
+
+    assert all(inner.low >= 0 for inner in divided(pair[0])), pair[0]  # machines round towards zero
 
 
 @given(pairs(), pairs())

@@ -135,6 +135,46 @@ def test_numbers_that_are_not_finite(seen: Any, hasty: Any) -> None:
         run(function)
 
 
+@pytest.mark.parametrize("columns", [3, 7, 40])
+def test_flipped_reshapes(columns: int, seen: Any, hasty: Any) -> None:
+    """Indices that run backwards are divided."""
+    x = tj.arange(2 * columns, dtype=tj.float32).view(2, columns)
+
+    def function() -> Any:
+        y = x.repeat_interleave(3)
+        y.add_(y.flip(-1))
+        folded = x.flip(0, 1).reshape(columns, 2)
+        return [
+            y,
+            x.repeat_interleave(2, 1).flip(1) + 1,
+            folded + 1,
+            folded.flip(0).reshape(-1) * 2,
+            x.T.flip(0).reshape(2, -1) + 1,
+        ]
+
+    run(function)
+
+
+def test_rows_in_which_members_of_a_step_do_not_meet(seen: Any, hasty: Any) -> None:
+    """Products of all pairs of joined rows: only rows as short as those of the result have both members at the same place."""
+    x, y = tj.arange(120.0).view(8, 15), tj.arange(15.0).view(1, 15)
+
+    def function() -> Any:
+        z = tj.kron(tj.cat([x, y]), x)
+        return z, tj.nan_to_num(z)
+
+    run(function)
+
+
+def test_limits_that_a_dtype_does_not_hold(seen: Any, hasty: Any) -> None:
+    x = tj.tensor([0, 1, 2, 3, 100, 127], dtype=tj.uint8)
+
+    def function() -> Any:
+        return [f(x.to(d)) for d in (tj.uint8, tj.int8) for f in (F.hardtanh, F.relu6, lambda y: y.clamp(-300, 100))]
+
+    run(function)
+
+
 def test_integers_and_booleans(seen: Any, hasty: Any) -> None:
     random = np.random.default_rng(0)
     whole = [np.int64, np.int32, np.int16, np.int8, np.uint8]

@@ -183,3 +183,11 @@ def test_the_second_slope_of_a_limit_is_zero_at_zero() -> None:
     x = tj.tensor([0.0, 3.0, 7.0], dtype=tj.float64, requires_grad=True)
     (g,) = tj.autograd.grad(F.relu6(x).sum(), x, create_graph=True)
     assert tj.autograd.grad(g.sum(), x)[0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, tj.uint8])
+def test_integers_that_are_far_apart_are_not_close(dtype: Any) -> None:
+    limits = tj.iinfo(dtype)
+    low, high = (tj.tensor([n, 3], dtype=dtype) for n in (limits.min, limits.max))
+    assert tj.isclose(low, high).tolist() == [False, True]
+    assert tj.isclose(high, low).tolist() == [False, True]

@@ -15,7 +15,7 @@ from ..eager.tensor import Tensor, versions_of
 from .blueprint import LateNode, Snapshot, build
 from .closing import LONE_TENSOR, Closing, make_closing
 from .explain import logged, shown
-from .generators import Warming
+from .generators import Warming, at_once
 from .joint import joint_of
 from .matching import Matching
 from .passes import printed
@@ -115,7 +115,7 @@ class Computing(Matching):
             keep = frozenset(trace.values[n].slot for n in alive) | saved | used_slots(trace, stop)
             found = trace.programs[key] = Segment(trace, self.start, stop, keep, alive, nodes, snapshot)
             found.joint = joint
-            found.slots = None if trace.keys else len(trace.roots)
+            found.slots = None if trace.keys or not at_once(self.function) else len(trace.roots)
             found.run = Warming(found, self.function, trace, self.start, stop, keep)
             self.function.compiling(perf_counter() - began, "replay")
             with self.eagerly():

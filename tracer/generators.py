@@ -71,6 +71,11 @@ def uses_gpu(trace: Trace, start: int, stop: int) -> bool:
     return read or any(not v.form.on_cpu for call in ops for v in call.results)
 
 
+def at_once(function: Any) -> bool:
+    """Whether a function's programs are made when they are first wanted, even of a recording that is not complete."""
+    return not function.background or are_deterministic_algorithms_enabled()
+
+
 def nothing() -> None: ...
 
 
@@ -117,10 +122,12 @@ class Warming:
     def ready(self) -> bool:
         """Whether the native program is there, or it is known that there is none. When it is made beside, a clock decides from
         which call on it runs."""
-        if not self.function.background or are_deterministic_algorithms_enabled():
+        if at_once(self.function):
             self.generate()
             return True
         if self.thread is None:
+            if not self.given[0].keys:  # it is being recorded, and would grow while it is read
+                return False
             self.thread = threading.Thread(target=self.generate, name="tapejit-compile", daemon=True)
             self.thread.start()
         return not self.thread.is_alive()

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..eager.op import NO_ATTRS, STORE, Op, execute
 from ..eager.ops.movement import CLONE
-from ..eager.tape import State
+from ..eager.tape import State, local
 from ..eager.tensor import Tensor, wrap
 from .blueprint import Later, Snapshot, can_wait, in_order
 from .explain import logged
@@ -259,14 +259,20 @@ _plain.grad = False
 
 
 def _by_tensors(op: Op, attrs: dict[str, Any], into: bool) -> Callable[..., Any]:
-    """Half precision and other devices: eager execution knows how."""
+    """Half precision and other devices: eager execution knows how.
+
+    That may take ops of its own (a cast to the dtype of what is written into), which are not the traced function's."""
 
     def call(*arrays: Any) -> Any:
         tensors = [wrap(a) if hasattr(a, "dtype") and hasattr(a, "shape") else a for a in arrays]
-        if into:
-            execute(op, tuple(tensors[1:]), attrs or NO_ATTRS, tensors[0], _plain)
-            return None
-        result = execute(op, tuple(tensors), attrs or NO_ATTRS, None, _plain)
+        before, local.state = local.state, _plain
+        try:
+            if into:
+                execute(op, tuple(tensors[1:]), attrs or NO_ATTRS, tensors[0], _plain)
+                return None
+            result = execute(op, tuple(tensors), attrs or NO_ATTRS, None, _plain)
+        finally:
+            local.state = before
         if isinstance(result, Tensor):
             return result._array
         return None if result is None else [t._array for t in result]

@@ -128,8 +128,9 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     check("hardtanh", input, integers=True)
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val: {min_val} > {max_val}")
-    kind = float if input.dtype.is_floating_point else int
-    return activate(HARDTANH_ if inplace else HARDTANH, input, inplace, {}, kind(min_val), kind(max_val))
+    if not input.dtype.is_floating_point:
+        return composed("hardtanh", lambda x: clamp(x, int(min_val), int(max_val)), input, inplace)
+    return activate(HARDTANH_ if inplace else HARDTANH, input, inplace, {}, float(min_val), float(max_val))
 
 
 @public("nn.functional", samples=[sample(A(2, 3)), sample(A(5, lo=4, hi=8)), sample(I(4, lo=-3), grad=False)])
@@ -140,7 +141,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def run_leaky_relu(xp: Any, x: Any, negative_slope: float) -> Any:
     below = xp.multiply(x, negative_slope, out=xp.empty_like(x))
-    if negative_slope < 0:
+    if not 0 < negative_slope < math.inf:  # at 0, an infinite x has no product
         return xp.where(x > 0, x, below)
     return (xp.maximum if negative_slope <= 1 else xp.minimum)(x, below, out=below)
 

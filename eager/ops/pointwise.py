@@ -909,7 +909,8 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
         raise RuntimeError(f"isclose: rtol and atol must be greater than or equal to zero, but got {rtol} and {atol}")
     if _is_bool(input) and _is_bool(other):
         return input == other
-    close = (input == other) | ((input - other).abs() <= atol + rtol * other.abs()) & isfinite(input - other)
+    exact, input, other = input == other, *(t if t.dtype.is_floating_point else cast(t, dtypes.float64) for t in (input, other))
+    close = exact | ((input - other).abs() <= atol + rtol * other.abs()) & isfinite(input - other)
     return close | (isnan(input) & isnan(other)) if equal_nan else close
 
 
