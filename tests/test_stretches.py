@@ -1,4 +1,4 @@
-"""Loops that are cut where guards begin or cease to hold: the same elements, and no guard left in them."""
+"""Loops that are cut where guards begin or cease to hold, and vectors with elements that stand in several lanes."""
 
 from __future__ import annotations
 
@@ -85,6 +85,17 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "totals": (lambda a, b: tj.cat([a, b], -1).sum(-1), [(30, 200), (30, 333)]),
     "totals, beside": (lambda a, b: (tj.cat([a, b], -1), tj.cat([a, b], -1).sum(0)), [(200, 40), (200, 60)]),
     "means of exponentials": (lambda a, b: tj.softmax(tj.cat([a, b], -1), -1), [(30, 40), (30, 60)]),
+    "stacked": (lambda a, b: tj.stack([a, b], -1), [(30, 40), (30, 40)]),
+    "stacked, odd": (lambda a, b: -tj.stack([a, b], -1), [(31, 37), (31, 37)]),
+    "four stacked": (lambda a, b: tj.stack([a, b, b, a], -1), [(9, 37), (9, 37)]),
+    "three stacked": (lambda a, b: tj.stack([a, b, a], -1), [(9, 40), (9, 40)]),
+    "many stacked": (lambda a, b: tj.stack([a, b] * 8, -1), [(9, 13), (9, 13)]),
+    "one after the other": (lambda a: tj.stack([-a[:, 1::2], a[:, ::2]], -1).flatten(-2).abs(), [(30, 66)]),
+    "stacked and joined": (lambda a, b: tj.cat([tj.stack([a, b], -1).flatten(1), a], 1), [(30, 21), (30, 21)]),
+    "repeated": (lambda a: -a.repeat_interleave(2, -1), [(30, 41)]),
+    "enlarged": (lambda a: -F.interpolate(a[None], scale_factor=2), [(3, 9, 13)]),
+    "stacked halves": (lambda a, b: tj.stack([a, b], -1).to(tj.bfloat16), [(30, 37), (30, 37)]),
+    "stacked flags": (lambda a, b: tj.stack([a > b, b > a], -1), [(30, 37), (30, 37)]),
     "halves": (lambda a, b: tj.cat([a, b], -1).to(tj.bfloat16), [(40, 35), (40, 61)]),
     "flags": (lambda a, b: tj.cat([a, b], -1) > tj.cat([b, a], -1), [(40, 35), (40, 61)]),
 }
@@ -117,6 +128,13 @@ def test_no_guard_is_left(name: str) -> None:
     assert not selects
     masked = [line for line in text.splitlines() if "llvm.masked.load" in line and "call" in line]
     assert not masked or any(n % host().lanes("float") for shape in shapes for n in shape[-1:])
+
+
+@pytest.mark.parametrize("name", ["stacked", "four stacked", "repeated"])
+def test_what_stands_in_several_lanes_is_loaded_once(name: str) -> None:
+    function, shapes = CASES[name]
+    text = native_of(function, *[random(*shape) for shape in shapes]).texts[0]
+    assert ("llvm.masked.gather" in text) is (host().lanes("float") < 8)
 
 
 @settings(max_examples=40, deadline=None)

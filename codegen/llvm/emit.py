@@ -7,11 +7,13 @@ out as they can be: before all loops, once for each row, or for each element. `l
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable
 
 from ..chance import DRAWN
 from ..expr import Expr, Guard, walk
-from ..index import Index, Picked, Quotient, Remainder, Var
+from ..index import Atom, Divided, Index, Picked, Quotient, Remainder, Var
 from ..nest import Store
 from . import philox
 from .builder import HALVES, I8, I64, LINE, Function, Type, Value, constant
@@ -67,7 +69,7 @@ class Emitter:
         self.mask: Value | None = None  # lanes that are inside of the loop
         self.scopes = [Scope()]  # before all loops, in a row, at an element
         self.product: Value | None = None
-        self.in_fours = True  # the first lane is at a multiple of 4
+        self.multiple = lanes  # the first lane is at a multiple of this
         self.bits: dict[tuple[Expr, Expr], philox.Bits] = {}  # of random ops, made before all loops
 
     # ---- where
@@ -175,7 +177,7 @@ class Emitter:
         rest = place.without(self.vector)
         if not vector:
             elements = philox.Elements(1, at=self.index(place, False))
-        elif self.in_fours and self.lanes >= 4 and place.factor(self.vector) == 1 and multiple_of_4(rest):
+        elif self.multiple % 4 == 0 and place.factor(self.vector) == 1 and multiple_of_4(rest):
             elements = philox.Elements(self.lanes, first=self.index(place, False))
         else:
             elements = philox.Elements(self.lanes, at=self.index(place, True))
@@ -219,8 +221,12 @@ class Emitter:
         return self.divided(a, vector)
 
     def divided(self, a: Quotient | Remainder, vector: bool) -> Value:
-        f, x = self.f, self.index(a.index, vector)
         whole = isinstance(a, Quotient)
+        if vector and self.in_groups(a):
+            places = [i // a.n if whole else i % a.n for i in range(self.lanes)]
+            pattern = Value(f"<{', '.join(f'i64 {i}' for i in places)}>", Type("i64", self.lanes))
+            return self.f.add(self.wide(self.divided(a, False)), pattern) if whole else pattern
+        f, x = self.f, self.index(a.index, vector)
         if a.index.low >= 0 and a.n & (a.n - 1) == 0:
             if whole:
                 return f.lshr(x, constant(a.n.bit_length() - 1, x.type))
@@ -231,6 +237,13 @@ class Emitter:
         op = ("udiv" if whole else "urem") if a.index.low >= 0 else ("sdiv" if whole else "srem")
         found = f.binary(op, x, constant(a.n, x.type))
         return f.convert("zext", found, "i64") if small else found
+
+    def in_groups(self, a: Atom) -> bool:
+        """Whether so many lanes at a time, from the first one on, have the same quotient, and remainders that count up."""
+        if not isinstance(a, Divided) or a.index.factor(self.vector) != 1 or math.gcd(self.multiple, self.lanes) % a.n:
+            return False
+        rest = a.index.without(self.vector)
+        return rest.const % a.n == 0 and all(n % a.n == 0 and not self.changes(x) for x, n in rest.terms)
 
     def inside(self, guard: Guard) -> Value:
         """Whether indices are within their bounds; as unsigned, so that negative ones are not."""
@@ -271,8 +284,27 @@ class Emitter:
             at = self.index(index, False)
             found = f.load(f.pointer(base, at, scalar), Type(scalar, self.lanes), mask)
         else:
-            found = f.gather(base, self.index(index, True), scalar, mask)
+            times = self.times(index)
+            if times > 1:
+                found = self.repeated(f.pointer(base, self.index(index, False), scalar), scalar, times, mask)
+            else:
+                found = f.gather(base, self.index(index, True), scalar, mask)
         return self.as_register(found, e.dtype)
+
+    def times(self, index: Index) -> int:
+        """How many lanes at a time are at the same place, the next ones at the next; 1 if an index is not like that."""
+        (a, n), *others = [(a, n) for a, n in index.terms if self.changes(a)]
+        return a.n if not others and n == 1 and isinstance(a, Quotient) and self.in_groups(a) and a.n < self.lanes else 1
+
+    def repeated(self, where: Value, scalar: str, times: int, mask: Value | None) -> Value:
+        """Neighbours in memory, each in so many lanes: one vector is loaded, not an element for each lane."""
+        f, few, wanted = self.f, self.lanes // times, mask
+        if mask is not None:  # an element is loaded if one of its lanes wants it
+            parts = [f.shuffle(mask, mask, range(i, self.lanes, times)) for i in range(times)]
+            wanted = functools.reduce(f.or_, parts)
+        found = f.load(where, Type(scalar, few), wanted)
+        found = f.shuffle(found, found, [i // times for i in range(self.lanes)])
+        return found if mask is None else f.select(mask, found, constant(0, found.type))
 
     def both(self, a: Value | None, b: Value | None) -> Value | None:
         return b if a is None else a if b is None else self.f.and_(a, b)

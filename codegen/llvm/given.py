@@ -28,7 +28,7 @@ class Given:
         pointers = dict(zip(self.buffers, f.params[OPERANDS:], strict=False))
         numbers = dict(zip(self.numbers, f.params[OPERANDS + len(self.buffers) :], strict=False))
         found = Emitter(f, pointers, numbers, outer, inner, inner, lanes)
-        found.in_fours = False  # tiles begin where they like
+        found.multiple = 1  # tiles begin where they like
         found.scopes = [self.beginning(f, found)]
         found.scopes += [Scope(found.scopes[0])]
         return found

@@ -6,10 +6,10 @@ several vectors at a time, as an addition takes a while. What is costly and used
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from ..chance import DRAWN
 from ..expr import HEAVY, Expr, walk
 from ..index import Var
 from ..nest import Nest, Stage, Store, Total
@@ -36,11 +36,6 @@ def lanes_for(nest: Nest, target: Target) -> int:
 def accumulator(dtype: str) -> str:
     """Halves are added up in float32."""
     return "float32" if dtype in HALVES else dtype
-
-
-def in_fours(e: Expr) -> bool:
-    """Whether an expression wants vectors that begin at multiples of 4, as random numbers do."""
-    return e.kind == "op" and e.data[0] in DRAWN
 
 
 def emit(module: Module, name: str, nest: Nest, buffers: list[str], numbers: list[int], target: Target) -> Kernel:
@@ -70,7 +65,7 @@ class Writer:
         self.places: dict[Expr, int] = {}
         self.scratch = self.plan_rows()
         self.ahead = Ahead(nest, self.use)
-        self.cuts = not self.places and not any(map(in_fours, walk(nest.expressions())))
+        self.cuts = not self.places
         self.moved: tuple[Value, Value] | None = None  # the column that a vector was to begin at, and the one it begins at
 
     def plan_rows(self) -> int:
@@ -162,6 +157,7 @@ class Writer:
             self.nest = nest if stretch.length == domain.rows else Within(self.outer, stretch).nest(nest)
             begin, end = self.inside(start, stop, stretch, domain.rows)
             if vector:
+                self.emitter.multiple = math.gcd(stretch.start, self.lanes)
                 self.in_vectors(begin, end, stretch, lambda at: self.row(at, None, None))
             else:
                 with f.loop(begin, end) as row:
@@ -191,10 +187,13 @@ class Writer:
         vector = self.vector is self.inner
         sums = [self.neutral(t) for t in stage.totals]
         if any(s.past for s in stage.stores):
+            self.emitter.multiple = 1
             self.run_aligned(stage, start or constant(0, I64), stop or constant(domain.cols, I64))
         else:
             for stretch in self.stretches(self.roots(stage), self.inner, self.lanes if vector else 1):
                 part = stage
+                if vector:
+                    self.emitter.multiple = math.gcd(stretch.start, self.lanes)
                 if stretch.length < domain.cols:
                     part = Within(self.inner, stretch).stage(stage)
                     self.emitter.ready(self.roots(part), 1)
