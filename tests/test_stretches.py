@@ -93,7 +93,6 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "one after the other": (lambda a: tj.stack([-a[:, 1::2], a[:, ::2]], -1).flatten(-2).abs(), [(30, 66)]),
     "stacked and joined": (lambda a, b: tj.cat([tj.stack([a, b], -1).flatten(1), a], 1), [(30, 21), (30, 21)]),
     "repeated": (lambda a: -a.repeat_interleave(2, -1), [(30, 41)]),
-    "enlarged": (lambda a: -F.interpolate(a[None], scale_factor=2), [(3, 9, 13)]),
     "stacked halves": (lambda a, b: tj.stack([a, b], -1).to(tj.bfloat16), [(30, 37), (30, 37)]),
     "stacked flags": (lambda a, b: tj.stack([a > b, b > a], -1), [(30, 37), (30, 37)]),
     "halves": (lambda a, b: tj.cat([a, b], -1).to(tj.bfloat16), [(40, 35), (40, 61)]),
