@@ -293,8 +293,11 @@ class Emitter:
 
     def times(self, index: Index) -> int:
         """How many lanes at a time are at the same place, the next ones at the next; 1 if an index is not like that."""
-        (a, n), *others = [(a, n) for a, n in index.terms if self.changes(a)]
-        return a.n if not others and n == 1 and isinstance(a, Quotient) and self.in_groups(a) and a.n < self.lanes else 1
+        moving = [(a, n) for a, n in index.terms if self.changes(a)]
+        if len(moving) != 1 or moving[0][1] != 1 or not isinstance(moving[0][0], Quotient):
+            return 1
+        a = moving[0][0]
+        return a.n if self.in_groups(a) and a.n < self.lanes else 1
 
     def repeated(self, where: Value, scalar: str, times: int, mask: Value | None) -> Value:
         """Neighbours in memory, each in so many lanes: one vector is loaded, not an element for each lane."""
