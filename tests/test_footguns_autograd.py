@@ -335,6 +335,24 @@ def test_autocast(where: str) -> None:
     both(script, replayed=4)
 
 
+@pytest.mark.parametrize("pure", [False, True])
+@pytest.mark.parametrize("first", [0, 10])
+def test_autocast_that_is_left(pure: bool, first: int) -> None:
+    """Calls in mixed precision say nothing of those in full precision that come after them, even if Python is skipped there."""
+
+    def script(compile: Any, note: Any) -> None:
+        @compile
+        def product(x):
+            return x @ x.mT
+
+        for i in range(first, 40):
+            with tj.autocast("cpu", dtype=tj.bfloat16) if i // 10 % 2 else contextlib.nullcontext():
+                y = product(batch(i, 4, 3))
+            note(y.dtype == tj.bfloat16, y.float())
+
+    both(script, replayed=20, pure=pure)
+
+
 @pytest.mark.parametrize("change", ["shape", "freeze", "op"])
 def test_a_divergence_within_autocast(change: str) -> None:
     """Autocast keeps the handler that it has found, a step of the replay: then it is called by a recording."""
