@@ -335,6 +335,57 @@ def test_autocast(where: str) -> None:
     both(script, replayed=4)
 
 
+@pytest.mark.parametrize("pure", [False, True])
+@pytest.mark.parametrize("first", [0, 10])
+def test_autocast_that_is_left(pure: bool, first: int) -> None:
+    """Calls in mixed precision say nothing of those in full precision that come after them, even if Python is skipped there."""
+
+    def script(compile: Any, note: Any) -> None:
+        @compile
+        def product(x):
+            return x @ x.mT
+
+        for i in range(first, 40):
+            with tj.autocast("cpu", dtype=tj.bfloat16) if i // 10 % 2 else contextlib.nullcontext():
+                y = product(batch(i, 4, 3))
+            note(y.dtype == tj.bfloat16, y.float())
+
+    both(script, replayed=20, pure=pure)
+
+
+@pytest.mark.parametrize("change", ["shape", "freeze", "op"])
+def test_a_divergence_within_autocast(change: str) -> None:
+    """Autocast keeps the handler that it has found, a step of the replay: then it is called by a recording."""
+
+    def script(compile: Any, note: Any) -> None:
+        model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+        optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
+        calls: list[int] = []
+
+        @compile
+        def step(x, other):
+            calls.append(len(calls))
+            optimizer.zero_grad()
+            scale = tj.full((2,), 0.5) + 0.5
+            with tj.autocast("cpu", dtype=tj.bfloat16):
+                mask = tj.ones(4, 2)[: len(x)] * scale
+                y = model(x) * mask
+                y = y.tanh() if other else y.sigmoid()
+                loss = (y @ y.mT).float().pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss, y
+
+        for i in range(12):
+            other = i % 6 == 5
+            if change == "freeze":
+                model[0].weight.requires_grad_(not other)
+            loss, y = step(batch(i, 3 if other and change == "shape" else 4, 3), other and change == "op")
+            note(loss, y.float(), state_of(model), calls)
+
+    both(script, replayed=3)
+
+
 def test_loss_scaling() -> None:
     def script(compile: Any, note: Any) -> None:
         model = nn.Linear(3, 2)

@@ -213,6 +213,8 @@ class Compiled:
         """What a pure function can reach before a call that runs its Python."""
         if trace is not None and trace.impure is not None:
             return None
+        if state.autocast is not None:  # which no guard asks about but for there being none
+            return None
         if self.riddles >= RIDDLES and self.calls % RARELY:  # who watches holds gradients: their memory is not taken again
             return None
         try:

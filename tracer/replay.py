@@ -328,6 +328,7 @@ class Replayer(Computing):
         if self.state.autocast is None and self.state.handler is not None:
             self.state.handler = self
         self.held.clear()
+        self.cursor = -1  # it is no step's turn any more
         self.__class__ = Recorder  # type: ignore[assignment]
         self.prepare(self.function.moving)  # type: ignore[attr-defined]
         written = [e.out for e in self.trace.entries[self.start :] if isinstance(e, Call) and e.out is not None]

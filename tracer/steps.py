@@ -2,7 +2,8 @@
 
 A replay is judged by what it costs beside the program, so this is unrolled: each step knows its op, the values it expects, and
 the tensors to promise. A step that matches makes the next one the thread's handler, and all that is not the plain case is left
-to `Replayer.otherwise`. A step may be called when it is not its turn (a handler was saved and put back); it looks.
+to `Replayer.otherwise`. A step may be called when it is not its turn, as autocast keeps the handler that it has found and puts
+it back, or when there are no turns any more, as the rest of the call is recorded. It looks, and leaves it to the frame.
 """
 
 from __future__ import annotations
@@ -140,6 +141,6 @@ def _compiled(k: int, entry: Call) -> Step:
     made = ", ".join(f"t{j}" for j in range(len(entry.results)))
     body.append(f"return ({made}{',' * bool(made)})" if entry.several else f"return {made or None}")
     lines += ["            " + line for line in body]
-    lines.append("    return f.otherwise(op, inputs, attrs, out)")
+    lines.append(f"    return f.otherwise(op, inputs, attrs, out) if f.cursor == {k} else f(op, inputs, attrs, out)")
     exec(compile("\n".join(lines), f"<tapejit step {k}: {entry.op.name}>", "exec"), space)
     return space["step"]  # type: ignore[no-any-return]
