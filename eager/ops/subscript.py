@@ -292,9 +292,7 @@ def assigned(self: Tensor, value: Any) -> Any:
                 "tapejit.tensor(...)"
             )
         value = value.item()
-    if (
-        self._array.dtype in dtypes.HALF
-    ):  # what they do not hold is infinite, as in PyTorch, and only here: `x.fill_` refuses it
+    if self._array.dtype in dtypes.HALF:  # what they do not hold is infinite, as in PyTorch, and only here: `fill_` refuses it
         with np.errstate(over="ignore"):
             return float(self._array.dtype.type(value))
     return dtypes.representable("fill_", self.dtype, value)
