@@ -120,10 +120,14 @@ class Recipe:
                 self.arguments.without_gradient(place)
             elif now is not was:
                 self.kept.append(Kept(self, leaf, was is None, None if now is None else self._made(now)))
-            elif now is None and (i in ours or (self.proof is not None and self.proof.reads(leaf))):
+            elif now is None and (i in ours or self._may_drop(leaf)):
                 self.kept.append(Kept(self, leaf, True, None))
         # a function that needs leaves without gradients and leaves them with some cannot run twice as it is
         self.once = any(k.required and k.value is not None for k in self.kept)
+
+    def _may_drop(self, leaf: Tensor) -> bool:
+        """Whether it may be that a function drops the gradient of a leaf, which had none when it was watched."""
+        return leaf._requires_grad if self.proof is None else self.proof.reads(leaf)
 
     def _made(self, t: Tensor) -> Value:
         n = self.number.get(id(t))
