@@ -1415,3 +1415,31 @@ def test_gradients_that_come_after_the_calls_that_were_watched_are_dropped(how: 
 
     f = agree(make, [lambda: (tj.ones(4, 3),)] * 16, pure=True)
     assert f.hits > 8
+
+
+@pytest.mark.parametrize("pure", [False, True])
+@pytest.mark.parametrize("given", ["1110", "00011101", "0011001100", "0000000000101"])
+@pytest.mark.parametrize("kind", ["update", "drop", "halve"])
+def test_gradients_that_come_and_go(kind: str, given: str, pure: bool) -> None:
+    """A function that reads gradients and leaves others, or none, does not find the same the next time."""
+
+    def make() -> Program:
+        w = tj.ones(2, requires_grad=True)
+        optimizer = tj.optim.SGD([w], lr=0.1)
+
+        def f():
+            if kind == "update":
+                optimizer.step()
+            if kind == "halve":
+                w.grad = None if w.grad is None else w.grad * 0.5
+            else:
+                optimizer.zero_grad()
+
+        def args(i: int) -> Any:
+            if given[i] == "1":
+                (w * (i + 1)).sum().backward()
+            return ()
+
+        return Program(f, lambda: [w.detach(), w.grad], args=args)
+
+    agree(make, list(range(len(given))), pure=pure)
