@@ -22,6 +22,7 @@ import tapejit.nn.functional as F
 from tapejit import nn
 from tapejit.eager.tape import local
 from tapejit.tracer.pure import MISS
+from traced import Program, agree
 
 # ---- a training step, eager and pure, side by side
 
@@ -1388,3 +1389,57 @@ def test_what_is_in_a_namespace() -> None:
         loss.backward()
         assert space.w.grad.tolist() == [float(i // 3)] * 3
     assert pure.traces[0].skipped > 0
+
+
+@pytest.mark.parametrize("how", ["optimizer", "module", "tensor", "zeros"])
+def test_gradients_that_come_after_the_calls_that_were_watched_are_dropped(how: str) -> None:
+    def make() -> Program:
+        model = nn.Linear(3, 2)
+        optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
+
+        def f(x):
+            if how == "tensor":
+                model.weight.grad = None
+            elif how == "module":
+                model.zero_grad()
+            else:
+                optimizer.zero_grad(set_to_none=how == "optimizer")
+            with tj.no_grad():
+                return model(x)
+
+        def between(i: int, out: Any) -> None:
+            if i % 5 == 4:
+                model.weight.grad = tj.ones(2, 3)
+
+        return Program(f, lambda: [model.weight.grad], between)
+
+    f = agree(make, [lambda: (tj.ones(4, 3),)] * 16, pure=True)
+    assert f.hits > 8
+
+
+@pytest.mark.parametrize("pure", [False, True])
+@pytest.mark.parametrize("given", ["1110", "00011101", "0011001100", "0000000000101"])
+@pytest.mark.parametrize("kind", ["update", "drop", "halve"])
+def test_gradients_that_come_and_go(kind: str, given: str, pure: bool) -> None:
+    """A function that reads gradients and leaves others, or none, does not find the same the next time."""
+
+    def make() -> Program:
+        w = tj.ones(2, requires_grad=True)
+        optimizer = tj.optim.SGD([w], lr=0.1)
+
+        def f():
+            if kind == "update":
+                optimizer.step()
+            if kind == "halve":
+                w.grad = None if w.grad is None else w.grad * 0.5
+            else:
+                optimizer.zero_grad()
+
+        def args(i: int) -> Any:
+            if given[i] == "1":
+                (w * (i + 1)).sum().backward()
+            return ()
+
+        return Program(f, lambda: [w.detach(), w.grad], args=args)
+
+    agree(make, list(range(len(given))), pure=pure)

@@ -120,10 +120,17 @@ class Recipe:
                 self.arguments.without_gradient(place)
             elif now is not was:
                 self.kept.append(Kept(self, leaf, was is None, None if now is None else self._made(now)))
-            elif now is None and (i in ours or (self.proof is not None and self.proof.reads(leaf))):
+            elif now is None and (i in ours or self._may_drop(leaf)):
                 self.kept.append(Kept(self, leaf, True, None))
-        # a function that needs leaves without gradients and leaves them with some cannot run twice as it is
-        self.once = any(k.required and k.value is not None for k in self.kept)
+        # a function that needs leaves without gradients and leaves them with some cannot run twice as it is, nor one that
+        # reads gradients and leaves others, or none
+        read = {id(c.leaf) for c in self.captured if c.leaf is not None}
+        self.once = any((k.required and k.value is not None) or id(k.leaf) in read for k in self.kept)
+
+    def _may_drop(self, leaf: Tensor) -> bool:
+        """Whether it may be that a function drops the gradient of a leaf, which had none when it was watched: an optimizer that
+        it has leads to leaves that it does not read."""
+        return leaf._requires_grad or (self.proof is not None and self.proof.reads(leaf))
 
     def _made(self, t: Tensor) -> Value:
         n = self.number.get(id(t))
