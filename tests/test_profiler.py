@@ -15,7 +15,7 @@ import pytest
 import tapejit as tj
 from scripts import SCRIPTS
 from tapejit.eager.op import PRIMITIVES, Op
-from tapejit.tracer import profile_rows
+from tapejit.tracer import generators, profile_rows
 from tapejit.tracer.cli_run import watched
 from tapejit.tracer.profile_rows import Event
 from traced import seen
@@ -149,6 +149,33 @@ def test_kernels_share_out_what_was_measured() -> None:
     rows = [r for r in profile_rows.by_name(prof.events, False) if r.key.startswith("native program")]
     assert [row.count for row in rows] == [15]
     assert any(row.kind == "compile" for row in prof.key_averages())
+
+
+@pytest.mark.parametrize("pure", [False, True])
+def test_calls_without_python_have_kernels_too(pure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generators, "MARGIN", float("inf"))  # whatever a busy machine measures
+    w = tj.ones(8, requires_grad=True)
+    optimizer = tj.optim.SGD([w], lr=0.1)
+
+    @tj.compile(pure=pure, backend="llvm")
+    def step(x: tj.Tensor) -> tj.Tensor:
+        loss = (w * x).tanh().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    for _ in range(20):
+        step(tj.ones(8))
+    (recipe,) = step.pures
+    usual = recipe.usual
+    assert usual is not None
+    with tj.profiler.profile() as prof:
+        for _ in range(3):
+            step(tj.ones(8))
+    kernels = [row for row in prof.key_averages() if row.kind == "kernel"]
+    assert kernels and all(row.count % 3 == 0 for row in kernels)
+    assert recipe.usual is usual, "calls after it are as quick as before"
 
 
 def test_the_trace_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

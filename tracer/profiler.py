@@ -205,10 +205,16 @@ def around_call(prof: profile, call: Callable[..., Any]) -> Callable[..., Any]:
         if not prof.here() or local.state.tracer is not None:
             return call(self, *args, **kwargs)
         hits, recordings = self.hits, self.recordings
+        usual = [(pure, pure.usual) for pure in self.pures]
+        for pure, _ in usual:
+            pure.usual = None  # it would go past what is put around programs
         with prof.span(self.name, "compiled") as event:
             try:
                 return call(self, *args, **kwargs)
             finally:
+                for pure, before in usual:
+                    if pure.armed and pure.usual is None:
+                        pure.usual = before
                 how = "replayed" if self.hits > hits else "recorded" if self.recordings > recordings else "eagerly"
                 event.name = f"{self.name}, {how}"
 
