@@ -1391,10 +1391,11 @@ def test_what_is_in_a_namespace() -> None:
     assert pure.traces[0].skipped > 0
 
 
+@pytest.mark.parametrize("frozen", [False, True])  # while it is watched
 @pytest.mark.parametrize("how", ["optimizer", "module", "tensor", "zeros"])
-def test_gradients_that_come_after_the_calls_that_were_watched_are_dropped(how: str) -> None:
+def test_gradients_that_come_after_the_calls_that_were_watched_are_dropped(how: str, frozen: bool) -> None:
     def make() -> Program:
-        model = nn.Linear(3, 2)
+        model = nn.Linear(3, 2).requires_grad_(not frozen)
         optimizer = tj.optim.SGD(model.parameters(), lr=0.1)
 
         def f(x):
@@ -1405,10 +1406,11 @@ def test_gradients_that_come_after_the_calls_that_were_watched_are_dropped(how: 
             else:
                 optimizer.zero_grad(set_to_none=how == "optimizer")
             with tj.no_grad():
-                return model(x)
+                return x + 1 if frozen else model(x)
 
         def between(i: int, out: Any) -> None:
             if i % 5 == 4:
+                model.requires_grad_()
                 model.weight.grad = tj.ones(2, 3)
 
         return Program(f, lambda: [model.weight.grad], between)

@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import Any
 
 from ..eager import devices, dtypes
+from ..eager.nn.parameter import Parameter
 from ..eager.pending import resolved
 from ..eager.tape import State
 from ..eager.tensor import Tensor
@@ -129,8 +130,9 @@ class Recipe:
 
     def _may_drop(self, leaf: Tensor) -> bool:
         """Whether it may be that a function drops the gradient of a leaf, which had none when it was watched: an optimizer that
-        it has leads to leaves that it does not read."""
-        return leaf._requires_grad or (self.proof is not None and self.proof.reads(leaf))
+        it has leads to leaves that it does not read. A parameter may be frozen and have one again."""
+        may_have = leaf._requires_grad or isinstance(leaf, Parameter)
+        return may_have or (self.proof is not None and self.proof.reads(leaf))
 
     def _made(self, t: Tensor) -> Value:
         n = self.number.get(id(t))
