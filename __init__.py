@@ -13,24 +13,12 @@ import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
 from . import codegen as _codegen  # makes programs for what is compiled
-from .eager import (
-    accelerator,
-    amp,
-    autograd,
-    backends,
-    cuda,
-    devices,
-    distributed,
-    distributions,
-    dtypes,
-    linalg,
-    nn,
-    optim,
-    random,
-    serialization,
-    utils,
-)
-from .eager import op as _op
+from .eager.arrays import devices
+from .eager import distributions
+from .eager.arrays import dtypes
+from .eager import serialization
+from .eager import accelerator, amp, autograd, backends, cuda, distributed, linalg, nn, optim, random, utils
+from .eager.core import op as _op
 from .eager.amp import GradScaler
 from .eager.amp.autocast_mode import (
     autocast,
@@ -59,8 +47,8 @@ from .eager.backends import (
     set_num_threads,
     use_deterministic_algorithms,
 )
-from .eager.devices import device, get_default_device, set_default_device
-from .eager.dtypes import (
+from .eager.arrays.devices import device, get_default_device, set_default_device
+from .eager.arrays.dtypes import (
     bfloat16,
     can_cast,
     dtype,
@@ -108,14 +96,16 @@ from .eager.ops.random import (
     randn_like,
     randperm,
 )
-from .eager.printing import get_printoptions, printoptions, set_printoptions
+from .eager.core.printing import get_printoptions, printoptions, set_printoptions
 from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.serialization import load, save
-from .eager.tensor import Size, Tensor
-from .tracer import CompileError, compile, compile_stats, compiler, profiler
+from .eager.core.tensor import Size, Tensor
+from .tracer.api import torch_compiler as compiler
+from .tracer.tools import profiler
+from .tracer import CompileError, compile, compile_stats
 from .tracer import EagerPackage as _EagerPackage
 from .tracer import diff as _diff
-from .tracer.report import report
+from .tracer.tools.report import report
 
 __version__ = "0.1.0"
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from .tracer.cli import main
+from .tracer.tools.cli import main
 
 sys.exit(main())

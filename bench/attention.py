@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gemm import DTYPES, NAMES, as_torch
-from tapejit.codegen.llvm.attention import emit_forward
-from tapejit.codegen.llvm.attention_backward import emit_backward
-from tapejit.codegen.llvm.attention_parts import Attention, Layout
-from tapejit.codegen.llvm.builder import Module
-from tapejit.codegen.llvm.jit import compile_text, link
-from tapejit.codegen.llvm.kernel import Kernel
-from tapejit.codegen.llvm.target import host
+from tapejit.codegen.llvm.attention.forward.forward import emit_forward
+from tapejit.codegen.llvm.attention.forward.backward import emit_backward
+from tapejit.codegen.llvm.attention.forward.blocks import Attention, Layout
+from tapejit.codegen.llvm.ir.builder import Module
+from tapejit.codegen.llvm.runtime.jit import compile_text, link
+from tapejit.codegen.llvm.ir.kernel import Kernel
+from tapejit.codegen.llvm.ir.target import host
 
 
 class Shape(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tapejit
-from tapejit.codegen.measure import seconds
+from tapejit.codegen.inspect.kernel_timing import seconds
 from workloads.data import Data, cross_entropy, layer_norm, pointwise
 from workloads.torchlike import WORKLOADS
 

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from gemm import DTYPES, as_torch, seconds
 from gemm import NAMES as SCALARS
-from tapejit.codegen.llvm.builder import Module
-from tapejit.codegen.llvm.conv import Array, Conv, emit_conv
-from tapejit.codegen.llvm.gemm import store_to
-from tapejit.codegen.llvm.jit import compile_text, link
-from tapejit.codegen.llvm.target import host
-from tapejit.codegen.llvm.trial import repeat
-from tapejit.eager.ops.windows import exact, output_size
+from tapejit.codegen.llvm.ir.builder import Module
+from tapejit.codegen.llvm.conv.from_graph.from_graph import Array, Conv, emit_conv
+from tapejit.codegen.llvm.gemm.select_kernel.select_kernel import store_to
+from tapejit.codegen.llvm.runtime.jit import compile_text, link
+from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm.tuning.measure import repeat
+from tapejit.eager.ops.spatial.windows import exact, output_size
 
 SHAPES = """
 64 1-16 28 k3 p1, 64 16-32 28 k3 p1, 64 16-32 14 k3 p1, 64 1-16 28 k5 p2, 64 16-32 14 k5 p2, 64 16-32 28 k5 p2

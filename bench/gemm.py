@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from tapejit.codegen.llvm.blocking import Plan, Shape, choose
-from tapejit.codegen.llvm.builder import Module
-from tapejit.codegen.llvm.candidates import search
-from tapejit.codegen.llvm.contraction import paired
-from tapejit.codegen.llvm.gemm import Gemm, Operand, emit, shape_of, store_to
-from tapejit.codegen.llvm.jit import compile_text, link
-from tapejit.codegen.llvm.target import host
-from tapejit.codegen.llvm.trial import Trials, repeat
+from tapejit.codegen.llvm.ir.blocking import Plan, Shape, choose
+from tapejit.codegen.llvm.ir.builder import Module
+from tapejit.codegen.llvm.tuning.candidates import search
+from tapejit.codegen.llvm.gemm.select_kernel.problem import paired
+from tapejit.codegen.llvm.gemm.select_kernel.select_kernel import Gemm, Operand, emit, shape_of, store_to
+from tapejit.codegen.llvm.runtime.jit import compile_text, link
+from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm.tuning.measure import Trials, repeat
 
 SHAPES = """
 1024x128x128 NN, 1024x384x128 NN, 1024x512x128 NN, 1024x128x512 NN, 1024x384x384 NN, 1024x1536x384 NN, 1024x384x1536 NN

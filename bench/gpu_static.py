@@ -30,16 +30,16 @@ from pathlib import Path
 from typing import Any
 
 import tapejit as tj
-from tapejit.codegen.kernels import ATTENTION, launches, scheduled
-from tapejit.codegen.prepare import REDUCTIONS, Prepared
-from tapejit.codegen.triton.ahead import MATRIX, dtype_of, moved_by, units_of
-from tapejit.codegen.triton.aot import compiled, packed, parameters, resources
-from tapejit.codegen.triton.binaries import Wanted, binaries
-from tapejit.codegen.triton.devices import shared_memory
-from tapejit.codegen.triton.prints import Prints, prepared_for_gpu
-from tapejit.codegen.triton.units import Unit, Units
-from tapejit.tracer.cli_aot import recording
-from tapejit.tracer.graph import Graph, Node
+from tapejit.codegen.nests.kernels import ATTENTION, launches, scheduled
+from tapejit.codegen.prepare.canonicalize.canonicalize import REDUCTIONS, Prepared
+from tapejit.codegen.triton.export import MATRIX, dtype_of, moved_by, units_of
+from tapejit.codegen.triton.device.compile import compiled, packed, parameters, resources
+from tapejit.codegen.triton.runtime.kernel_cache import Wanted, binaries
+from tapejit.codegen.triton.device.specs import shared_memory
+from tapejit.codegen.triton.launches.print_launch import Prints, prepared_for_gpu
+from tapejit.codegen.triton.launches.launch_unit import Unit, Units
+from tapejit.tracer.tools.cli.aot import recording
+from tapejit.tracer.graph.ir.ir import Graph, Node
 from workloads.data import DATA, GPT_MEDIUM, gpt
 from workloads.torchlike import WORKLOADS
 from workloads.torchlike import gpt as gpt_steps

@@ -27,9 +27,11 @@ from typing import Any
 
 import numpy as np
 import tapejit as tj
-from tapejit.codegen.llvm import entry, jit, threads
-from tapejit.codegen.llvm.entry import Binding, bind
-from tapejit.codegen.llvm.pool import MOST_THREADS
+from tapejit.codegen.llvm.runtime import entry
+from tapejit.codegen.llvm.runtime import jit
+from tapejit.codegen.llvm.runtime import thread_pool as threads
+from tapejit.codegen.llvm.runtime.entry import Binding, bind
+from tapejit.codegen.llvm.runtime.thread_pool_ir import MOST_THREADS
 
 FLOORS = {"program, 50 arrays, us": 5.0}
 FEW, MANY, PHASES, WORK = 10, 410, 40, 16_000

@@ -87,7 +87,7 @@ class Tapejit(TorchLike):
 
     def peak(self) -> int:
         """NumPy's arrays, and the memory that native programs keep from step to step, which was there before it."""
-        from tapejit.tracer.cli_bench import arena_bytes, segments
+        from tapejit.tracer.tools.cli.bench import arena_bytes, segments
 
         kept = arena_bytes(segments(self.compiled)) if self.compiled else 0
         return int(peak_bytes("tapejit", self.last_step) + kept)

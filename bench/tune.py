@@ -18,8 +18,8 @@ import time
 from typing import Any
 
 import tapejit as tj
-from tapejit.codegen.llvm.target import host
-from tapejit.codegen.llvm.tuned import MODEL, remembered
+from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm.tuning.plans import MODEL, remembered
 from workloads.torchlike import training
 
 STEPS = 8  # whose losses are compared

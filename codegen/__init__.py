@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..tracer.cli_files import CHECKS
-from ..tracer.generators import AHEAD_OF_TIME, add_graph_backend, tuning
-from ..tracer.graph import Graph, GraphError
-from ..tracer.passes import dead_code, optimised
-from ..tracer.preparing import LOADERS
-from ..tracer.program import Program
-from . import cache
-from .apart import apart, in_turn, refusing
-from .place import Placed, placed
+from ..tracer.tools.files import CHECKS
+from ..tracer.execute.backends import AHEAD_OF_TIME, add_graph_backend, tuning
+from ..tracer.graph.ir import Graph, GraphError
+from ..tracer.graph.passes import dead_code, optimised
+from ..tracer.execute.preload import LOADERS
+from ..tracer.execute.reference_program import Program
+from .program import disk_cache as cache
+from .prepare.split_devices import apart, in_turn, refusing
+from .prepare.device_placement import Placed, placed
 
 
 def for_cpu(graph: Graph, slots: int, plain: Program) -> Any:
     """The native program of a graph, for this machine's CPU and so many arrays; `plain` runs where it cannot."""
-    from .native import native  # llvmlite takes a while to import
+    from .llvm.program import native  # llvmlite takes a while to import
 
     found = placed(dead_code(graph))
     if found.where.type != "cpu":
@@ -44,18 +44,18 @@ def for_gpu(graph: Graph, slots: int, plain: Program) -> Any:
 
 def triton_ahead_of_time() -> Any:
     """What compiles for GPUs that are not here."""
-    from .triton import ahead
+    from .triton import export as ahead
 
     return ahead
 
 
 def load_llvm() -> Callable[[], None]:
-    from .llvm.opening import load_beside
-    from .names import source
+    from .llvm.runtime.load_library import load_beside
+    from .program.cache_key import source
 
     load_beside()
     source("llvm")  # whoever waits for what follows finds it there
-    from .native import prepare
+    from .llvm.program import prepare
 
     return prepare
 

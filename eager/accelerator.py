@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import cuda, devices
+from .arrays import devices
+from . import cuda
 
 
 def is_available() -> bool:

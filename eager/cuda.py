@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import devices, legacy, random
-from .tensor import Tensor
+from .arrays import devices
+from . import legacy, random
+from .core.tensor import Tensor
 
 CUDA = devices.device("cuda")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from .tensor import Tensor
+from .core.tensor import Tensor
 
 _initialized = False
 

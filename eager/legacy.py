@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import devices, dtypes
-from .tensor import Tensor, legacy_array, wrap
+from .arrays import devices
+from .arrays import dtypes
+from .core.tensor import Tensor, legacy_array, wrap
 
 
 class LegacyType(type):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .op import exported
-from .ops.decompositions import LinAlgError
+from .core.op import exported
+from .ops.linalg.decompositions import LinAlgError
 
 if TYPE_CHECKING:  # the op table's functions
 

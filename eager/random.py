@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from . import devices
-from .tensor import Tensor, as_index, wrap
+from .arrays import devices
+from .core.tensor import Tensor, as_index, wrap
 
 DEFAULT_SEED = 67280421310721  # PyTorch's seed of a fresh Generator
 LIMIT = 1 << 64

@@ -1,6 +1,6 @@
 """`@compile`: record, replay, fall back."""
 
-from .compile import Compiled, CompileError, EagerPackage, compile, compile_stats
-from .diff import Comparison, diff
+from .api.compile import Compiled, CompileError, EagerPackage, compile, compile_stats
+from .tools.diff import Comparison, diff
 
 __all__ = ["Comparison", "CompileError", "Compiled", "EagerPackage", "compile", "compile_stats", "diff"]

@@ -12,24 +12,25 @@ from typing import Any
 
 from ...eager import backends
 from ...eager.backends import are_deterministic_algorithms_enabled
-from ...eager.devices import module_for
-from ...eager.devices import on as on_device
-from ...tracer.graph import Form, Graph, GraphError
-from .. import cache
-from ..build import Opaque
-from ..kernels import Launch
-from ..names import name_of
-from ..place import Placed, on
-from ..runner import Program, check_outputs, runner
-from . import blas, tune
-from .assemble import Assembly, GpuBuild
-from .binaries import Binary, CompileError, kept, versions
-from .body import PRODUCT
-from .capture import FEWEST
-from .driver import DeviceError, remedy, target
-from .keeping import Keeping
-from .launch import GEMM, OP, Launcher, Recipe, RefusedError, from_text
-from .units import own
+from ...eager.arrays.devices import module_for
+from ...eager.arrays.devices import on as on_device
+from ...tracer.graph.ir import Form, Graph, GraphError
+from ..program import disk_cache as cache
+from ..program.builder import Opaque
+from ..nests.kernels import Launch
+from ..program.cache_key import name_of
+from ..prepare.device_placement import Placed, on
+from ..program.call_wrapper import Program, check_outputs, runner
+from .matmul import cublas as blas
+from .runtime import autotune as tune
+from .build import Assembly, GpuBuild
+from .runtime.kernel_cache import Binary, CompileError, kept, versions
+from .printing.expr_printer import PRODUCT
+from .runtime.cuda_graph import FEWEST
+from .runtime.driver import DeviceError, remedy, target
+from .runtime.output_pool import Keeping
+from .runtime.launcher import GEMM, OP, Launcher, Recipe, RefusedError, from_text
+from .launches.launch_unit import own
 
 MOST_VARIANTS = 4  # of a program: sets of arrays that are not where kernels expect them
 
@@ -200,7 +201,7 @@ class Gpu:
 
     def report(self, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
         """All there is to be told; with the kernels' texts where a native program would show its own."""
-        from .told import report
+        from ..inspect.gpu_report import report
 
         return report(self, llvm or assembly)
 

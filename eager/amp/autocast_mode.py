@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import cuda, dtypes
-from ..autocast import Setting, install, installed, reinstall
-from ..tape import local
-from ..tensor import Tensor
+from ..arrays import dtypes
+from .. import cuda
+from ..core.autocast import Setting, install, installed, reinstall
+from ..core.tape.node import local
+from ..core.tensor import Tensor
 
 KINDS = ("cpu", "cuda")
 DEFAULTS = {"cpu": dtypes.bfloat16, "cuda": dtypes.float16}

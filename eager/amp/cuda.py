@@ -6,7 +6,8 @@ import functools
 import warnings
 from typing import Any
 
-from .. import cuda, dtypes
+from ..arrays import dtypes
+from .. import cuda
 from . import autocast_mode, grad_scaler
 
 __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd", "custom_fwd"]

@@ -13,14 +13,15 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from .. import cuda, dtypes
-from ..grad_mode import no_grad
-from ..op import apply, primitive
+from ..arrays import dtypes
+from .. import cuda
+from ..core.tape.grad_mode import no_grad
+from ..core.op import apply, primitive
 from ..ops.create import full
 from ..ops.pointwise import isfinite
-from ..optim.kernels import updated
+from ..optim.update_kernels import updated
 from ..optim.optimizer import Optimizer
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 
 
 def run_unscale(xp: Any, g: Any, found: Any, inverse: float) -> None:

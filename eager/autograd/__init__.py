@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from .. import tape
-from ..grad_mode import (
+from ..core.tape import node as tape
+from ..core.tape.grad_mode import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
@@ -15,15 +15,15 @@ from ..grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from ..op import apply
+from ..core.op import apply
 from ..ops.create import FULL
-from ..ops.shape import stack
-from ..tape import local
-from ..tensor import Tensor
+from ..ops.shape.reshape import stack
+from ..core.tape.node import local
+from ..core.tensor import Tensor
 from . import functional, hooks
 from .anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
-from .check import GradcheckError, gradcheck, gradgradcheck
-from .draw import draw
+from .gradcheck import GradcheckError, gradcheck, gradgradcheck
+from ..viz.tape_graph import draw
 from .function import Function
 from .variable import Variable
 

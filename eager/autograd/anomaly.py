@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..tape import Node, local
-from ..tensor import Tensor
+from ..core.tape.node import Node, local
+from ..core.tensor import Tensor
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _OURS = tuple(os.path.join(_ROOT, name) + os.sep for name in ("eager", "tracer", "codegen"))

@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ..grad_mode import no_grad
-from ..inplace import take_history
-from ..op import Op, apply
+from ..core.tape.grad_mode import no_grad
+from ..core.tape.inplace import take_history
+from ..core.op import Op, apply
 from ..ops.create import make
-from ..ops.movement import VIEW
+from ..ops.shape.views import VIEW
 from ..ops.pointwise import cast
-from ..tape import FREED, Node, Pick, edge_of, local, restore, save, save_output, sum_to, used_up
-from ..tensor import Tensor, wrap
+from ..core.tape.node import FREED, Node, Pick, edge_of, local, restore, save, save_output, sum_to, used_up
+from ..core.tensor import Tensor, wrap
 
 FUNCTION = Op("function", "opaque")
 

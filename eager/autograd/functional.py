@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..grad_mode import enable_grad
-from ..ops.shape import stack
-from ..tensor import Tensor
+from ..core.tape.grad_mode import enable_grad
+from ..ops.shape.reshape import stack
+from ..core.tensor import Tensor
 
 Tensors = tuple[Tensor, ...]
 

@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..inplace import current_node
-from ..tape import Node, RemovableHandle, sum_to
-from ..tensor import Tensor, look_at
+from ..core.tape.inplace import current_node
+from ..core.tape.node import Node, RemovableHandle, sum_to
+from ..core.tensor import Tensor, look_at
 
 # ---- of tensors
 

@@ -1,7 +1,8 @@
 """Neural networks: modules, their parameters and initialisation; `functional` holds the functions they call."""
 
-from . import functional, init, modules, parallel, parameter, utils
-from .activation import (
+from . import modules
+from . import functional, init, parallel, parameter, utils
+from .modules.activation import (
     CELU,
     ELU,
     GELU,
@@ -31,14 +32,14 @@ from .activation import (
     Tanhshrink,
     Threshold,
 )
-from .adaptive import AdaptiveLogSoftmaxWithLoss
-from .attention import MultiheadAttention
-from .containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from .distance import CosineSimilarity, PairwiseDistance
-from .dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
-from .embedding import Embedding, EmbeddingBag
-from .lazy import (
+from .modules.adaptive import AdaptiveLogSoftmaxWithLoss
+from .modules.attention import MultiheadAttention
+from .modules.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
+from .modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from .modules.distance import CosineSimilarity, PairwiseDistance
+from .modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
+from .modules.sparse import Embedding, EmbeddingBag
+from .modules.lazy import (
     LazyBatchNorm1d,
     LazyBatchNorm2d,
     LazyBatchNorm3d,
@@ -53,8 +54,8 @@ from .lazy import (
     LazyInstanceNorm3d,
     LazyLinear,
 )
-from .linear import Bilinear, Flatten, Identity, Linear, Unflatten
-from .loss import (
+from .modules.linear import Bilinear, Flatten, Identity, Linear, Unflatten
+from .modules.loss import (
     BCELoss,
     BCEWithLogitsLoss,
     CosineEmbeddingLoss,
@@ -78,7 +79,7 @@ from .loss import (
     TripletMarginWithDistanceLoss,
 )
 from .module import Module
-from .normalization import (
+from .modules.normalization import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
@@ -93,7 +94,7 @@ from .normalization import (
 )
 from .parallel import DataParallel
 from .parameter import Buffer, Parameter
-from .pooling import (
+from .modules.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
     AdaptiveAvgPool3d,
@@ -113,8 +114,8 @@ from .pooling import (
     MaxUnpool2d,
     MaxUnpool3d,
 )
-from .rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
-from .transformer import (
+from .modules.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
+from .modules.transformer import (
     Transformer,
     TransformerDecoder,
     TransformerDecoderLayer,
@@ -122,7 +123,7 @@ from .transformer import (
     TransformerEncoderLayer,
 )
 from .uninitialized import UninitializedBuffer, UninitializedParameter
-from .vision import (
+from .modules.vision import (
     ChannelShuffle,
     CircularPad1d,
     CircularPad2d,

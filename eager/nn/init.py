@@ -6,11 +6,11 @@ import math
 import warnings
 from typing import Any
 
-from ..dtypes import float32
-from ..grad_mode import no_grad
+from ..arrays.dtypes import float32
+from ..core.tape.grad_mode import no_grad
 from ..ops.create import eye
 from ..ops.random import randn, randperm
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 
 _GAINS = {
     "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..dtypes import as_dtype, bfloat16, float16, float32, float64
-from ..grad_mode import no_grad
+from ..arrays.dtypes import as_dtype, bfloat16, float16, float32, float64
+from ..core.tape.grad_mode import no_grad
 from ..ops.convert import wanted
 from ..ops.create import empty_like
-from ..tape import local
-from ..tensor import Tensor, tensor_changed
-from .changes import note_change
-from .hooks import (
+from ..core.tape.node import local
+from ..core.tensor import Tensor, tensor_changed
+from .mutation_counter import note_change
+from .module_hooks import (
     EVERYWHERE,
     Hooked,
     register_module_forward_hook,
@@ -25,9 +25,9 @@ from .hooks import (
     register_module_full_backward_hook,
     register_module_full_backward_pre_hook,
 )
-from .located import LOCATED, locate
+from .error_location import LOCATED, locate
 from .parameter import Buffer, Parameter
-from .state import Stateful
+from .state_dict import Stateful
 
 __all__ = [
     "Module",

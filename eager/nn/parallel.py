@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..devices import cuda_device_count
+from ..arrays.devices import cuda_device_count
 from .module import Module
 
 __all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..printing import text
-from ..tensor import Tensor, versions_of
+from ..core.printing import text
+from ..core.tensor import Tensor, versions_of
 
 
 def _show(target: Tensor, data: Tensor | None, kind: str) -> None:

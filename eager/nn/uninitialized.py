@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ..devices import as_device
-from ..dtypes import as_dtype, get_default_dtype
+from ..arrays.devices import as_device
+from ..arrays.dtypes import as_dtype, get_default_dtype
 from ..ops.convert import wanted
 from ..ops.create import empty
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 from .parameter import Buffer, Parameter
 
 

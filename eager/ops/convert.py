@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from .. import devices, dtypes
-from ..exposure import Exposure, borrow, give_away, lend
-from ..extent import note
-from ..op import apply, primitive, public, write
-from ..pending import Pending, resolved
-from ..samples import A, sample
-from ..tape import local
-from ..tensor import Tensor, tensor_changed, versions_of, wrap
-from .movement import CLONE
+from ..arrays import devices
+from ..arrays import dtypes
+from ..arrays.exported_memory import Exposure, borrow, give_away, lend
+from ..core.index_range import note
+from ..core.op import apply, primitive, public, write
+from ..arrays.deferred import Pending, resolved
+from ..arrays.op_samples import A, sample
+from ..core.tape.node import local
+from ..core.tensor import Tensor, tensor_changed, versions_of, wrap
+from .shape.views import CLONE
 from .pointwise import cast, is_number
 
 TRANSFER = primitive(

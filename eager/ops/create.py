@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import devices, dtypes
-from ..errors import warn
-from ..op import apply, primitive, public
-from ..samples import A, I, sample
-from ..tensor import Tensor, as_index, wrap
+from ..arrays import devices
+from ..arrays import dtypes
+from ..core.errors import warn
+from ..core.op import apply, primitive, public
+from ..arrays.op_samples import A, I, sample
+from ..core.tensor import Tensor, as_index, wrap
 from .convert import from_numpy
 from .pointwise import is_number, where
-from .shape import sizes
+from .shape.reshape import sizes
 
 IGNORED = {"layout", "pin_memory", "memory_format", "names"}  # arguments of PyTorch's factories that mean nothing here
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes, special
-from ..face import no_gradients, stored
-from ..op import PRIMITIVES, InPlace, Op, apply, overwrite, primitive, public
-from ..samples import A, B, I, Sample, sample
-from ..tensor import Tensor, wrap
+from ..arrays import dtypes
+from ..arrays import special_functions as special
+from ..core.call_signature import no_gradients, stored
+from ..core.op import PRIMITIVES, InPlace, Op, apply, overwrite, primitive, public
+from ..arrays.op_samples import A, B, I, Sample, sample
+from ..core.tensor import Tensor, wrap
 
 Number = bool | int | float
 
@@ -106,7 +107,7 @@ def put(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Ten
         return apply(op, inputs, attrs)  # type: ignore[no-any-return]
     if isinstance(out, InPlace):
         return apply(op, inputs, attrs, out.tensor)  # type: ignore[no-any-return]
-    from ..tape import local
+    from ..core.tape.node import local
 
     if local.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
         raise no_gradients(op.name)
@@ -321,7 +322,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Any = 
 
 
 def out_or_inplace(value: Tensor, out: Any, name: str) -> Tensor:
-    from ..op import write
+    from ..core.op import write
 
     return write(out.tensor if isinstance(out, InPlace) else out, value, name)
 

@@ -9,17 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from .. import devices, dtypes, philox
-from ..errors import broadcast_clash
-from ..infer import Spec, as_asked
-from ..inplace import check_target
-from ..op import Op, apply, primitive, write
+from ..arrays import devices
+from ..arrays import dtypes
+from ..arrays import philox
+from ..core.errors import broadcast_clash
+from ..core.shape_inference import Spec, as_asked
+from ..core.tape.inplace import check_target
+from ..core.op import Op, apply, primitive, write
 from ..random import Generator, default_generator
-from ..tape import local
-from ..tensor import Tensor, as_index
+from ..core.tape.node import local
+from ..core.tensor import Tensor, as_index
 from .create import check_sizes, given, no_others
 from .pointwise import result_type
-from .shape import sizes
+from .shape.reshape import sizes
 
 # ---- kernels: the device is an attribute, as there need not be an input that has one
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes
-from ..errors import warn
-from ..op import apply, primitive, public
-from ..samples import A, B, I, sample
-from ..tensor import Tensor, wrap_dim, wrap_dims
-from .gather import GATHER, SCATTER
-from .movement import EXPAND
+from ..arrays import dtypes
+from ..core.errors import warn
+from ..core.op import apply, primitive, public
+from ..arrays.op_samples import A, B, I, sample
+from ..core.tensor import Tensor, wrap_dim, wrap_dims
+from .indexing.gather import GATHER, SCATTER
+from .shape.views import EXPAND
 from .pointwise import abs, cast, exp, flat, isnan, log, maximum, minimum, sign, sqrt, where
-from .results import named_result
+from .named_results import named_result
 from .scan import accumulator, exclusive_product
 
 # ---- shapes
@@ -646,7 +646,7 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"norm: Expected a floating point tensor as input. Got {input.dtype.legacy}; use .float()")
     if isinstance(p, str) and p != "fro":
-        from ..op import OPS
+        from ..core.op import OPS
 
         pair = tuple(range(input._array.ndim)) if dim is None else dim
         return OPS["linalg.matrix_norm"].function(input, p, pair, keepdim)  # type: ignore[no-any-return, misc]

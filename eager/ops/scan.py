@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes
-from ..infer import like_first, with_places
-from ..op import apply, primitive, public
-from ..samples import A, B, I, sample
-from ..tensor import Tensor, wrap_dim
-from .gather import SCATTER_SUM
-from .movement import CAT, SLICE
+from ..arrays import dtypes
+from ..core.shape_inference import like_first, with_places
+from ..core.op import apply, primitive, public
+from ..arrays.op_samples import A, B, I, sample
+from ..core.tensor import Tensor, wrap_dim
+from .indexing.gather import SCATTER_SUM
+from .shape.views import CAT, SLICE
 from .pointwise import cast, exp, where
-from .results import named_result
+from .named_results import named_result
 
 # ---- kernels
 
@@ -278,7 +278,7 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
-    from .shape import cat
+    from .shape.reshape import cat
 
     return cat(parts, dim)  # type: ignore[no-any-return]
 

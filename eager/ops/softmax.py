@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes
-from ..errors import warn
-from ..op import Op, apply, primitive, public
-from ..samples import A, sample
-from ..tensor import Tensor, wrap_dim
+from ..arrays import dtypes
+from ..core.errors import warn
+from ..core.op import Op, apply, primitive, public
+from ..arrays.op_samples import A, sample
+from ..core.tensor import Tensor, wrap_dim
 from .pointwise import cast, exp, log
 from .random import rand_like
 from .reduce import total

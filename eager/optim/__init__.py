@@ -1,16 +1,17 @@
 """`tapejit.optim`: optimizers and learning-rate schedulers with PyTorch's names, defaults and state."""
 
-from . import lr_scheduler, swa_utils
+from . import lr_scheduler
+from . import swa_utils
 from .adagrad import Adadelta, Adagrad
 from .adam import Adam, AdamW
-from .adam_family import Adamax, NAdam, RAdam
+from .adam_variants import Adamax, NAdam, RAdam
 from .asgd import ASGD
 from .lbfgs import LBFGS
 from .muon import Muon
 from .optimizer import Optimizer
 from .rmsprop import RMSprop
 from .sgd import SGD
-from .sign import Lion, Rprop
+from .sign_based import Lion, Rprop
 from .sparse_adam import SparseAdam
 
 __all__ = [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..op import apply, primitive
+from ..core.op import apply, primitive
 from ..ops.create import full_like
-from ..tensor import Tensor
-from .foretold import Foretold
-from .kernels import averaged_square, decayed, descent, updated
+from ..core.tensor import Tensor
+from .computed_hyperparameters import Foretold
+from .update_kernels import averaged_square, decayed, descent, updated
 from .optimizer import Optimizer, begun, check_fused, non_negative, number
 
 # ---- Adagrad

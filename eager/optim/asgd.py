@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..op import apply, primitive
-from ..tensor import Tensor
-from .foretold import Foretold
-from .kernels import averaged, decayed, descent, updated
+from ..core.op import apply, primitive
+from ..core.tensor import Tensor
+from .computed_hyperparameters import Foretold
+from .update_kernels import averaged, decayed, descent, updated
 from .optimizer import begun, non_negative, number
 
 

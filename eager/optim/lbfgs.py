@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..grad_mode import enable_grad, no_grad
-from ..ops.shape import cat
-from ..tensor import Tensor
+from ..core.tape.grad_mode import enable_grad, no_grad
+from ..ops.shape.reshape import cat
+from ..core.tensor import Tensor
 from .line_search import Point, Search
 from .optimizer import Optimizer, non_negative, number
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import dtypes
-from ..op import apply, primitive
-from ..ops.contraction import addmm
-from ..tensor import Tensor
-from .foretold import Foretold
-from .kernels import updated
+from ..arrays import dtypes
+from ..core.op import apply, primitive
+from ..ops.linalg.matmul import addmm
+from ..core.tensor import Tensor
+from .computed_hyperparameters import Foretold
+from .update_kernels import updated
 from .optimizer import begun, non_negative, number
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic: the steepest at 0 that keeps [0, 1] near 1 (Jordan 2024)

@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .. import dtypes
-from ..grad_mode import enable_grad
+from ..arrays import dtypes
+from ..core.tape.grad_mode import enable_grad
 from ..ops.create import tensor
-from ..tape import RemovableHandle, local
-from ..tensor import Tensor, tensor_changed
+from ..core.tape.node import RemovableHandle, local
+from ..core.tensor import Tensor, tensor_changed
 
 Hooks = dict[int, Callable[..., Any]]
 

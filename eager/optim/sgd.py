@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..op import apply, primitive
-from ..tensor import Tensor
-from .kernels import decayed, descent, updated
+from ..core.op import apply, primitive
+from ..core.tensor import Tensor
+from .update_kernels import decayed, descent, updated
 from .optimizer import Optimizer, begun, check_fused, non_negative, number
 
 

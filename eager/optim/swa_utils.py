@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from typing import Any
 
-from .. import dtypes
-from ..grad_mode import no_grad
+from ..arrays import dtypes
+from ..core.tape.grad_mode import no_grad
 from ..nn.module import Module
-from ..nn.normalization import _BatchNorm
-from ..op import apply, primitive
+from ..nn.modules.normalization import _BatchNorm
+from ..core.op import apply, primitive
 from ..ops.create import tensor
-from ..tensor import Tensor
-from .kernels import averaged, updated
-from .lr_base import LRScheduler, Rates, for_each_group
+from ..core.tensor import Tensor
+from .update_kernels import averaged, updated
+from .lr_scheduler.base import LRScheduler, Rates, for_each_group
 from .optimizer import Optimizer, number
 
 __all__ = [

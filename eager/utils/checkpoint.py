@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ..autocast import Setting, installed
-from ..grad_mode import enable_grad
+from ..core.autocast import Setting, installed
+from ..core.tape.grad_mode import enable_grad
 from ..random import default_generator
-from ..tape import Node, _numbers, edge_of, local
-from ..tensor import Tensor
+from ..core.tape.node import Node, _numbers, edge_of, local
+from ..core.tensor import Tensor
 
 __all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "noop_context_fn"]
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TextIO, TypeVar
 
-from ..tensor import Tensor
+from ..core.tensor import Tensor
 
 T = TypeVar("T")
 

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..autograd.anomaly import _OURS, Anomaly, user_stack
-from ..grad_mode import no_grad
-from ..op import Op, execute
-from ..tape import Node, State, local
-from ..tensor import Tensor
-from .snapshots import Snapshot, copied, is_known
+from ..core.tape.grad_mode import no_grad
+from ..core.op import Op, execute
+from ..core.tape.node import Node, State, local
+from ..core.tensor import Tensor
+from .training_snapshot import Snapshot, copied, is_known
 
 LEFT = "All is as it was before this step."
 PLACE = re.compile(r'File "(.+)", line (\d+)')

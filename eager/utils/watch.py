@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from ..grad_mode import is_grad_enabled, no_grad
+from ..core.tape.grad_mode import is_grad_enabled, no_grad
 from ..nn.module import Module
 from ..ops.convert import from_numpy
 from ..ops.reduce import var_mean
 from ..optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from ..tensor import Tensor
-from . import report
+from ..core.tensor import Tensor
+from . import watch_report as report
 
 Flat = Callable[[Tensor], Tensor]
 

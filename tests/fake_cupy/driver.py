@@ -121,7 +121,7 @@ def launchKernel(  # noqa: N802
     grid = grid_dim_x, grid_dim_y, grid_dim_z
 
     def work() -> None:
-        from tapejit.codegen.triton import run
+        from tapejit.codegen.triton.device import interpreter as run
 
         launched.append(made["name"])
         with run.LOCK, run.interpreting() as interpreter:

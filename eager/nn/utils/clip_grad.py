@@ -8,12 +8,12 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from ...grad_mode import no_grad
-from ...op import apply, primitive
+from ...core.tape.grad_mode import no_grad
+from ...core.op import apply, primitive
 from ...ops.create import tensor
-from ...ops.distance import vector_norm
-from ...ops.shape import stack
-from ...tensor import Tensor
+from ...ops.linalg.norms import vector_norm
+from ...ops.shape.reshape import stack
+from ...core.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
 

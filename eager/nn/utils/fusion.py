@@ -6,10 +6,10 @@ import copy
 from typing import TypeVar
 
 from ...ops.pointwise import rsqrt
-from ...tensor import Tensor
-from ..conv import _ConvNd
-from ..linear import Linear
-from ..normalization import _BatchNorm
+from ...core.tensor import Tensor
+from ..modules.conv import _ConvNd
+from ..modules.linear import Linear
+from ..modules.normalization import _BatchNorm
 from ..parameter import Parameter
 
 C = TypeVar("C", bound=_ConvNd)

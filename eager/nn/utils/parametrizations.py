@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...grad_mode import no_grad
-from ...tensor import Tensor
+from ...core.tape.grad_mode import no_grad
+from ...core.tensor import Tensor
 from .. import functional as F
 from ..module import Module
 from .parametrize import register_parametrization

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from ...grad_mode import no_grad
-from ...tensor import Tensor
-from ..containers import ModuleDict, ModuleList
+from ...core.tape.grad_mode import no_grad
+from ...core.tensor import Tensor
+from ..modules.container import ModuleDict, ModuleList
 from ..module import Module
 from ..parameter import Parameter
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...dtypes import float16, float32, float64, int8, int16, int32, int64, uint8
+from ...arrays.dtypes import float16, float32, float64, int8, int16, int32, int64, uint8
 from ...ops.convert import from_numpy
 from ...ops.create import arange, as_tensor
-from ...ops.shape import cat
-from ...tensor import Tensor
+from ...ops.shape.reshape import cat
+from ...core.tensor import Tensor
 
 __all__ = [
     "PackedSequence",

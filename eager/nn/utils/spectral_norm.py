@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from ...grad_mode import no_grad
+from ...core.tape.grad_mode import no_grad
 from ...ops.random import randn
-from ...tensor import Tensor
+from ...core.tensor import Tensor
 from .. import functional as F
-from ..conv import _ConvTransposeNd
+from ..modules.conv import _ConvTransposeNd
 from ..module import Module
 from ..parameter import Parameter
 from .weight_norm import find_hook, take_off

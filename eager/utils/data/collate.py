@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ... import dtypes
+from ...arrays import dtypes
 from ...ops.convert import from_numpy
 from ...ops.create import as_tensor, tensor
-from ...ops.shape import stack
-from ...tensor import Tensor
+from ...ops.shape.reshape import stack
+from ...core.tensor import Tensor
 
 
 def default_collate(batch: Sequence[Any]) -> Any:

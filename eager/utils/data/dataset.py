@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from ...ops.random import randperm
-from ...tensor import Tensor
+from ...core.tensor import Tensor
 
 T = TypeVar("T", covariant=True)
 

@@ -1,0 +1,1 @@
+"""Turns a built program into plain data for explain, reports and the profiler."""

@@ -1,0 +1,81 @@
+"""What there is to be told about a program on a GPU, as plain data: the same as of a native one (`codegen/report.py`), except
+for times, which only a device could tell. A kernel here is what is launched at a time, be it of several steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..nests.cost_model import flops, traffic
+from ..schedule.memory_plan import Arena
+from .kernel_report import buffers_of, called, decision, described, in_source, memory_of, nodes_of
+from ..triton.launches.launch_unit import Unit
+
+if TYPE_CHECKING:
+    from ..triton.program import Gpu
+
+UNTIMED = "times of kernels on a GPU are not taken: a profiler of the GPU's maker tells them"
+
+
+def report(gpu: Gpu, texts: bool) -> dict[str, Any]:
+    """Of a whole program; with the texts of kernels, once for each that is not the same as one before."""
+    build = gpu.build
+    assembly = build.assembly(frozenset())
+    known: dict[str, int] = {}
+    kernels = [kernel(gpu, x, i, known, texts) for i, x in enumerate(assembly.units)]
+    arena: Arena = assembly.arena
+    return {
+        "target": gpu.target,
+        "from_disk": gpu.from_disk,
+        "kernels": kernels,
+        "functions": len(known),
+        "barriers": 0,
+        "memory": memory_of(arena),
+        "buffers": buffers_of(build.work, [b for x in build.steps for b in x.buffers]),
+        "decisions": [decision(words) for words in build.decisions],
+        "names": build.work.names,
+        "roof": None,
+    }
+
+
+def kernel(gpu: Gpu, unit: Unit, number: int, known: dict[str, int], texts: bool) -> dict[str, Any]:
+    build = gpu.build
+    forms, work = build.forms, build.work
+    made_by = {name: node for node in work.nodes for name in node.results}
+    backs = {value: w.input.name for w, value in work.write_backs}
+    nodes = list(dict.fromkeys(node for x in unit.launches for node in nodes_of(x, made_by, backs)))
+    source = in_source(nodes, forms)
+    kind = "loops" if unit.kind == "nest" else unit.kind
+    first, more = unit.launches[0], len(unit.launches) - 1
+    moved = [traffic(x, forms) for x in unit.launches]
+    read = {name: size for x, _ in moved for name, size in x.items() if name in unit.reads}
+    written = {name: size for _, x in moved for name, size in x.items() if name in unit.writes}
+    if unit.gemm is not None:
+        sizes = unit.gemm.bytes()
+        read, written = {b: sizes[b] for b in sorted(unit.reads)}, {b: sizes[b] for b in sorted(unit.writes)}
+    count = [flops(x, forms) for x in unit.launches if x.kind == unit.kind]  # of several kernels the first has them
+    text = None if unit.printed is None else unit.printed.source
+    what = described(first, kind, forms, len(source["ops"])) + f", and {more} more of its kind" * bool(more)
+    what = f"{what}, {unit.gemm}" if unit.gemm is not None else what
+    what = f"what else there is to {what}" if first.kind != unit.kind and first.node is not None else what
+    found: dict[str, Any] = {
+        "step": number,
+        "kind": kind,
+        "what": what,
+        "call": None if first.node is None else called(first, forms),
+        "nest": "\n".join(str(x.nest) for x in unit.launches if x.nest is not None) or None,
+        "loops": sum(sum(stage.loops for stage in x.nest.stages) for x in unit.launches if x.nest is not None),
+        **source,
+        "read": read,
+        "written": written,
+        "bytes": sum(read.values()) + sum(written.values()),
+        "flops": None if None in count else sum(n for n in count if n is not None),
+        "seconds": None,
+        "untimed": UNTIMED,
+        **dict.fromkeys(("gigabytes_per_second", "gigaflops", "least_seconds", "bound", "roofline")),
+    }
+    if text is not None:
+        same = known.setdefault(text, number)
+        found["same_code_as"] = None if same == number else same
+        if texts and same == number:
+            found["triton"] = text
+    return found

@@ -1,0 +1,1 @@
+"""In: nothing. Out: scalar expressions and index arithmetic, as data."""

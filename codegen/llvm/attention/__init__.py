@@ -1,0 +1,1 @@
+"""In: an attention node. Out: LLVM IR of flash attention and its gradient."""

@@ -1,0 +1,1 @@
+"""In: a convolution problem. Out: LLVM IR of direct convolution kernels and of the gradients."""

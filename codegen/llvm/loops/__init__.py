@@ -1,0 +1,1 @@
+"""In: loop nests, scans, scatters. Out: LLVM IR of their loops."""

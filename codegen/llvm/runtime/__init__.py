@@ -1,0 +1,1 @@
+"""In: LLVM IR. Out: a Python callable: JIT, thread pool, arena, entry point."""

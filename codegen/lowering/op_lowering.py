@@ -1,0 +1,605 @@
+"""What an element of each value is, as an expression of elements of the values it is made of.
+
+One function for each op that moves data, one for all pointwise ops. Views, slices, padding and concatenation are arithmetic of
+indices and cost nothing. Who reads decides where the elements of a value come from (`Reader.get`): memory, or its definition
+here, again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from ...eager.arrays import dtypes
+from ...tracer.graph.ir import Form, Node, Operand
+from ...tracer.trace.trace import Constant, Number
+from ..ir.expr import Expr, Exprs, Guard, never, within
+from ..ir.index import ZERO, Index, Picked, atom, reshaped, unflattened
+
+Place = tuple[Index, ...]
+
+
+class Reader(Protocol):
+    """Where elements come from."""
+
+    exprs: Exprs
+    forms: dict[str, Form]
+
+    def get(self, name: str, place: Place, guard: Guard) -> Expr: ...
+
+
+Definition = Callable[[Reader, Node, int, Place, Guard], Expr]
+DEFINITIONS: dict[str, Definition] = {}
+
+
+def define(*names: str) -> Callable[[Definition], Definition]:
+    def register(function: Definition) -> Definition:
+        DEFINITIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def dtype_of(form: Form) -> str:
+    return dtypes.from_numpy(form.dtype).name
+
+
+def shape_of(reader: Reader, x: Operand) -> tuple[int, ...]:
+    return reader.forms[x].shape if isinstance(x, str) else ()
+
+
+def broadcast(place: Place, shape: tuple[int, ...]) -> Place:
+    """The place in an operand of this shape for a place in the result that it is broadcast to."""
+    return tuple(ZERO if n == 1 else i for i, n in zip(place[len(place) - len(shape) :], shape, strict=True))
+
+
+def scalar(reader: Reader, x: Operand, dtype: str) -> Expr:
+    """A number of an op as an expression of a dtype."""
+    if isinstance(x, Number):
+        kind = {float: "float64", int: "int64", bool: "bool"}[x.type]
+        return reader.exprs.cast(reader.exprs.number(x.place, kind), dtype)
+    return reader.exprs.const(converted(x.value, dtype), dtype)
+
+
+def converted(value: Any, dtype: str) -> Any:
+    if dtype == "bool":
+        return bool(value)
+    if dtype.startswith(("int", "uint")):
+        return int(np.asarray(value).astype(dtype)) if isinstance(value, int) else int(value)
+    return float(value)
+
+
+def floating(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+def widened(dtype: str) -> str:
+    """What several steps on halves are computed in, to be rounded once."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+# ---- pointwise
+
+COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "signbit"}
+LOGICAL = {"logical_and", "logical_or", "logical_xor", "logical_not"}
+
+
+def pointwise(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    """The op on the operands' elements."""
+    name, result = node.op.name, dtype_of(reader.forms[node.results[0]])
+    kinds = [dtype_of(reader.forms[x]) for x in node.operands if isinstance(x, str)]
+    common = result
+    if name in COMPARISONS or name in LOGICAL:
+        common = kinds[0]
+    if name == "clamp":
+        return clamped(reader, reader.get(node.operands[0], place, guard), node, result)
+    args = []
+    for k, x in enumerate(node.operands):
+        if isinstance(x, str):
+            args.append(reader.get(x, broadcast(place, reader.forms[x].shape), guard))
+        else:
+            args.append(scalar(reader, x, "bool" if name == "where" and k == 0 else widened(common)))
+    return operation(reader.exprs, name, result, common, args, node)
+
+
+def operation(exprs: Exprs, name: str, result: str, common: str, args: list[Expr], node: Node) -> Expr:
+    if name == "cast":
+        return exprs.cast(args[0], result)
+    if name in LOGICAL:
+        flags = [truth(exprs, a) for a in args]
+        if name == "logical_not":
+            return exprs.op("logical_not", "bool", flags[0])
+        return exprs.op(name.replace("logical", "bitwise"), "bool", *flags)
+    if name == "round":
+        return rounded(exprs, args[0], node.attrs["decimals"], result)
+    if name == "pow":
+        a, b = (exprs.cast(x, widened(result)) for x in args)
+        found = power(exprs, a, b, widened(result))
+        if isinstance(node.operands[1], Number) and floating(result):  # not for tensors: a power of minus infinity is no root
+            half = exprs.op("eq", "bool", b, exprs.const(0.5, b.dtype))
+            found = exprs.where(half, exprs.op("sqrt", b.dtype, a), found)
+        return exprs.cast(found, result)
+    if name == "where":
+        return exprs.where(args[0], exprs.cast(args[1], result), exprs.cast(args[2], result))
+    given = [a if a.dtype == widened(common) else exprs.cast(a, common) for a in args]
+    return exprs.op(name, result, *given)
+
+
+def truth(exprs: Exprs, x: Expr) -> Expr:
+    return x if x.dtype == "bool" else exprs.op("ne", "bool", x, exprs.const(converted(0, x.dtype), x.dtype))
+
+
+def clamped(reader: Reader, x: Expr, node: Node, dtype: str) -> Expr:
+    for name, limit in zip(("maximum", "minimum"), node.operands[1:], strict=True):
+        if isinstance(limit, Number) or limit.value is not None:
+            x = reader.exprs.op(name, dtype, x, limit_of(reader, limit, dtype))
+    return x
+
+
+def limit_of(reader: Reader, limit: Operand, dtype: str) -> Expr:
+    """A limit of elements, which may lie outside of what there is in a dtype of integers."""
+    if floating(dtype):
+        return scalar(reader, limit, dtype)
+    least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if not isinstance(limit, Number):
+        return reader.exprs.const(converted(min(max(limit.value, least), most), dtype), dtype)
+    exprs, found = reader.exprs, scalar(reader, limit, "int64")
+    found = exprs.op("maximum", "int64", found, exprs.const(max(int(least), -(1 << 63)), "int64"))
+    found = exprs.op("minimum", "int64", found, exprs.const(min(int(most), (1 << 63) - 1), "int64"))
+    return exprs.cast(found, dtype)
+
+
+def rounded(exprs: Exprs, x: Expr, decimals: int, dtype: str) -> Expr:
+    """As the eager kernel: scaled, rounded half to even, and scaled back."""
+    if not floating(dtype):
+        return x
+    if decimals == 0:
+        return exprs.op("round", dtype, x)
+    wide = widened(dtype)
+    scale = exprs.const(10.0 ** abs(decimals), wide)
+    there, back = ("mul", "true_divide") if decimals > 0 else ("true_divide", "mul")
+    found = exprs.op("round", wide, exprs.op(there, wide, exprs.cast(x, wide), scale))
+    return exprs.cast(exprs.op(back, wide, found, scale), dtype)
+
+
+def power(exprs: Exprs, a: Expr, b: Expr, dtype: str) -> Expr:
+    """As the eager kernel: small powers are products."""
+    if b.kind == "const":
+        if b.data == 2:
+            return exprs.op("mul", dtype, a, a)
+        if b.data == 3:
+            return exprs.op("mul", dtype, exprs.op("mul", dtype, a, a), a)
+        if floating(dtype):
+            if b.data == 1:
+                return a
+            if b.data == 0.5:
+                return exprs.op("sqrt", dtype, a)
+            if b.data == -1:
+                return exprs.op("true_divide", dtype, exprs.const(1.0, dtype), a)
+    return exprs.op("pow", dtype, a, b)
+
+
+# ---- other indices
+
+
+@define("same", "clone", "store")
+def same(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    return reader.get(node.operands[0], broadcast(place, shape_of(reader, node.operands[0])), guard)
+
+
+@define("view")
+def view(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    before = shape_of(reader, node.operands[0])
+    return reader.get(node.operands[0], reshaped(place, shape_of(reader, node.results[0]), before), guard)
+
+
+@define("permute")
+def permute(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    inner = [ZERO] * len(place)
+    for i, d in zip(place, node.attrs["dims"], strict=True):
+        inner[d] = i
+    return reader.get(node.operands[0], tuple(inner), guard)
+
+
+@define("expand")
+def expand(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    return reader.get(node.operands[0], broadcast(place, shape_of(reader, node.operands[0])), guard)
+
+
+def subscripts(index: Any, ndim: int) -> list[Any]:
+    """A slice's index, with slices for what `...` stands for and for what is left out."""
+    index = index if isinstance(index, tuple) else (index,)
+    used = sum(1 for i in index if i is not None and i is not ...)
+    rest = [slice(None)] * (ndim - used)
+    found: list[Any] = []
+    for i in index:
+        found += rest if i is ... else [i]
+    return found if ... in index else found + rest
+
+
+@define("slice")
+def sliced(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    shape = shape_of(reader, node.operands[0])
+    inner: list[Index] = []
+    rest = iter(place)
+    for i in subscripts(node.attrs["index"], len(shape)):
+        if i is None:
+            next(rest)
+            continue
+        n = shape[len(inner)]
+        if isinstance(i, slice):
+            start, _, step = i.indices(n)
+            inner.append(next(rest) * step + start)
+        else:
+            inner.append(ZERO + (int(i) % n if n else 0))
+    return reader.get(node.operands[0], tuple(inner), guard)
+
+
+def cut_out(index: Any, place: Place, shape: tuple[int, ...]) -> tuple[Place, Guard]:
+    """The place in a slice of what stands at a place in the whole, and when it is in the slice."""
+    found: list[Index] = []
+    guard: list[tuple[Index, int]] = []
+    rest = iter(zip(place, shape, strict=True))
+    for i in subscripts(index, len(shape)):
+        if i is None:
+            found.append(ZERO)
+            continue
+        at, n = next(rest)
+        if not isinstance(i, slice):
+            guard.append((at - int(i) % max(n, 1), 1))
+            continue
+        bounds = range(*i.indices(n))
+        shifted = (at - bounds.start) * (1 if bounds.step > 0 else -1)
+        step = abs(bounds.step)
+        found.append(shifted // step)
+        guard.append((shifted, max((len(bounds) - 1) * step + 1, 0)))
+        if step > 1:
+            guard.append((shifted % step, 1))
+    return tuple(found), tuple(guard)
+
+
+def padded(reader: Reader, name: str, place: Place, inside: Guard, guard: Guard, otherwise: Expr) -> Expr:
+    """An element of a value where it has one, and something else elsewhere."""
+    if never(inside):
+        return otherwise
+    inside = within(inside)
+    found = reader.get(name, place, merged(guard, inside))
+    return reader.exprs.where(reader.exprs.inside(inside), found, otherwise)
+
+
+def merged(a: Guard, b: Guard) -> Guard:
+    return (*a, *[g for g in b if g not in a])
+
+
+@define("unslice")
+def unslice(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    inner, inside = cut_out(node.attrs["index"], place, node.attrs["shape"])
+    dtype = dtype_of(reader.forms[node.results[0]])
+    return padded(
+        reader,
+        node.operands[0],
+        inner,
+        inside,
+        guard,
+        reader.exprs.const(converted(node.attrs["fill"], dtype), dtype),
+    )
+
+
+@define("flip")
+def flip(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    shape, dims = shape_of(reader, node.operands[0]), node.attrs["dims"]
+    dims = {d % len(shape) for d in (dims if isinstance(dims, tuple) else (dims,))} if shape else set()
+    inner = tuple(i * -1 + (n - 1) if d in dims else i for d, (i, n) in enumerate(zip(place, shape, strict=True)))
+    return reader.get(node.operands[0], inner, guard)
+
+
+@define("diagonal")
+def diagonal(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    offset, dim1, dim2 = (node.attrs[k] for k in ("offset", "dim1", "dim2"))
+    rest = iter(place[:-1])
+    inner = [
+        place[-1] + max(-offset, 0) if d == dim1 else place[-1] + max(offset, 0) if d == dim2 else next(rest)
+        for d in range(len(place) + 1)
+    ]
+    return reader.get(node.operands[0], tuple(inner), guard)
+
+
+@define("undiagonal")
+def undiagonal(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    offset, dim1, dim2 = (node.attrs[k] for k in ("offset", "dim1", "dim2"))
+    along, across = place[dim1] - max(-offset, 0), place[dim2] - max(offset, 0)
+    length = shape_of(reader, node.operands[0])[-1]
+    inner = (*[i for d, i in enumerate(place) if d not in (dim1, dim2)], along)
+    dtype = dtype_of(reader.forms[node.results[0]])
+    zero = reader.exprs.const(converted(0, dtype), dtype)
+    return padded(reader, node.operands[0], inner, ((along, length), (across - along, 1)), guard, zero)
+
+
+@define("windows")
+def windows(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    d = node.attrs["dim"]
+    inner = (*place[:d], place[d] * node.attrs["step"] + place[-1], *place[d + 1 : -1])
+    return reader.get(node.operands[0], inner, guard)
+
+
+@define("unwindows")
+def unwindows(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    """The sum over the places that an element has in windows."""
+    d, step, size = (node.attrs[k] for k in ("dim", "step", "size"))
+    count = shape_of(reader, node.operands[0])[d]
+    dtype = dtype_of(reader.forms[node.results[0]])
+    found = zero = reader.exprs.const(converted(0, dtype), dtype)
+    for k in range(size):
+        shifted = place[d] - k
+        inside: Guard = ((shifted, (count - 1) * step + 1), (shifted % step, 1))
+        inner = (*place[:d], shifted // step, *place[d + 1 :], ZERO + k)
+        part = padded(reader, node.operands[0], inner, inside, guard, zero)
+        if part is not zero:
+            found = part if found is zero else reader.exprs.op("add", dtype, found, part)
+    return found
+
+
+@define("as_strided")
+def as_strided(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    flat = ZERO + node.attrs["offset"]
+    for i, s in zip(place, node.attrs["stride"], strict=True):
+        flat = flat + i * s
+    return reader.get(node.operands[0], unflattened(flat, shape_of(reader, node.operands[0])), guard)
+
+
+@define("split")
+def split(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    d, start = node.attrs["dim"], sum(node.attrs["sizes"][:which])
+    return reader.get(node.operands[0], (*place[:d], place[d] + start, *place[d + 1 :]), guard)
+
+
+@define("unbind")
+def unbind(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    d = node.attrs["dim"]
+    return reader.get(node.operands[0], (*place[:d], ZERO + which, *place[d:]), guard)
+
+
+@define("cat")
+def cat(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    d, start = node.attrs["dim"], 0
+    pieces: list[tuple[Guard, Expr]] = []
+    for x in node.operands:
+        n = shape_of(reader, x)[d]
+        shifted = place[d] - start
+        inside: Guard = ((shifted, n),)
+        if n and not never(inside):
+            inside = within(inside)
+            inner = (*place[:d], shifted, *place[d + 1 :])
+            pieces.append((inside, reader.get(x, inner, merged(guard, inside))))
+        start += n
+    if not pieces:
+        dtype = dtype_of(reader.forms[node.results[0]])
+        return reader.exprs.const(converted(0, dtype), dtype)
+    found = pieces[-1][1]
+    for inside, piece in reversed(pieces[:-1]):
+        found = reader.exprs.where(reader.exprs.inside(inside), piece, found)
+    return found
+
+
+@define("view_scatter")
+def view_scatter(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    base, value = node.operands
+    inner, shape = place, shape_of(reader, base)
+    inside: Guard = ()
+    for op, attrs, index in node.attrs["chain"]:
+        inner, more, shape = looked_through(op.name, attrs, index, inner, shape)
+        inside = merged(inside, more)
+    otherwise = reader.get(base, place, guard)
+    if never(inside):
+        return otherwise
+    inside = within(inside)
+    found = reader.get(value, broadcast(inner, shape_of(reader, value)), merged(guard, inside))
+    return reader.exprs.where(reader.exprs.inside(inside), found, otherwise)
+
+
+INVERTIBLE = {"view", "permute", "slice", "split", "unbind"}
+
+
+def looked_through(
+    name: str, attrs: dict[str, Any], which: int | None, place: Place, shape: tuple[int, ...]
+) -> tuple[Place, Guard, tuple[int, ...]]:
+    """The place in a view of what stands at a place in what it is a view of, when it is there, and the view's shape."""
+    if name == "view":
+        return reshaped(place, shape, attrs["shape"]), (), attrs["shape"]
+    if name == "permute":
+        return tuple(place[d] for d in attrs["dims"]), (), tuple(shape[d] for d in attrs["dims"])
+    if name == "slice":
+        inner, guard = cut_out(attrs["index"], place, shape)
+        sizes = iter(shape)
+        lengths = [(i, 1 if i is None else next(sizes)) for i in subscripts(attrs["index"], len(shape))]
+        left = [1 if i is None else len(range(*i.indices(n))) for i, n in lengths if i is None or isinstance(i, slice)]
+        return inner, guard, tuple(left)
+    assert which is not None
+    d = attrs["dim"]
+    if name == "split":
+        n = attrs["sizes"][which]
+        shifted = place[d] - sum(attrs["sizes"][:which])
+        return (*place[:d], shifted, *place[d + 1 :]), ((shifted, n),), (*shape[:d], n, *shape[d + 1 :])
+    return (*place[:d], *place[d + 1 :]), ((place[d] - which, 1),), (*shape[:d], *shape[d + 1 :])
+
+
+# ---- made of nothing
+
+
+@define("full", "empty")
+def full(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    dtype = dtype_of(reader.forms[node.results[0]])
+    return scalar(reader, node.operands[0], dtype) if node.operands else reader.exprs.const(converted(0, dtype), dtype)
+
+
+@define("number")
+def number(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    return scalar(reader, node.operands[0], dtype_of(reader.forms[node.results[0]]))
+
+
+@define("arange")
+def arange(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    exprs, (start, step) = reader.exprs, node.operands
+    floating = any(x.type is float if isinstance(x, Number) else isinstance(x.value, float) for x in (start, step))
+    kind = "float64" if floating else "int64"
+    found = exprs.cast(exprs.index(place[0]), kind)
+    found = exprs.op("mul", kind, found, scalar(reader, step, kind))
+    found = exprs.op("add", kind, found, scalar(reader, start, kind))
+    return exprs.cast(found, dtype_of(reader.forms[node.results[0]]))
+
+
+# ---- picked by indices
+
+
+def pick(reader: Reader, name: str, place: Place, guard: Guard, size: int) -> Index:
+    """An index that is an element of a tensor of indices, which were looked at: see bounds.py."""
+    return atom(Picked(reader.exprs.cast(reader.get(name, place, guard), "int64"), size))
+
+
+@define("embedding")
+def embedding(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    weight, indices = node.operands
+    row = pick(reader, indices, place[:-1], guard, shape_of(reader, weight)[0])
+    return reader.get(weight, (row, place[-1]), guard)
+
+
+@define("gather")
+def gather(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    x, index = node.operands
+    d = node.attrs["dim"]
+    row = pick(reader, index, place, guard, shape_of(reader, x)[d])
+    return reader.get(x, (*place[:d], row, *place[d + 1 :]), guard)
+
+
+@define("index")
+def index(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    x, indices, dims = node.operands[0], node.operands[1:], node.attrs["dims"]
+    shape = shape_of(reader, x)
+    ndim = max(len(shape_of(reader, i)) for i in indices)
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0  # NumPy puts them first where dims stand apart
+    picked, rest = place[at : at + ndim], iter((*place[:at], *place[at + ndim :]))
+    inner: list[Index] = []
+    for d, n in enumerate(shape):
+        if d in dims:
+            i = indices[dims.index(d)]
+            inner.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), guard, n))
+        else:
+            inner.append(next(rest))
+    return reader.get(x, tuple(inner), guard)
+
+
+@define("class_index")
+def class_index(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    exprs, target = reader.exprs, reader.get(node.operands[0], place, guard)
+    counts = exprs.op("ne", "bool", target, exprs.const(converted(node.attrs["ignore_index"], target.dtype), target.dtype))
+    return counts if which else exprs.where(counts, target, exprs.const(0, target.dtype))
+
+
+@define("scatter")
+def scatter(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
+    """One element in each row along the dim is replaced."""
+    x, index, src = node.operands
+    exprs, d = reader.exprs, node.attrs["dim"]
+    row = (*place[:d], ZERO, *place[d + 1 :])
+    chosen = exprs.cast(reader.get(index, row, guard), "int64")
+    dtype = dtype_of(reader.forms[node.results[0]])
+    here = exprs.op("eq", "bool", chosen, exprs.index(place[d]))
+    value = (
+        reader.get(src, broadcast(row, shape_of(reader, src)), guard) if isinstance(src, str) else scalar(reader, src, dtype)
+    )
+    return exprs.where(here, value, reader.get(x, place, guard))
+
+
+# ---- added at indices
+
+
+def scatters(node: Node, forms: dict[str, Form]) -> bool:
+    """Whether a node adds elements to places that indices say."""
+    name = node.op.name
+    if name not in ("row_sum", "scatter_sum", "index_sum") or node.attrs.get("by_frequency"):
+        return False
+    if any(not isinstance(x, str) for x in node.operands):
+        return False
+    return forms[node.operands[0]].dtype.kind in "fiu" and all(forms[x].dtype.kind in "iu" for x in node.operands[1:])
+
+
+def scattered(reader: Reader, node: Node, place: Place) -> tuple[Expr, Place]:
+    """What is added for the element at a place, and where."""
+    exprs, source, name = reader.exprs, node.operands[0], node.op.name
+    value = reader.get(source, place, ())
+    if name == "row_sum":
+        row = pick(reader, node.operands[1], place[:-1], (), node.attrs["rows"])
+        padding = node.attrs["padding_idx"]
+        if padding >= 0:
+            here = exprs.op("eq", "bool", row.terms[0][0].expr, exprs.const(padding, "int64"))
+            value = exprs.where(here, exprs.const(converted(0, value.dtype), value.dtype), value)
+        return value, (row, place[-1])
+    shape = node.attrs["shape"]
+    if name == "scatter_sum":
+        d = node.attrs["dim"]
+        row = pick(reader, node.operands[1], place, (), shape[d])
+        return value, (*place[:d], row, *place[d + 1 :])
+    indices, dims = node.operands[1:], node.attrs["dims"]
+    ndim = max(len(shape_of(reader, i)) for i in indices)
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
+    picked, rest = place[at : at + ndim], iter((*place[:at], *place[at + ndim :]))
+    where: list[Index] = []
+    for d, n in enumerate(shape):
+        if d in dims:
+            i = indices[dims.index(d)]
+            where.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), (), n))
+        else:
+            where.append(next(rest))
+    return value, tuple(where)
+
+
+# ---- which nodes can be defined so
+
+
+def lowerable(node: Node, forms: dict[str, Form]) -> bool:
+    """Whether the elements of a node's results are expressions."""
+    name = node.op.name
+    for x in (*node.values(), *node.results):
+        dtype = forms[x].dtype
+        if dtype.kind not in "fiub" and dtype.itemsize != 2:
+            return False
+    if node.op.kind == "pointwise":
+        return pointwise_lowerable(node, forms)
+    if name == "view_scatter":
+        return all(op.name in INVERTIBLE for op, _, _ in node.attrs["chain"])
+    if name == "scatter":
+        shape, index = forms[node.operands[0]].shape, forms[node.operands[1]].shape
+        d = node.attrs["dim"]
+        return len(shape) > 0 and index[d] == 1 and (*index[:d], *index[d + 1 :]) == (*shape[:d], *shape[d + 1 :])
+    if name == "index":
+        return all(isinstance(x, str) and forms[x].dtype.kind in "iu" for x in node.operands[1:])
+    if name == "unwindows":
+        return bool(node.attrs["size"] <= 32)
+    if name == "empty":
+        return True
+    return name in DEFINITIONS
+
+
+DIVISIONS = {"floor_divide", "remainder", "fmod", "trunc_divide"}
+WHOLE = {*DIVISIONS, "pow", "bitwise_left_shift", "bitwise_right_shift"}
+
+
+def pointwise_lowerable(node: Node, forms: dict[str, Form]) -> bool:
+    """Divisors and exponents that may be wrong are looked at before: see bounds.py."""
+    name, values = node.op.name, node.values()
+    if name == "polygamma" or not values:
+        return False
+    if name not in WHOLE or floating(dtype_of(forms[node.results[0]])):
+        return True
+    if any(forms[x].dtype.kind not in "iu" for x in (*values, *node.results)):
+        return False
+    second = node.operands[1]
+    if isinstance(second, Constant):
+        return second.value != 0 if name in DIVISIONS else second.value >= 0
+    return True
+
+
+def definition_of(node: Node) -> Definition:
+    return pointwise if node.op.kind == "pointwise" else DEFINITIONS[node.op.name]

@@ -1,0 +1,1 @@
+"""In: a schedule. Out: loop nests and launches, with their cost."""

@@ -1,0 +1,1 @@
+"""Prints an attention node, or its gradient, as flash attention in Triton."""

@@ -1,0 +1,234 @@
+"""Running printed kernels on NumPy arrays, without a GPU: by Triton's interpreter, which is chosen for each call.
+
+Triton means its interpreter to be chosen when it is imported, and to be given torch's tensors. Here its parts are put together
+anew: the language is replaced by the interpreter's while a kernel runs, functions of kernels are called as Python, and arrays
+are given by address. What it gets wrong is mended: bfloat16 is rounded to even and multiplied as numbers, a scalar condition
+can be joined to a block of them, integers wrap around, and the mathematical library, which it lacks, is NumPy and the eager
+ops' own functions.
+
+Only one kernel runs at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import linecache
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ....eager.arrays import special_functions as special
+from ..printing.kernel_text import Argument, Kernel, Printed
+
+LOCK = threading.Lock()
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+@cache
+def module(source: str, interpreted: bool) -> dict[str, Any]:
+    """What a printed module defines. Triton and `inspect` read its lines from the cache of lines."""
+    name = f"<tapejit triton {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    space: dict[str, Any] = {"__name__": name}
+    exec(compile(source, name, "exec"), space)
+    if interpreted:
+        space["libdevice"] = library()
+    return space
+
+
+def run(printed: Printed, buffers: dict[str, Any], numbers: dict[int, Any]) -> None:
+    """Launch a nest's kernels on arrays, which are buffers by name. Kernels write into them."""
+    memory = dict(buffers)
+    for name, (dtype, size) in printed.scratch.items():
+        memory[name] = np.full(max(size, 1), 0xAB, np.dtype(dtype if dtype != "bool" else np.uint8))
+    for name, words in printed.tables.items():
+        memory[name] = np.array([word(w, memory, numbers) for w in words], np.int64)
+    with LOCK, interpreting() as interpreter:
+        for kernel in printed.kernels:
+            function = module(printed.source, True)[kernel.name]
+            launch(interpreter, function, kernel, memory, numbers)
+
+
+def launch(interpreter: Any, function: Any, kernel: Kernel, memory: dict[str, Any], numbers: dict[int, Any]) -> None:
+    given: list[tuple[str, Any]] = []
+    for a in kernel.arguments:
+        if a.buffer:
+            given.append((a.type, memory[a.buffer].ctypes.data))
+        else:
+            given.append((a.type, bits(numbers[a.number]) if a.type == "i64" else numbers[a.number]))
+    execute(interpreter, function, given, (kernel.grid, 1, 1))
+
+
+def execute(interpreter: Any, function: Any, given: list[tuple[str, Any]], grid: tuple[int, int, int]) -> None:
+    """Run a kernel on addresses and numbers, each of a type."""
+    tensors = []
+    for text, value in given:
+        kind = interpreter.tl.str_to_ty(text, None)
+        data = np.array([value], np.uint64 if text.startswith("*") else interpreter._get_np_dtype(kind))
+        tensors.append(interpreter.tl.tensor(interpreter.TensorHandle(data, kind), kind))
+    body = interpreter.InterpretedFunction(function.fn).rewrite()
+    builder = interpreter.interpreter_builder
+    builder.set_grid_dim(*[max(n, 1) for n in grid])
+    for place in itertools.product(*map(range, grid)):
+        builder.set_grid_idx(*place)
+        body(*tensors)
+
+
+def word(w: int | Argument, memory: dict[str, Any], numbers: dict[int, Any]) -> int:
+    """A word of a table: an integer, the address of a buffer, or the bits of a number."""
+    if isinstance(w, int):
+        return w
+    if w.buffer:
+        return int(memory[w.buffer].ctypes.data)
+    given = numbers[w.number]
+    return int(np.float64(given).view(np.int64)) if w.type == "fp64" else bits(given)
+
+
+def bits(n: int) -> int:
+    """A number from 0 to 2**64 as the int64 that has the same bits."""
+    return (int(n) + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+# ---- the interpreter, mended
+
+
+@contextmanager
+def interpreting() -> Iterator[Any]:
+    """While this lasts Triton's language is the interpreter's."""
+    from triton.runtime import interpreter
+    from triton.runtime.jit import JITFunction
+
+    from ..printing import device_functions as maths
+
+    tl = interpreter.tl
+    scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    builder = interpreter.interpreter_builder
+
+    def called(function: Any, *args: Any, **settings: Any) -> Any:
+        return interpreter.InterpretedFunction(function.fn).rewrite()(*args, **settings)
+
+    def sort(x: Any) -> Any:  # the interpreter's own exchanges elements as a GPU does, and takes a second
+        return tl.tensor(interpreter.TensorHandle(np.sort(x.handle.data), x.dtype), x.type)
+
+    def reduce(x: Any, axis: Any, combine: Any, keep_dims: Any = False, **_: Any) -> Any:
+        axis, keep = plain(axis), bool(plain(keep_dims))
+        ops = interpreter.ReduceOps(axis, combine, keep)
+        for known, ufunc in ((maths.maximum, np.maximum), (maths.minimum, np.minimum), (maths.product, np.multiply)):
+            if combine is known:  # the interpreter would go through it element by element
+                return ops.to_tensor(ufunc.reduce(x.handle.data, axis=axis, keepdims=keep), x.dtype)
+        return ops.apply(x)
+
+    def scan(x: Any, axis: Any, combine: Any, reverse: Any = False, **_: Any) -> Any:
+        """In rounds, each of which joins results of twice the length; the interpreter would go element by element."""
+        several, axis = isinstance(x, tuple), plain(axis)
+        given = x if several else (x,)
+        pack = interpreter.ScanOps(axis, combine, False).to_tensor
+        data = [np.flip(t.handle.data, axis) if plain(reverse) else t.handle.data for t in given]
+        place = np.arange(data[0].shape[axis]).reshape([-1 if i == axis else 1 for i in range(data[0].ndim)])
+        step = 1
+        while step < place.size:
+            before = [pack(np.roll(d, step, axis), t.dtype) for d, t in zip(data, given, strict=True)]
+            found = combine.fn(*before, *[pack(d, t.dtype) for d, t in zip(data, given, strict=True)])
+            joined = found if several else (found,)
+            data = [np.where(place >= step, j.handle.data, d) for j, d in zip(joined, data, strict=True)]
+            step *= 2
+        data = [np.ascontiguousarray(np.flip(d, axis) if plain(reverse) else d) for d in data]
+        packed = tuple(pack(d, t.dtype) for d, t in zip(data, given, strict=True))
+        return packed if several else packed[0]
+
+    try:
+        scope.set_attr(JITFunction, "__call__", called)
+        scope.set_attr(builder, "cast_impl", mended_cast(interpreter, builder.cast_impl))
+        scope.set_attr(builder, "create_splat", mended_splat(interpreter))
+        scope.set_attr(builder, "create_dot", mended_dot(interpreter))
+        scope.set_attr(builder, "options", replace(builder.options, sanitize_overflow=False))  # integers wrap around
+        scope.set_attr(maths, "libdevice", library())
+        for name, value in list(vars(maths).items()):
+            if isinstance(value, tl.constexpr):
+                scope.set_attr(maths, name, value.value)
+        for language in (tl, tl.core):
+            scope.set_attr(language, "reduce", reduce)
+            scope.set_attr(language, "associative_scan", scan)
+        scope.set_attr(tl, "sort", sort)
+        with np.errstate(all="ignore"):
+            yield interpreter
+    finally:
+        scope.restore()
+
+
+def plain(x: Any) -> Any:
+    return getattr(x, "value", x)
+
+
+def mended_cast(interpreter: Any, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """bfloat16 is rounded to even, and NaN stays NaN."""
+    tl = interpreter.tl
+
+    def cast(source: Any, kind: Any) -> Any:
+        before, after = source.dtype.scalar, kind.scalar
+        if after == tl.bfloat16 and before != after:
+            data = source.data.astype(np.float32).astype(BFLOAT16).view(np.uint16)
+        elif before == tl.bfloat16 and before != after:
+            data = source.data.view(BFLOAT16).astype(np.float32).astype(interpreter._get_np_dtype(kind))
+        else:
+            return usual(source, kind)
+        return interpreter.TensorHandle(data, after)
+
+    return cast
+
+
+def mended_splat(interpreter: Any) -> Callable[..., Any]:
+    """A comparison of scalars is a truth value, whatever the type it is noted as."""
+
+    def splat(kind: Any, scalar: Any) -> Any:
+        return interpreter.TensorHandle(np.full(kind.shape, scalar.data.reshape(-1)[0], scalar.data.dtype), scalar.dtype.scalar)
+
+    return splat
+
+
+def mended_dot(interpreter: Any) -> Callable[..., Any]:
+    """Halves are multiplied in float32, as devices do it; bfloat16 would be taken for integers."""
+
+    def numbers(x: Any) -> Any:
+        return x.data.view(BFLOAT16).astype(np.float32) if x.dtype.scalar == interpreter.tl.bfloat16 else x.data
+
+    def dot(a: Any, b: Any, total: Any, *_: Any) -> Any:
+        wide = total.data.dtype
+        found = np.matmul(numbers(a).astype(wide), numbers(b).astype(wide)) + total.data
+        return interpreter.TensorHandle(found, total.dtype.scalar)
+
+    return dot
+
+
+@cache
+def library() -> Any:
+    """The mathematical functions that devices have, on the interpreter's values."""
+    from triton.runtime import interpreter
+
+    tl = interpreter.tl
+    names = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+    names |= {"atan2": "arctan2", "pow": "power"}
+    same = ("exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh", "hypot")
+    names |= {name: name for name in (*same, "fmod", "copysign", "rint", "trunc", "floor", "ceil")}
+    functions: dict[str, Any] = {name: getattr(np, ufunc) for name, ufunc in names.items()}
+    for name in ("erf", "erfc", "erfinv", "lgamma"):
+        functions[name] = partial(getattr(special, name), np)
+
+    def wrapped(function: Any) -> Any:
+        def call(*args: Any) -> Any:
+            blocks = [a for a in args if a.type.is_block()]
+            data = function(*[a.handle.data for a in args]).astype(args[0].handle.data.dtype)
+            kind = tl.block_type(args[0].dtype, list(data.shape)) if blocks else args[0].dtype
+            return tl.tensor(interpreter.TensorHandle(data, args[0].dtype), kind)
+
+        return call
+
+    return SimpleNamespace(**{name: wrapped(f) for name, f in functions.items()})

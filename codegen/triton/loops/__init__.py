@@ -1,0 +1,1 @@
+"""Prints a loop nest as Triton kernels."""

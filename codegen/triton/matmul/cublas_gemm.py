@@ -1,0 +1,254 @@
+"""A product as one call of cuBLAS: what of a contraction the library can do, and what has to be kernels of their own then.
+
+cuBLAS multiplies matrices that are in memory and writes a matrix to memory. So operands that are computed while they are read
+are computed before, and what follows the product reads it from memory again. Where the product itself is kept, the call writes
+it to where it belongs; halves are rounded by the call, if nobody wants the sum as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from ...ir.expr import Expr, Exprs, walk
+from ...ir.index import Index, Var, var
+from ...lowering.substitute import Moved
+from ...nests.loop_nest import Nest, Stage, Store
+from ...schedule.step import Domain
+from .cublas import Call
+from ..printing.expr_printer import PRODUCT
+from .problem import Contraction
+from ..printing.scalar_ops import HALVES
+
+LEFT, RIGHT = "left operand", "right operand"  # buffers of operands that are computed first
+MOST = 1 << 31  # what sizes and distances have to be below, as they are C's integers
+BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Matrices in memory: from an offset on, and from each batch, row and column to the next, in elements."""
+
+    buffer: str
+    dtype: str
+    offset: int
+    batch: int
+    row: int
+    col: int
+
+    def distance(self, rows: int, cols: int) -> tuple[bool, int] | None:
+        """Whether columns are what stands in memory as a whole, rather than rows, and how far apart two of these are. None if
+        neither do, or if the library cannot count that far."""
+        if self.col == 1 and cols <= self.row < MOST:
+            return False, self.row
+        if self.row == 1 and rows <= self.col < MOST:
+            return True, self.col
+        return None
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """out = left @ right, for each batch; sums are in float32 at least. `precision` is that of float32."""
+
+    batches: int
+    rows: int
+    cols: int
+    depth: int
+    left: Matrix
+    right: Matrix
+    out: Matrix
+    precision: str
+
+    @property
+    def matrices(self) -> tuple[Matrix, Matrix, Matrix]:
+        return self.left, self.right, self.out
+
+    def bytes(self) -> dict[str, int]:
+        """What is read and written of each buffer; what all batches share is read once."""
+        sizes = ((self.rows, self.depth), (self.depth, self.cols), (self.rows, self.cols))
+        found = {}
+        for x, (rows, cols) in zip(self.matrices, sizes, strict=True):
+            found[x.buffer] = (self.batches if x.batch else 1) * rows * cols * BYTES[x.dtype]
+        return found
+
+    def renamed(self, names: dict[str, str]) -> Gemm:
+        """The same with other names for some buffers."""
+        left, right, out = (replace(x, buffer=names.get(x.buffer, x.buffer)) for x in self.matrices)
+        return replace(self, left=left, right=right, out=out)
+
+    def call(self, word: Callable[[str], int]) -> Call:
+        """What the library is given. To it memory is full of columns: so rows are told as columns of what is transposed, and
+        out.T = right.T @ left.T is what it computes, unless the result is to stand in columns."""
+        left, right = self.left.distance(self.rows, self.depth), self.right.distance(self.depth, self.cols)
+        out = self.out.distance(self.rows, self.cols)
+        assert left is not None and right is not None and out is not None
+        first, second = (self.left, not left[0], left[1]), (self.right, not right[0], right[1])
+        m, n = self.rows, self.cols
+        if not out[0]:
+            (a, turned, step), (b, other, next_step) = second, first
+            first, second = (a, not turned, step), (b, not other, next_step)
+            m, n = n, m
+        matrices = [first[0], second[0], self.out]
+        return Call(
+            batches=self.batches,
+            sizes=[m, n, self.depth],
+            transposed=[first[1], second[1]],
+            distances=[first[2], second[2], out[1]],
+            steps=[x.batch for x in matrices],
+            dtype=self.left.dtype,
+            result=self.out.dtype,
+            precision=self.precision,
+            words=[word(x.buffer) for x in matrices],
+            after=[x.offset * BYTES[x.dtype] for x in matrices],
+        )
+
+    def __str__(self) -> str:
+        times = f"{self.batches} x " if self.batches > 1 else ""
+        kind = "tf32" if self.left.dtype == "float32" and self.precision == "tf32" else self.left.dtype
+        sizes = f"{times}[{self.rows}, {self.depth}] @ [{self.depth}, {self.cols}]"
+        turned = [x.distance(*s) for x, s in ((self.left, (self.rows, self.depth)), (self.right, (self.depth, self.cols)))]
+        told = [f"{name} in columns" for name, t in zip(("left", "right"), turned, strict=True) if t is not None and t[0]]
+        return ", ".join([f"a call of cuBLAS: {sizes} of {kind} to {self.out.dtype}", *told])
+
+
+@dataclass(frozen=True)
+class ByLibrary:
+    """A contraction as a call, and the loops before and after it."""
+
+    gemm: Gemm
+    before: tuple[Nest, ...]
+    after: Nest | None
+    scratch: dict[str, tuple[str, int]] = field(hash=False)  # what is in memory for it alone: dtype and number of elements
+
+    @property
+    def more_bytes(self) -> int:
+        """That are moved, and would not be by a kernel of all of it: of what is in memory for it alone, which is written and
+        read; and of a product that is kept, which is read again."""
+        again = 0 if self.after is None or PRODUCT in self.scratch else self.gemm.bytes()[self.gemm.out.buffer]
+        return again + 2 * sum(BYTES[dtype] * size for dtype, size in self.scratch.values())
+
+    @property
+    def more_kernels(self) -> int:
+        return len(self.before) + (self.after is not None)
+
+
+def by_library(work: Contraction, precision: str) -> ByLibrary | None:
+    """A contraction as a call of cuBLAS; None if it cannot be one."""
+    sizes = (work.batches, work.rows, work.cols, work.depth)
+    if work.a.dtype != work.b.dtype or work.dtype not in BYTES or min(sizes[1:]) < 2 or max(sizes) >= MOST:
+        return None
+    scratch: dict[str, tuple[str, int]] = {}
+    before: list[Nest] = []
+    operands = []
+    for name, e, domain in ((LEFT, work.a, work.outer), (RIGHT, work.b, work.inner)):
+        found = in_memory(e, domain, work.batches)
+        if found is None:
+            found, nest = computed(name, e, domain, work)
+            before.append(nest)
+            scratch[name] = e.dtype, nest.domain.rows * nest.domain.cols
+        operands.append(found)
+    left, right = operands
+    kept = kept_product(work, {left.buffer, right.buffer})
+    if kept is None:
+        out = Matrix(PRODUCT, product_dtype(work), 0, work.rows * work.cols, work.cols, 1)
+        scratch[PRODUCT] = out.dtype, work.batches * work.rows * work.cols
+        after: Nest | None = following(work, out.dtype)
+    else:
+        out, store = kept
+        after = following(work, out.dtype, store) if len(work.nest.stores()) > 1 else None
+    return ByLibrary(Gemm(*sizes, left, right, out, precision), tuple(before), after, scratch)
+
+
+# ---- operands
+
+
+def in_memory(e: Expr, domain: Domain, batches: int) -> Matrix | None:
+    """An operand that is matrices in memory as they are."""
+    if e.kind != "load" or e.data[2]:
+        return None
+    found = matrix(e.data[0], e.dtype, e.data[1], domain, batches)
+    return found if found is not None and found.distance(domain.rows, domain.cols) is not None else None
+
+
+def matrix(buffer: str, dtype: str, index: Index, domain: Domain, batches: int) -> Matrix | None:
+    """Matrices whose elements are at an index of `batch`, the row and the column."""
+    steps = {var("batch", batches): 0, domain.r: 0, domain.c: 0}
+    for a, n in index.terms:
+        if a not in steps or n < 0:
+            return None
+        steps[a] = n
+    return Matrix(buffer, dtype, index.const, *steps.values())
+
+
+def computed(name: str, e: Expr, domain: Domain, work: Contraction) -> tuple[Matrix, Nest]:
+    """An operand that has to be computed first, and the loops that do: once, if it is the same for all batches."""
+    batch = var("batch", work.batches)
+    many = work.batches > 1 and e.depends(batch)
+    own, places = in_order(domain, batch, work.batches if many else 1)
+    store = Store(name, own.row * own.cols + own.col, Moved(Exprs(), places).expr(e), e.dtype)
+    ops = (name.split(" ")[0], "of", *work.nest.ops[:1])
+    nest = Nest(own, [Stage(stores=[store])], "c", work.nest.lines, ops)
+    return Matrix(name, e.dtype, 0, domain.rows * domain.cols if many else 0, domain.cols, 1), nest
+
+
+def in_order(domain: Domain, batch: Var, batches: int) -> tuple[Domain, dict[Var, Index]]:
+    """A domain of the rows of all batches, one after the other, and where variables are in it."""
+    own = Domain(batches * domain.rows, domain.cols)
+    return own, {domain.r: own.row % domain.rows, domain.c: own.col, batch: own.row // domain.rows}
+
+
+# ---- the result
+
+
+def rounded_to(e: Expr) -> str:
+    """The half that an expression rounds the product to; "" if it is something else."""
+    cast = e.kind == "op" and e.data[0] == "cast" and e.args[0].kind == "product"
+    return e.dtype if cast and e.dtype in HALVES else ""
+
+
+def product_dtype(work: Contraction) -> str:
+    """What the call has to leave in memory: halves, if all that is done with the product begins with rounding it to them."""
+    roots = work.nest.expressions()
+    readers = [e for e in walk(roots) if any(x.kind == "product" for x in e.args)]
+    plain = any(e.kind == "product" for e in roots)
+    (own,) = {e.dtype for e in walk(roots) if e.kind == "product"}
+    return work.dtype if not plain and {rounded_to(e) for e in readers} == {work.dtype} else own
+
+
+def kept_product(work: Contraction, operands: set[str]) -> tuple[Matrix, Store] | None:
+    """Where the product itself is stored, if the call can leave it there: whatever else follows is computed from that."""
+    dtype, stores = product_dtype(work), work.nest.stores()
+    for s in stores:
+        whole = s.expr.kind == "product" if s.expr.dtype == dtype == s.dtype else False
+        rounded = rounded_to(s.expr) == dtype == s.dtype
+        if not (whole or rounded) or s.buffer in operands or (s.late and len(stores) > 1):
+            continue
+        found = matrix(s.buffer, dtype, s.index, Domain(work.rows, work.cols), work.batches)
+        if found is not None and found.distance(work.rows, work.cols) is not None and (work.batches == 1 or found.batch):
+            return found, s
+    return None
+
+
+def following(work: Contraction, dtype: str, kept: Store | None = None) -> Nest:
+    """What follows the product, as loops that read it from memory: from a place of its own, or where it is kept."""
+    exprs = Exprs()
+    own, places = in_order(Domain(work.rows, work.cols), var("batch", work.batches), work.batches)
+    index = Moved(exprs, places).index
+    product = exprs.product(dtype) if kept is None else exprs.load(kept.buffer, index(kept.index), (), dtype)
+    moved = Read(exprs, places, product)
+    (stage,) = work.nest.stages
+    stores = [replace(s, expr=moved.expr(s.expr), index=moved.index(s.index)) for s in stage.stores if s is not kept]
+    return replace(work.nest, domain=own, stages=[Stage(stores=stores)])
+
+
+class Read(Moved):
+    """Moves expressions of a product that is in memory by now. If it is a half there, it need not be rounded."""
+
+    def __init__(self, exprs: Exprs, places: dict[Var, Index], product: Expr) -> None:
+        super().__init__(exprs, places)
+        self.product = product
+
+    def made(self, e: Expr) -> Expr:
+        if e.kind == "product" or rounded_to(e) == self.product.dtype:
+            return self.product
+        return super().made(e)

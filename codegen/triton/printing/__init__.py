@@ -1,0 +1,1 @@
+"""Prints expressions and tiles as Triton source text."""

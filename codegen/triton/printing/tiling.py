@@ -1,0 +1,143 @@
+"""How a nest is cut into programs: tiles of rows and columns, and which of three ways the loops take.
+
+    tiles    no totals: each program does one tile
+    rows     totals of rows: a program does some rows, with all of their columns at once or tile after tile
+    pieces   totals beside: a program does a piece of the rows, block after block, and a second kernel puts the pieces together
+
+Few long rows would leave most of a device idle: they are cut into parts, which a second kernel puts together.
+The sizes are rules of thumb (Inductor's, mostly); a real device would measure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ...ir.expr import Expr, walk
+from ...nests.loop_nest import Nest
+
+TILE = 1024  # elements of a tile
+VECTOR = 16  # elements that one access takes at most
+LONGEST = 4096  # columns that a program holds in registers at once, whatever there is of each
+HELD, LONGEST_HELD = 7 << 15, 1 << 14  # bytes of longer rows that it holds, and columns that these have at most
+MOST_PIECES = 256
+BLOCKS = 4  # blocks that a piece has at least, if there is work enough for a whole device
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program does."""
+
+    way: str  # tiles, rows, pieces
+    rows: int  # of the domain
+    cols: int
+    block_r: int  # a power of two; 1: the row is a scalar
+    block_c: int
+    loops: bool  # through the columns, tile after tile
+    splits: bool  # columns are shared among programs
+    pieces: int = 1
+    share: int = 1  # rows of a piece
+    parts: int = 1  # of each row
+    part: int = 1  # columns of a part
+
+    @property
+    def col_blocks(self) -> int:
+        return -(-self.cols // self.block_c) if self.splits else 1
+
+    @property
+    def row_blocks(self) -> int:
+        return self.pieces if self.way == "pieces" else -(-self.rows // self.block_r)
+
+    @property
+    def grid(self) -> int:
+        if self.way == "tiles" and not self.cols:
+            return 0
+        return self.row_blocks * self.col_blocks * self.parts
+
+    @property
+    def whole(self) -> int:
+        """Of a single row whose length no vector divides: the tiles that are whole, and need no mask."""
+        odd = self.way == "tiles" and self.splits and self.rows == 1 and self.cols % VECTOR
+        return self.cols // self.block_c if odd else 0
+
+    @property
+    def warps(self) -> int:
+        elements = self.block_r * self.block_c
+        return 16 if elements > LONGEST else min(max(elements // 256, 1), 8)
+
+
+def only_totals(nest: Nest) -> bool:
+    """Whether nothing that goes through the columns depends on a total."""
+    first, *rest = nest.stages
+    return bool(first.totals) and not any(s.loops for s in rest)
+
+
+def in_parts(tile: Tile) -> Tile:
+    """The tile with rows in parts, if there are few programs otherwise."""
+    steps = -(-tile.cols // tile.block_c)
+    most = max(MOST_PIECES // tile.row_blocks, 1)
+    each = max(-(-steps // most), BLOCKS)
+    return replace(tile, parts=-(-steps // each), part=each * tile.block_c)
+
+
+def power_above(n: int) -> int:
+    """The least power of two that is not below n."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def tile_of(nest: Nest) -> Tile:
+    rows, cols = nest.domain.rows, nest.domain.cols
+    by_row = any(s.before or s.totals or s.downs for s in nest.stages)
+    beside = any(t.kind != "total" for t in nest.totals())
+    block_r, block_c = blocks(nest, by_row)
+    loops = by_row and block_c < cols
+    splits = not by_row and block_c < cols
+    if not beside:
+        tile = Tile("rows" if by_row else "tiles", rows, cols, block_r, block_c, loops, splits)
+        return in_parts(tile) if loops and only_totals(nest) else tile
+    steps = -(-rows // block_r)
+    each = max(-(-steps // MOST_PIECES), min(BLOCKS, steps // (MOST_PIECES // 2)), 1)
+    pieces = max(-(-steps // each), 1)
+    return Tile("pieces", rows, cols, block_r, block_c, loops, splits, pieces, each * block_r)
+
+
+def blocks(nest: Nest, by_row: bool) -> tuple[int, int]:
+    """Rows and columns of a tile: elements that stand beside each other in memory are in one."""
+    rows, cols = power_above(nest.domain.rows), power_above(nest.domain.cols)
+    if nest.vector == "r":
+        block_r = min(rows, 32 if crossed(nest) else 64 if cols > 1 else TILE)
+        return block_r, min(cols, max(TILE // block_r, 1))
+    if by_row and (cols <= LONGEST or (cols <= LONGEST_HELD and held(nest) * cols <= HELD)):
+        return min(rows, max(TILE // cols, 1)), cols
+    if by_row:
+        return 1, 2 * TILE
+    block_c = min(cols, 32 if crossed(nest) else TILE)
+    return min(rows, max(TILE // block_c, 1)), block_c
+
+
+def held(nest: Nest) -> int:
+    """Bytes of registers that each column of a row takes, about: totals of columns, what one stage leaves for those after it,
+    and two more values that are being computed."""
+    c, first, last = nest.domain.c, dict[Expr, int](), dict[Expr, int]()
+    for i, stage in enumerate(nest.stages):
+        roots = [*[s.expr for s in stage.stores], *[t.expr for t in (*stage.totals, *stage.columns)]]
+        fresh = [e for e in walk(roots) if e.depends(c) and first.setdefault(e, i) == i]
+        last.update(dict.fromkeys([*roots, *[x for e in fresh for x in e.inner]], i))
+    left = [sum(width(e.dtype) for e in first if first[e] <= i < last.get(e, i)) for i in range(len(nest.stages))]
+    return max(left) + sum(width(t.dtype) for t in nest.totals() if t.kind == "column") + 2 * width("float32")
+
+
+def width(dtype: str) -> int:
+    """Of a value in registers."""
+    return 8 if dtype in ("float64", "int64", "uint64") else 4
+
+
+def crossed(nest: Nest) -> bool:
+    """Whether something is read along rows and something along columns, as in a transposition."""
+    domain = nest.domain
+    factors = {"r": False, "c": False}
+    indices = [e.data[1] for e in walk(nest.expressions()) if e.kind == "load" and e.depends(domain.r) and e.depends(domain.c)]
+    indices += [s.index for s in nest.stores()]
+    for index in indices:
+        factors["r"] |= index.factor(domain.r) == 1
+        factors["c"] |= index.factor(domain.c) == 1
+    return factors["r"] and factors["c"] and min(domain.rows, domain.cols) >= 16

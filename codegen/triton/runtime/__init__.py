@@ -1,0 +1,1 @@
+"""Runs launches on a device: driver, kernel cache, arena, CUDA graphs."""

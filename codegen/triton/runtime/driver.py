@@ -1,0 +1,83 @@
+"""The device as CuPy shows it: which one it is, its memory, and kernels that are loaded into it and launched."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+from ....eager.arrays.devices import device, module_for
+from ....tracer.graph.ir import GraphError
+from .kernel_cache import Binary
+
+MOST_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without asking
+SHARED_SIZE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class DeviceError(Exception):
+    """A device that cannot run what was compiled for it: the reason, and what to do."""
+
+
+class Loaded:
+    """A kernel in a device's memory, for as long as this lives."""
+
+    def __init__(self, xp: Any, binary: Binary) -> None:
+        driver = xp.cuda.driver
+        try:
+            self.module = driver.moduleLoadData(binary.code)
+        except Exception as reason:
+            raise DeviceError(f"the driver refuses {binary.name} ({reason}); {remedy(str(reason))}") from reason
+        self._unload = weakref.finalize(self, unloaded, driver, self.module)
+        self._unload.atexit = False
+        self.function = driver.moduleGetFunction(self.module, binary.name)
+        if binary.shared > MOST_SHARED and not is_hip(xp):  # AMD's devices give all they have, and CuPy's function fails there
+            try:
+                driver.funcSetAttribute(self.function, SHARED_SIZE, binary.shared)
+            except Exception as reason:
+                what = f"{binary.name} wants {binary.shared} bytes of shared memory, which the device does not have"
+                raise DeviceError(f"{what} ({reason}); {remedy(what)}") from reason
+
+
+def is_hip(xp: Any) -> bool:
+    """Whether devices are AMD's."""
+    return bool(getattr(xp.cuda.runtime, "is_hip", False))
+
+
+def unloaded(driver: Any, module: int) -> None:
+    with contextlib.suppress(Exception):  # the device may be gone already
+        driver.moduleUnload(module)
+
+
+_loaded: weakref.WeakValueDictionary[tuple[int, int, str], Loaded] = weakref.WeakValueDictionary()
+
+
+def loaded(xp: Any, where: device, key: str, binary: Binary) -> Loaded:
+    """A kernel on a device, once for all programs."""
+    place = (id(xp), where.index or 0, key)
+    found = _loaded.get(place)
+    if found is None:
+        found = _loaded[place] = Loaded(xp, binary)
+    return found
+
+
+def remedy(reason: str) -> str:
+    """What to do about an error of the driver."""
+    if "INVALID_IMAGE" in reason or "NO_BINARY" in reason or "UNSUPPORTED_PTX" in reason or "INVALID_PTX" in reason:
+        return "a newer NVIDIA driver will take it, or an older Triton"
+    if "OUT_OF_MEMORY" in reason or "Out of memory" in reason:
+        return "smaller batches need less memory; tapejit.cuda.empty_cache() gives back what nobody uses"
+    if "OUT_OF_RESOURCES" in reason or "shared memory" in reason:
+        return 'compile with backend="plain" there, and please report the kernel'
+    return 'compile with backend="plain" if that goes on'
+
+
+def target(where: device) -> str:
+    """The name of a device's architecture: sm_90, gfx942."""
+    xp = module_for(where)
+    if is_hip(xp):
+        name = xp.cuda.runtime.getDeviceProperties(where.index or 0)["gcnArchName"]
+        return str(name.decode() if isinstance(name, bytes) else name).split(":")[0]
+    found = str(xp.cuda.Device(where.index or 0).compute_capability)
+    if not found.isdigit() or int(found) < 80:
+        raise GraphError(f"the GPU is of compute capability {found}, and there are kernels from 80 on")
+    return f"sm_{found}"

@@ -1,0 +1,58 @@
+"""Memory of outputs that is used again: when nobody has an output of an earlier call any more, the next one goes there.
+
+Addresses then stay the same from call to call, which CUDA graphs need. Arrays are made on a loan of the memory, an object that
+lives exactly as long as an array on it does, whoever made that array.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ....eager.arrays.devices import device
+
+SMALL = 1 << 16  # bytes of outputs of which several are kept: a loss is looked at while the next one is computed
+MANY = 3
+
+
+class Loan:
+    """Some memory that is in use."""
+
+    __slots__ = ("__weakref__", "memory")
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+
+class Keeping:
+    """Makes the arrays of one output."""
+
+    def __init__(self, xp: Any, where: device) -> None:
+        self.xp = xp
+        self.where = where
+        self.places: list[tuple[Any, weakref.ref[Loan]]] = []
+
+    def __call__(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        for i, (memory, loan) in enumerate(self.places):
+            if loan() is None:
+                found, new = self.lent(shape, dtype, memory)
+                self.places[i] = memory, new
+                return found
+        size = dtype.itemsize
+        for n in shape:
+            size *= n
+        if not size or len(self.places) >= (MANY if size <= SMALL else 1):
+            return self.xp.empty(shape, dtype)
+        memory = self.xp.cuda.alloc(size)
+        found, new = self.lent(shape, dtype, memory)
+        self.places.append((memory, new))
+        return found
+
+    def lent(self, shape: tuple[int, ...], dtype: Any, memory: Any) -> tuple[Any, weakref.ref[Loan]]:
+        """An array on some memory, and what is gone when nobody has it any more."""
+        cuda, loan = self.xp.cuda, Loan(memory)
+        whole = cuda.UnownedMemory(memory.ptr, memory.mem.size, loan, self.where.index or 0)
+        return self.xp.ndarray(shape, dtype, cuda.MemoryPointer(whole, 0)), weakref.ref(loan)
+
+    def forget(self) -> None:
+        self.places.clear()

@@ -1,0 +1,1 @@
+"""In: nothing of ours. Out: NumPy and CuPy arrays, dtypes, devices, deferred arrays."""

@@ -1,0 +1,1 @@
+"""In: ops called by anybody. Out: tensors, tape nodes, gradients."""

@@ -1,0 +1,1 @@
+"""In: the op table's core. Out: subscripts, gather, scatter, select, sort."""

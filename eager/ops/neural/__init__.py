@@ -1,0 +1,1 @@
+"""In: the op table's core. Out: activations, norms, attention, recurrent layers, losses."""

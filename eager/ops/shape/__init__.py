@@ -1,0 +1,1 @@
+"""In: the op table's core. Out: ops that reshape, view, join and rearrange."""

@@ -1,0 +1,110 @@
+"""Snapshots of what a training step changes, for `time_travel`: copies that can be put back in place.
+
+Of a module: its parameters and buffers with their gradients, and whether it trains. Of an optimizer: its parameters too, and
+its state. Of schedulers, scalers and other things: their `state_dict`. Random numbers: of the default generator, of Python and
+of NumPy. What else a step changes, such as Python attributes, is not put back.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ..core.tape.grad_mode import no_grad
+from ..nn.module import Module
+from ..optim.optimizer import Optimizer
+from ..random import Generator, default_generator
+from ..core.tensor import Tensor
+
+
+def is_known(x: Any) -> bool:
+    return isinstance(x, (Tensor, Generator)) or (hasattr(x, "state_dict") and hasattr(x, "load_state_dict"))
+
+
+def copied(x: Any) -> Any:
+    """A copy of arguments or of a state: tensors, arrays and plain containers are copied, all else is shared."""
+    if isinstance(x, Tensor):
+        with no_grad():
+            twin = x.detach().clone()
+        return twin.requires_grad_() if x.requires_grad and x.is_leaf else twin
+    if isinstance(x, np.ndarray):
+        return x.copy()
+    if isinstance(x, dict):
+        twin = copy.copy(x)
+        twin.update({k: copied(v) for k, v in x.items()})
+        return twin
+    if type(x) in (tuple, list):
+        return type(x)(copied(v) for v in x)
+    return type(x)(*[copied(v) for v in x]) if isinstance(x, tuple) and hasattr(x, "_fields") else x
+
+
+class TensorCopy:
+    """A tensor's values and its gradient."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.value = copied(tensor.detach())
+        self.grad = tensor.grad
+        self.grad_value = None if self.grad is None else copied(self.grad.detach())
+
+    def restore(self) -> None:
+        with no_grad():
+            self.tensor.copy_(self.value)
+            if self.grad is not None:
+                self.grad.copy_(self.grad_value)
+        self.tensor.grad = self.grad
+
+
+class Snapshot:
+    """Copies of some objects."""
+
+    def __init__(self, objects: tuple[Any, ...]) -> None:
+        self.copies: dict[int, TensorCopy] = {}
+        self.buffers: list[tuple[Any, dict[str, Any]]] = []  # of each module: which tensors are its buffers
+        self.training: list[tuple[Module, bool]] = []
+        self.states: list[tuple[Any, Any]] = []
+        for x in objects:
+            self.keep(x)
+        for t in self.tensors(objects):
+            if id(t) not in self.copies:
+                self.copies[id(t)] = TensorCopy(t)
+        self.chance = default_generator.get_state(), random.getstate(), np.random.get_state()
+
+    def keep(self, x: Any) -> None:
+        if isinstance(x, Module):
+            for module in x.modules():
+                self.buffers.append((module._buffers, dict(module._buffers)))
+                self.training.append((module, module.training))
+        elif isinstance(x, Generator):
+            self.states.append((x.set_state, x.get_state()))
+        elif not isinstance(x, Tensor):
+            self.states.append((x.load_state_dict, copied(x.state_dict())))
+
+    def tensors(self, objects: tuple[Any, ...]) -> Iterator[Tensor]:
+        """What the objects consist of, now."""
+        for x in objects:
+            if isinstance(x, Tensor):
+                yield x
+            elif isinstance(x, Module):
+                yield from x.parameters()
+                yield from x.buffers()
+            elif isinstance(x, Optimizer):
+                yield from (p for group in x.param_groups for p in group["params"])
+
+    def restore(self) -> None:
+        for buffers, before in self.buffers:
+            buffers.clear()
+            buffers.update(before)
+        for module, training in self.training:
+            module.training = training
+        for kept in self.copies.values():
+            kept.restore()
+        for load, state in self.states:
+            load(copied(state))
+        default_generator.set_state(self.chance[0])
+        random.setstate(self.chance[1])
+        np.random.set_state(self.chance[2])

@@ -1,0 +1,1 @@
+"""In: tapes and numbers. Out: pictures of them, as SVG and HTML."""

@@ -1,0 +1,1 @@
+"""Public API. In: a Python function. Out: a compiled function, which selects the recording that runs a call."""

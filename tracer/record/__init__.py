@@ -1,0 +1,1 @@
+"""Recording. In: the op calls of one run. Out: a trace."""

@@ -1,0 +1,1 @@
+"""In: entries of a trace. Out: regions: one check in place of many entries."""

@@ -1,0 +1,1 @@
+"""Replay. In: a trace and op calls. Out: a matched segment, run; or a bailout to eager execution."""

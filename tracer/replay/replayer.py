@@ -1,0 +1,480 @@
+"""Replaying: Python runs again, and each op is compared with the next entry of a recording instead of being run.
+
+What matches gives a tensor that is pending. At the end of a segment, when all has matched, the program runs once, and tensors
+that are still alive get their arrays and their place on the tape. What does not match is a divergence: what was matched since
+the last segment is run eagerly, from arrays that nobody has written to, and the rest of the call is recorded as another path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...eager.nn.module import Module
+from ...eager.core.op import Op, execute
+from ...eager.ops.convert import TRANSFER
+from ...eager.optim.optimizer import Optimizer
+from ...eager.arrays.deferred import Pending
+from ...eager.core.tape.node import PENDING
+from ...eager.core.tensor import Tensor, tensor_changed, versions_of
+from ..record.index_checks import CHECKS
+from .run_segment import Computing
+from ..trace.call_frame import expanded, only_moves, refuses, run_parts
+from .matcher import has_form
+from ..record.moving_slices import MOVES, MOVING, is_there, only_elsewhere
+from ..record.recorder import Recorder, backward_pass
+from ..trace.refcounts import references
+from ..regions.region import MISSED
+from ..trace.specialize import LONE_HELD, general
+from ..trace.trace import WRITTEN, Backward, Break, Call, Constant, End, First, Trace, alike, users_line
+
+_new = object.__new__
+
+
+class Replayer(Computing):
+    """A handler of `apply` that compares and promises."""
+
+    mark: int | None = None  # the last change of a tensor, if it was the last backward pass, and a plain one
+
+    # ---- ops
+
+    def __call__(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        step = self.trace.steps[self.cursor]
+        if step is not general:
+            return step(self, op, inputs, attrs, out)
+        entry = self.entries[self.cursor]
+        if entry.op is op and self.matches(entry, inputs, attrs, out):
+            return self.promise(entry, out)
+        return self.otherwise(op, inputs, attrs, out)
+
+    def promise(self, entry: Call, out: Tensor | None) -> Any:
+        """The results of an entry that has matched, pending."""
+        self.move(self.cursor + 1)
+        made = [self.promised(value) for value in entry.results]
+        if out is not None and entry.grad and (entry.turned or (out._requires_grad and out._node is not None)):
+            if out._node is not PENDING and entry.out is not None:
+                self.earlier.setdefault(entry.out, (out._node, out._requires_grad))
+            out._requires_grad = True
+            out._node = PENDING
+        if entry.mutated:
+            self.write(entry)
+        if out is not None:
+            return out
+        return tuple(made) if entry.several else made[0] if made else None
+
+    def write(self, entry: Any) -> None:
+        """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
+        tensors, held, arrays, values = self.tensors, self.held, self.arrays, self.trace.values
+        for n in entry.mutated:
+            t, value = tensors[n], values[n]
+            slot = value.slot
+            array = arrays[slot]
+            if (  # the usual case at once: the array is its own memory, and nothing but the tensor and this frame has it
+                t is not None
+                and t._array is array
+                and array is held[n]
+                and type(array) is np.ndarray
+                and array.base is None
+                and references(array) <= LONE_HELD
+                and not self.used
+            ):
+                pass
+            elif t is not None and isinstance(t._array, Pending):
+                continue
+            else:
+                held[n] = array = None
+                if t is None or not self.sole(slot):
+                    held[n] = None if t is None else t._array
+                    self.written_now()
+                    return
+            self.hidden.append(n)
+            t._array = held[n] = pending = _new(value.form)
+            pending.frame = self
+            pending.slot = slot
+        self.have_written()
+
+    def have_written(self) -> None:
+        following = self.entries[self.cursor]
+        if type(following) is Break and following.reason is WRITTEN:  # others could see it then
+            self.segment()
+
+    def written_now(self) -> None:
+        if type(self.entries[self.cursor]) is Break:
+            self.segment()
+        else:
+            self.diverge(WRITTEN)
+            self.stop(WRITTEN)  # type: ignore[attr-defined]
+
+    # ---- what is not the next entry
+
+    def otherwise(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+        if expanded(op, inputs, self.state):
+            return run_parts(op, inputs, attrs, out)
+        entry = self.entries[self.cursor]
+        if self.copies and entry.op is op and self.matches(entry, inputs, attrs, out):
+            return self.promise(entry, out)
+        if out is not None and self.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
+            return self.outside(execute, f"{op.name} writes into what has a history", op, inputs, attrs, out, self.state)
+        if only_moves(op, inputs, self.state):
+            return self.bring(inputs, attrs)
+        if refuses(op, inputs):
+            if op is TRANSFER:
+                return self.outside(execute, "a value goes to another device", op, inputs, attrs, out, self.state)
+            check = None if op.data_dependent else CHECKS.get(op.name)
+            if check is None:
+                return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, self.state)
+            if not check.settled(self, inputs, attrs):
+                if type(entry) is Break:
+                    self.segment()
+                else:
+                    self.diverge(f"{op.name} looks at its indices")
+                return self(op, inputs, attrs, out)
+        if op in MOVES and out is None and self.moves():
+            return self.take(op, inputs, attrs)
+        if self.other_path(lambda e: e.op is op and self.matches(e, inputs, attrs, out)):
+            return self.promise(self.entries[self.cursor], out)
+        if op in MOVES and out is None and only_elsewhere(self.trace, entry, op, inputs, attrs, line := users_line()):
+            self.function.has_moved(line, is_there(inputs, self.state))
+        self.diverge(self.difference(entry, op, inputs, attrs))
+        return self(op, inputs, attrs, out)
+
+    def moves(self) -> bool:
+        """Whether slices are made by Python here, in this recording or in another one that began alike."""
+        if self.cursor in self.trace.moving:
+            return True
+        for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
+            if self.cursor in other.moving:
+                self.follow(other)
+                self.move(self.cursor)
+                return True
+        return False
+
+    def take(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
+        """A slice that begins elsewhere at each call."""
+        if is_there(inputs, self.state):
+            with self.eagerly():
+                return execute(op, inputs, attrs, None, self.state)
+        return self.outside(execute, MOVING, op, inputs, attrs, None, self.state)
+
+    def difference(self, entry: Any, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> str:
+        """How an op differs from the recorded one, in words."""
+        if not isinstance(entry, Call):
+            return f"{op.name} comes where the recording has {entry!r}"
+        if entry.op is not op:
+            return f"{op.name} comes where the recording has {entry.op.name}"
+        if not alike(attrs, entry.attrs):
+            return f"{op.name} is given {attrs}, and was given {entry.attrs}"
+        if self.state.grad is not entry.grad:
+            return f"{op.name} runs {'with' if self.state.grad else 'without'} gradients, unlike the recording"
+        for x, want in zip(inputs, entry.wants, strict=False):
+            if isinstance(want, First) and isinstance(x, Tensor):
+                found, form = x._array, want.value.form
+                if found.shape != form.shape:
+                    return f"{op.name} is given a tensor of shape {list(found.shape)}, and was given {list(form.shape)}"
+                if found.dtype != form.dtype:
+                    return f"{op.name} is given {found.dtype}, and was given {form.dtype}"
+                if x._requires_grad is not want.value.requires_grad:
+                    return f"{op.name} is given a tensor with requires_grad={x._requires_grad}, unlike before"
+            if isinstance(want, Constant) and not want.is_(x):
+                return f"{op.name} is given the number {x!r}, and was given {want.value!r}"
+        return f"{op.name} is given other tensors than in the recording"
+
+    def other_path(self, fits: Callable[[Any], bool]) -> bool:
+        """Change to another recording that began alike and goes on as Python does now."""
+        for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
+            mine = self.trace
+            self.follow(other)
+            if fits(other.entries[self.cursor]):
+                self.move(self.cursor)
+                return True
+            self.follow(mine)
+        return False
+
+    def follow(self, trace: Trace) -> None:
+        """Take another recording for the one to compare with: they are the same up to the cursor."""
+        values, slots, numbers = trace.counts[self.cursor]
+        for n in range(values, len(self.tensors)):
+            if self.tensors[n] is not None and self.number.get(id(self.tensors[n])) == n:
+                del self.number[id(self.tensors[n])]
+        for slot in range(slots, len(self.arrays)):
+            if self.arrays[slot] is not None:
+                self.slots.pop(id(self.arrays[slot]), None)
+        self.tensors[values:] = [None] * (len(trace.values) - values)
+        self.held[values:] = [None] * (len(trace.values) - values)
+        self.arrays[slots:] = [None] * (len(trace.roots) - slots)
+        self.scalars[numbers:] = [None] * (trace.numbers - numbers)
+        self.copies = {n: a for n, a in self.copies.items() if n < values}
+        self.trace, self.entries = trace, trace.entries
+
+    # ---- segments
+
+    def read(self, pending: Pending) -> None:
+        """A value is wanted."""
+        self.run_now("a value is read")
+        if pending.frame is self:
+            raise AssertionError("a pending value was not computed")
+
+    def run_now(self, reason: str) -> None:
+        if type(self.entries[self.cursor]) is Break or self.other_path(lambda e: type(e) is Break):
+            self.segment()
+        else:
+            self.diverge(reason)
+            self.stop(reason)  # type: ignore[attr-defined]  # it is a recorder now
+
+    def catch_up(self, reason: str) -> None:
+        """What has matched has to run now."""
+        if self.cursor > self.start:
+            self.run_now(reason)
+
+    def looked_at(self, t: Tensor) -> None:
+        """Somebody looks at the tape: it has to be there."""
+        if isinstance(t._array, Pending) and t._array.frame is self:
+            self.read(t._array)
+
+    def settle(self, t: Tensor) -> None:
+        self.looked_at(t)
+
+    def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
+        """Run something that is not recorded, on tensors that are all there."""
+        if type(self.entries[self.cursor]) is Break or self.other_path(lambda e: type(e) is Break):
+            self.segment()
+        elif self.cursor == 0 or not isinstance(self.entries[self.cursor - 1], Break):
+            self.diverge(reason)
+            return self.outside(function, reason, *args, **kwargs)
+        return self.untraced(function, *args, **kwargs)
+
+    def finish(self) -> None:
+        """The function has returned."""
+        entry = self.entries[self.cursor]
+        if isinstance(entry, End) and entry.state is not None:
+            known = self.trace.segments.get((self.start, self.cursor))
+            if known is not None and known.closing is not None and self.ended(known, known.closing):
+                if self.late is not None:
+                    self.start = self.cursor + 1
+                    raise self.late
+                return
+        if isinstance(entry, End) or self.other_path(lambda e: isinstance(e, End)):
+            self.segment()
+        else:
+            self.diverge("the function returns earlier")
+            self.finish()
+
+    def segment(self) -> None:
+        """Everything up to the break that the cursor is at has matched: compute it."""
+        stop = self.cursor
+        snapshot = self.entries[stop].state
+        if snapshot is None:
+            self.interpret()
+        else:
+            self.compute(stop, snapshot)
+        self.start = stop + 1
+        if stop + 1 < len(self.entries):
+            self.move(stop + 1)
+        if self.late is not None:
+            error, self.late = self.late, None
+            raise error
+
+    def begin_replayed(self, hidden: list[int], held: list[Any], earlier: dict[int, tuple[Any, bool]]) -> None:
+        """All entries have matched: what a recorder that turns into a replayer has beyond a frame."""
+        self.entries = self.trace.entries
+        self.cursor, self.start = len(self.entries), 0
+        self.hidden, self.held, self.earlier = hidden, held, earlier
+        self.slots = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
+        self.copies, self.used, self.boxes = {}, [], {}
+        self.recorded = True
+
+    # ---- divergence
+
+    def diverge(self, reason: str) -> None:
+        """Run what has matched eagerly, and go on recording."""
+        self.function.diverged(self, reason, users_line())
+        self.interpret()
+        values, slots, _ = self.begin_path()
+        self.record_on(values, slots)
+
+    def begin_path(self) -> tuple[int, int, int]:
+        """Another recording, which is the same up to the cursor. How much there was before the segment."""
+        trace, self.trace = self.trace, Trace()
+        values, slots, numbers = trace.counts[self.cursor]
+        self.trace.entries = trace.entries[: self.cursor]
+        self.trace.values, self.trace.roots, self.trace.numbers = trace.values[:values], trace.roots[:slots], numbers
+        self.trace.outside = {s for s in trace.outside if s < slots}
+        self.trace.shared = {s for s in trace.shared if s < slots}
+        self.trace.moving = {k for k in trace.moving if k <= self.cursor}
+        self.trace.impure = MOVING if self.trace.moving else None
+        self.trace.sources = {s: source for s, source in trace.sources.items() if s < slots}
+        self.trace.constants = {s: a for s, a in trace.constants.items() if s < slots}
+        for first, regions in trace.regions.items():
+            kept = {i: r for i, r in regions.items() if r.stop <= self.cursor}
+            self.trace.regions.update({first: kept} if kept else {})
+        del self.tensors[values:], self.arrays[slots:], self.scalars[numbers:]
+        return trace.counts[self.start]
+
+    def record_on(self, values: int, slots: int) -> None:
+        """Record the rest of the call: all that was promised is there. So many values and slots are from before the segment."""
+        trace = self.trace
+        for n, t in enumerate(self.tensors):
+            if t is not None and isinstance(t._array, Pending):
+                if t._array.frame is None:
+                    t._array = t._array.real  # what `detach()` made of something that is there now
+                else:
+                    self.tensors[n] = None  # of a segment before, which it did not outlive
+        self.number = {id(t): n for n, t in enumerate(self.tensors) if t is not None}
+        for n, t in enumerate(self.tensors):
+            if t is not None and trace.values[n].slot in trace.outside:
+                self.boxes[trace.values[n].slot] = versions_of(t)
+        if self.state.autocast is None and self.state.handler is not None:
+            self.state.handler = self
+        self.held.clear()
+        self.cursor = -1  # it is no step's turn any more
+        self.__class__ = Recorder  # type: ignore[assignment]
+        self.prepare(self.function.moving)  # type: ignore[attr-defined]
+        written = [e.out for e in self.trace.entries[self.start :] if isinstance(e, Call) and e.out is not None]
+        self.rewritten += written  # type: ignore[attr-defined]
+        self.first, self.handed_out = values, slots
+        self.conceal(values)  # type: ignore[attr-defined]
+
+    # ---- regions
+
+    def module(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A module is called: all of its ops at once, if it is certain what they are."""
+        regions = self.trace.regions.get(self.cursor)
+        if regions is not None and self.state.autocast is None:
+            region = regions.get(id(module))
+            if region is not None:
+                owner, enter = region.owner, region.entering
+                if owner() is module:
+                    result = enter(region, self, args, kwargs)
+                    if result is not MISSED:
+                        return result
+        return module.forward(*args, **kwargs)
+
+    def functional(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A function of `nn.functional` is called."""
+        regions = self.trace.regions.get(self.cursor)
+        if regions is not None and self.state.autocast is None:
+            region = regions.get(id(function))
+            if region is not None:
+                owner, enter = region.owner, region.entering
+                if owner() is function:
+                    result = enter(region, self, args, kwargs)
+                    if result is not MISSED:
+                        return result
+        return function(*args, **kwargs)
+
+    def foresaw(self, optimizer: Optimizer) -> bool:
+        """An optimizer makes a step: whether it was foreseen, and is done with that."""
+        region = self.trace.foreseen[self.cursor]
+        enter = region.entering
+        return enter(region, self, optimizer)  # type: ignore[no-any-return]
+
+    def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
+        """A step that was not."""
+        return step(optimizer)
+
+    # ---- backward
+
+    def backward(
+        self, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
+    ) -> list[Tensor | None]:
+        entry = self.entries[self.cursor]
+        if seeds is None and self.plain_pass(entry, roots, retain_graph, wanted, accumulate):
+            return []
+        given = (roots, seeds, retain_graph, create_graph, wanted, accumulate)
+        if not (isinstance(entry, Backward) and self.same_pass(entry, *given)):
+            if not self.other_path(lambda e: isinstance(e, Backward) and self.same_pass(e, *given)):
+                if type(entry) is Break:
+                    return self.outside(backward_pass, "backward", *given)  # type: ignore[no-any-return]
+                self.diverge("another backward pass than in the recording")
+                return self.backward(*given)
+            entry = self.entries[self.cursor]
+        self.move(self.cursor + 1)
+        self.mark = None
+        values, tensors = self.trace.values, self.tensors
+        for leaf, value in entry.firsts:
+            g = tensors[leaf]._grad
+            tensors[value.index] = g
+            self.number[id(g)] = value.index
+            self.arrays[value.slot] = self.held[value.index] = g._array
+            self.slots[id(g._array)] = value.slot
+        if self.made:
+            self.used += [self.made[plan] for plan in entry.freed if plan in self.made]
+        for effect in entry.effects:
+            if effect.before is None:
+                tensors[effect.leaf]._grad = self.promised(values[effect.after])
+                tensor_changed()
+        found: list[Tensor | None] = [None if n is None else self.promised(values[n]) for n in entry.found]
+        if entry.mutated:
+            self.write(entry)
+        return found
+
+    def plain_pass(self, entry: Any, roots: Any, retain_graph: bool, wanted: Any, accumulate: bool) -> bool:
+        """The usual case at once: `loss.backward()`, which gives each leaf its first gradient."""
+        if type(entry) is not Backward or not entry.plain or wanted is not None or not accumulate or self.made or self.copies:
+            return False
+        n = entry.roots[0]
+        if len(roots) != 1 or roots[0] is not self.tensors[n] or roots[0]._array is not self.held[n]:
+            return False
+        step = entry.step
+        if retain_graph is not entry.retain or not step(self):
+            return False
+        self.mark = tensor_changed()
+        self.move(self.cursor + 1)
+        return True
+
+    def same_pass(
+        self, entry: Backward, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
+    ) -> bool:
+        """Whether a backward pass is the recorded one. What it does follows from its roots, unless somebody added a hook or
+        changed a gradient or the code since."""
+        tensors = self.tensors
+        if create_graph or retain_graph is not entry.retain or accumulate is not entry.accumulate or not entry.same_code():
+            return False
+        if len(roots) != len(entry.roots):
+            return False
+        for r, n in zip(roots, entry.roots, strict=True):
+            if r is not tensors[n] or r._array is not self.held[n]:
+                return False
+        if (seeds is None) is not entry.implicit:
+            return False
+        for s, want in zip(seeds or (), entry.seeds, strict=True):
+            if not self.fits(want, s, s._requires_grad):
+                return False
+        if (wanted is None) is not (entry.wanted is None):
+            return False
+        if wanted is not None:
+            if len(wanted) != len(entry.wanted) or any(w._hooks for w in wanted):
+                return False
+            if any(w is not tensors[n] for w, n in zip(wanted, entry.wanted, strict=True)):
+                return False
+        for node in self.made.values():
+            if node.hooks or node.retained is not None or "gradients" in node.__dict__:
+                return False
+        if self.copies and not all(self.unchanged(n) for n in self.copies):
+            return False
+        if any(tensors[n]._requires_grad is not flag for n, flag in entry.flags):
+            return False
+        return self.same_gradients(entry)
+
+    def same_gradients(self, entry: Backward) -> bool:
+        """Whether the leaves have hooks and gradients as they had."""
+        tensors = self.tensors
+        firsts = dict(entry.firsts) if entry.firsts else {}
+        for effect in entry.effects:
+            leaf = tensors[effect.leaf]
+            if leaf._hooks or leaf._after_accumulate or leaf._node is not None:
+                return False
+            g = leaf._grad
+            if effect.before is None:
+                if g is not None:
+                    return False
+            elif effect.leaf in firsts:
+                if g is None or g._requires_grad or id(g) in self.number or isinstance(g._array, Pending):
+                    return False
+                if not has_form(g._array, firsts[effect.leaf].form):
+                    return False
+            elif g is not tensors[effect.before] or g._array is not self.held[effect.before]:
+                return False
+        return True

@@ -1,0 +1,230 @@
+"""`tapejit demo`: a character GPT learns Shakespeare's sonnets, first eagerly, then compiled, and both are compared.
+
+Both trainings begin from the same weights and see the same batches, so their losses have to be the same. Ctrl-C ends a
+training; what was measured up to there is told. How many steps there are is chosen so that it takes about two minutes. At the
+end a page shows what became of the compiled step.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import statistics
+import sys
+from pathlib import Path
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+from ....eager import cuda
+from ....eager.random import manual_seed
+from ....eager.utils.progress import progress
+from .bench import peak_bytes, segments
+from ..files import RefusalError, check_writable
+from .run import duration
+from ...api.compile import Compiled, compile
+from ..report import write
+from ..report.data import gather
+from ..profiler.timeline import Timelines, noted
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SAME = 1e-3  # relative: rounding grows from step to step, as each begins where the last ended
+EXTRA = 2  # steps for the measurement of memory
+STEPS, FEWEST, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
+ROWS, COLUMNS = 8, 64  # of the curves
+DOTS = 25  # of one, on the page
+
+
+class Training:
+    """One of the two trainings, and what was measured of it."""
+
+    def __init__(self, example: Any, steps: int, device: str, compiled: bool) -> None:
+        manual_seed(1337)
+        self.name = "compiled" if compiled else "eager"
+        self.run = example.setup(example.tj, steps + EXTRA, device)
+        self.step = compile(self.run.step, name="step") if compiled else self.run.step
+        self.losses: list[Any] = []
+        self.times: list[float] = []
+        self.first: float | None = None  # seconds until the first replayed step was done
+        self.replayed = 0  # steps up to that one
+        self.peak: int | None = None
+        self.stopped = False
+
+    @property
+    def compiled(self) -> Compiled | None:
+        return self.step if isinstance(self.step, Compiled) else None
+
+    def train(self, steps: int) -> None:
+        bar = progress(range(steps), desc=f"{self.name:8}")
+        began = perf_counter()
+        try:
+            for _ in bar:
+                batch = next(self.run.batches)
+                before = perf_counter()
+                loss = self.step(*batch)
+                self.losses.append(loss.detach())
+                self.times.append(perf_counter() - before)
+                bar.set_postfix(loss=loss)
+                if self.first is None and self.compiled is not None and self.compiled.hits:
+                    self.first, self.replayed = perf_counter() - began, len(self.times)
+            self.peak = peak_bytes(lambda: self.step(*next(self.run.batches)), self.compiled)
+        except KeyboardInterrupt:
+            self.stopped = True
+            bar.close()
+
+    def numbers(self) -> list[float]:
+        return [loss.item() for loss in self.losses[: len(self.times)]]
+
+    def steady(self) -> float:
+        """Seconds for a step, of a compiled one once it is replayed."""
+        return statistics.median(self.times[self.replayed :] or self.times)
+
+
+def demo(wanted: int | None, path: Path) -> int:
+    check_writable(path)
+    example = example_named("chargpt")
+    device = "cuda" if cuda.is_available() else "cpu"
+    busy = told_load()
+    steps = fitting(example, device) if wanted is None else wanted
+    print(f"A character GPT learns Shakespeare's sonnets on the {device.upper()}: ", end="")
+    print(f"{steps} steps eagerly, then the same compiled.", flush=True)
+    if busy:
+        print(busy, flush=True)
+    with noted() as timelines:
+        done, stopped = both(example, steps, device)
+    if not done:
+        print("stopped before the first step was done")
+        return 130
+    told = table(done, stopped)
+    print("\n".join(told))
+    differs = len(done) == 2 and not told_curves(done)
+    if not stopped:
+        made_up = ["", "It goes on by itself:", *example.make_up(done[-1].run.model, device, 160).strip().splitlines()]
+        print("\n".join(made_up))
+        told += made_up
+    write(path, page_facts(done, timelines, told, "stopped by Ctrl-C" if stopped else None))
+    print(f"\n{path} shows what became of the step.")
+    return 130 if stopped else int(differs)
+
+
+def page_facts(done: list[Training], timelines: Timelines, told: list[str], failure: str | None) -> dict[str, Any]:
+    """What the page shows: the table, and the compiled step if there is one."""
+    samples = {
+        t.compiled: SimpleNamespace(eager=done[0].times, replayed=t.times[t.replayed :] if t.replayed else [])
+        for t in done
+        if t.compiled is not None
+    }
+    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(told).strip("\n"), curves(done))
+
+
+def curves(done: list[Training]) -> dict[str, Any]:
+    """The losses: a line for the first training, and dots on it for the second, which would hide it."""
+    rows = []
+    for i, training in enumerate(done):
+        numbers: list[float | None] = list(training.numbers())
+        apart = max(len(numbers) // DOTS, 1)
+        rows.append((training.name, [v if i == 0 or k % apart == 0 else None for k, v in enumerate(numbers)]))
+    return {"title": "Loss", "subtitle": "both begin from the same weights and see the same batches", "rows": rows}
+
+
+def both(example: Any, steps: int, device: str) -> tuple[list[Training], bool]:
+    """The trainings that had a step at least, and whether they were stopped."""
+    done: list[Training] = []
+    for compiled in (False, True):
+        try:
+            training = Training(example, steps, device, compiled)
+        except KeyboardInterrupt:
+            return done, True
+        training.train(steps)
+        if training.times:
+            done.append(training)
+        if training.stopped:
+            return done, True
+    return done, False
+
+
+def fitting(example: Any, device: str) -> int:
+    """How many steps fit into the time for eager ones, by the first few."""
+    trial = Training(example, EXTRA, device, compiled=False)
+    times = []
+    for _ in range(2 * EXTRA):
+        began = perf_counter()
+        trial.step(*next(trial.run.batches)).item()
+        times.append(perf_counter() - began)
+    return max(FEWEST, min(STEPS, int(SECONDS / statistics.median(times))))
+
+
+def told_load() -> str:
+    """A warning, if others use this machine."""
+    cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load < 0.7 * cores:
+        return ""
+    return f"Something else is using this machine (a load of {load:.1f} on {cores} cores): do not trust the times."
+
+
+def example_named(name: str) -> Any:
+    if not (EXAMPLES / f"{name}.py").exists():
+        raise RefusalError(f"the example {name}.py is not in {EXAMPLES}")
+    sys.path.insert(0, str(EXAMPLES))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXAMPLES))
+
+
+# ---- words
+
+
+def table(done: list[Training], stopped: bool = False) -> list[str]:
+    lines = ["", f"{'':10} {'steps':>6} {'a step':>10} {'steps/s':>8} {'in all':>9} {'first compiled':>15} {'peak memory':>12}"]
+    for t in done:
+        first = "-" if t.first is None else duration(t.first)
+        peak = "-" if t.peak is None else f"{t.peak / 2**20:.1f} MiB"
+        step = t.steady()
+        times = f"{duration(step):>10} {1 / step:8.1f} {duration(sum(t.times)):>9}"
+        lines.append(f"{t.name:10} {len(t.times):6} {times} {first:>15} {peak:>12}")
+    if len(done) == 2 and len(done[1].times) > done[1].replayed > 0:
+        lines.append(f"A compiled step is {done[0].steady() / done[1].steady():.1f} times as fast as an eager one.")
+        if not any(s.native is not None for s in segments(done[1].step)):
+            lines.append("No native code was made: these are the eager kernels, replayed.")
+    elif len(done) == 2:
+        lines.append("There was no compiled step to compare with: the first ones are recorded, and one is compiled.")
+    if stopped:
+        after = f"after {len(done[-1].times)} {done[-1].name} steps" if done[-1].stopped else "before the first compiled step"
+        lines.append(f"Stopped {after}.")
+    return lines
+
+
+def told_curves(done: list[Training]) -> bool:
+    """Print both curves in one picture and say whether they are the same."""
+    eager, compiled = (t.numbers() for t in done)
+    print("\n".join(["", *picture(eager, compiled)]))
+    pairs = list(zip(eager, compiled, strict=False))
+    largest = max(abs(a - b) / max(abs(a), 1e-6) for a, b in pairs)
+    same = largest <= SAME  # also not where a loss is no number
+    verdict = "are the same" if same else "DIFFER"
+    print(f"The two curves {verdict}: over {len(pairs)} steps the losses are within {largest:.0e} of each other, relatively.")
+    return same
+
+
+def picture(eager: list[float], compiled: list[float]) -> list[str]:
+    """The losses, smoothed: `o` eager, `x` compiled, `*` where both are at the same place."""
+    columns = min(COLUMNS, len(eager))
+    curves = [smoothed(values, columns, len(eager)) for values in (eager, compiled)]
+    known = [v for curve in curves for v in curve if v is not None]
+    low, high = min(known), max(known)
+    grid = [[" "] * columns for _ in range(ROWS)]
+    for curve, mark in zip(curves, "ox", strict=True):
+        for x, value in enumerate(curve):
+            if value is not None:
+                y = round((high - value) / ((high - low) or 1.0) * (ROWS - 1))
+                grid[y][x] = "*" if grid[y][x] == "o" else mark
+    labels = {0: f"{high:5.2f}", ROWS - 1: f"{low:5.2f}"}
+    lines = [f"{labels.get(y, ''):>10} |{''.join(row)}" for y, row in enumerate(grid)]
+    return [*lines, f"{'loss':>10} +{'-' * columns} o eager, x compiled, * both"]
+
+
+def smoothed(values: list[float], columns: int, length: int) -> list[float | None]:
+    """The mean of each column's share of the steps."""
+    parts = [values[length * x // columns : length * (x + 1) // columns] for x in range(columns)]
+    return [statistics.fmean(part) if part else None for part in parts]

@@ -1,0 +1,77 @@
+"""`tapejit ops`: the op table as Markdown, which is what `docs/ops.md` holds.
+
+tapejit ops > docs/ops.md
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+from ....eager.core.op import OPS, Op
+
+INTRODUCTION = """# Ops
+
+All functions of the op table, printed by `tapejit ops > docs/ops.md`; a test fails when this page is older than the table. Each
+op stands in one place, with its kernel, its gradient and the calls that its tests are generated from.
+
+- **name**: without a prefix it is `tj.name`, and a method of tensors where the letter m stands; `F.` is `tj.nn.functional`.
+- **m**: `x.name(...)`; **i**: also `x.name_(...)`, which writes into x; **g**: it has a gradient.
+- **kind**: what the compiler makes of it. pointwise, reduce, movement and create become parts of fused loops, contraction and
+  index kernels that loops are joined to; composite is taken apart into other ops; scan and opaque are called as they are.
+"""
+PREFIXES = {"": "", "nn.functional": "F.", "Tensor": "Tensor."}
+
+
+def page() -> str:
+    """All families, in the order of the table."""
+    families: dict[str, list[Op]] = {}
+    for op in OPS.values():
+        families.setdefault(plain(op).__module__.rpartition(".")[2], []).append(op)
+    lines = [INTRODUCTION]
+    for family, ops in sorted(families.items()):
+        lines += [f"## {family}", "", f"`eager/ops/{family}.py`", "", "| name | | kind | meaning |", "|---|---|---|---|"]
+        lines += [row(op) for op in sorted(ops, key=lambda op: shown_name(op).lower())]
+        lines.append("")
+    return "\n".join(lines) + f"{len(OPS)} functions, of {len(families)} families.\n"
+
+
+def plain(op: Op) -> Any:
+    """The function as it was written."""
+    return inspect.unwrap(op.function) if op.function is not None else op.function
+
+
+def shown_name(op: Op) -> str:
+    space = op.namespaces[0]
+    return f"{PREFIXES.get(space, space + '.')}{op.name}"
+
+
+def row(op: Op) -> str:
+    letters = "".join(letter for letter, is_so in marks(op) if is_so)
+    return f"| `{shown_name(op)}({', '.join(arguments(op))})` | {letters} | {op.kind} | {meaning(op)} |"
+
+
+def marks(op: Op) -> Iterator[tuple[str, bool]]:
+    yield "m", op.method
+    yield "i", op.inplace
+    yield "g", any(sample.grad for sample in op.samples)
+
+
+def arguments(op: Op) -> Iterator[str]:
+    """Names, with what may be left out in the form `name=default`."""
+    starred = False
+    for p in inspect.signature(plain(op)).parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            starred = True
+            yield f"*{p.name}"
+            continue
+        if p.kind is p.KEYWORD_ONLY and not starred:
+            starred = True
+            yield "*"
+        yield p.name if p.default is p.empty else f"{p.name}={p.default!r}"
+
+
+def meaning(op: Op) -> str:
+    """The first sentence of its description; a bar would end the cell."""
+    return (inspect.getdoc(op.function) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")

@@ -1,0 +1,322 @@
+"""`diff` for generated code: is a segment's program right, and if it is not, which op is it that makes it wrong?
+
+Three programs are compared. The *real* one is what a replay runs; of it only outcomes can be seen. The *open* one is made of
+the same graph with every value as an output: there each op's result is compared with what eager execution makes of the very
+operands that native code had, so errors do not add up, and the first op that is off is the one to blame. If all of them are
+right, the open program's outcomes, and those of eager execution with each input moved by one unit in the last place, tell how
+much of a difference in the real program's outcomes is rounding. If there is more, something is only wrong when it is fused:
+then values are added to the real program's outputs, one at a time, to find the first that is wrong there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ....eager.arrays import devices
+from ....eager.core.op import Op
+from ....eager.ops.create import EMPTY
+from ....eager.ops.shape.views import CLONE
+from ....eager.arrays.deferred import form_of
+from ...graph.functionalize import Builder, contiguous, overlaps
+from ...graph.ir import Chain, Form, Graph, Node, Operand, Output, verified
+from ...graph.interpreter import aliased, copied, results, run_op
+from ...graph.passes import dead_code
+from ...execute.reference_program import calls
+from ...trace.trace import Call, Trace
+from .ulps import beyond, can_move, errors, gap, moved, noise_of, on_cpu
+
+EXACT = {"pointwise", "create", "movement"}  # kinds of ops each of whose elements is rounded once
+ADDING = {"unwindows", "as_strided_sum"}  # but for these
+OUTCOMES = 16  # how many times as far off as those of other right programs outcomes may be
+
+Generate = Callable[[Graph, int, Any], Any]
+
+
+class NoProgramError(Exception):
+    """There is no native program of a graph."""
+
+
+class RefusedError(Exception):
+    """A native program gives up where eager execution did not."""
+
+
+@dataclass
+class Fault:
+    """The first op that is wrong, and where it is off most."""
+
+    call: Call
+    eager: Any
+    compiled: Any
+    index: tuple[int, ...] | None
+    ulps: float
+    note: str = ""
+
+
+class Noting(Builder):
+    """Makes a graph, and remembers which entry each value comes from."""
+
+    def __init__(self, trace: Trace, start: int, stop: int) -> None:
+        super().__init__(trace, start, stop)
+        self.origin: dict[str, Call] = {}
+
+    def node(
+        self, op: Op, operands: tuple[Operand, ...], attrs: dict[str, Any], forms: list[Form], call: Call, several: bool = False
+    ) -> list[str]:
+        names = super().node(op, operands, attrs, forms, call, several)
+        self.origin.update(dict.fromkeys(names, call))
+        return names
+
+
+class Inspection:
+    """One segment: its graph, what it is given, and what eager execution makes of that."""
+
+    def __init__(
+        self, trace: Trace, bounds: tuple[int, int], keep: Iterable[int], inputs: dict[int, Any], scalars: list[Any],
+        generate: Generate, ulps: float, rtol: float,
+    ) -> None:  # fmt: skip
+        builder = Noting(trace, *bounds)
+        for call in calls(trace, *bounds):
+            builder.add(call)
+        self.graph = dead_code(verified(builder.finished(keep)))
+        self.origin = builder.origin
+        self.slots = len(trace.roots)
+        self.inputs = inputs
+        self.scalars = scalars
+        self.generate = generate
+        self.ulps, self.rtol = ulps, rtol
+        self.largest = 0.0  # error of those within the tolerance
+        self.maker = {name: node for node in self.graph.nodes for name in node.results}
+        self.place = {name: i for i, name in enumerate(self.maker)}
+        self.noise: dict[str, float] = {}  # of each value, as far as it comes from rounding before it
+
+    # ---- running
+
+    def fresh(self, extra: int = 0) -> list[Any]:
+        arrays: list[Any] = [None] * (self.slots + extra)
+        for x in self.graph.inputs:
+            arrays[x.slot] = copied(self.inputs[x.slot], self.graph.forms[x.name])
+        return arrays
+
+    def shares_memory(self) -> bool:
+        return aliased(self.graph, self.inputs)
+
+    def run(self, names: list[str], alone: bool = False) -> tuple[list[Any], dict[str, Any]]:
+        """The native program with some values as further outputs, or as all of them: all arrays, and these values."""
+        graph = watched(replace(self.graph, outputs=(), write_backs=()) if alone else self.graph, names, self.slots)
+        arrays = self.fresh(len(names))
+        try:
+            program = self.generate(graph, len(arrays), refuse)
+        except Exception as reason:  # whatever a backend cannot do, no step fails for it
+            raise NoProgramError(str(reason)) from reason
+        program.run(arrays, self.scalars)
+        return arrays, {name: on_cpu(arrays[self.slots + i]) for i, name in enumerate(names)}
+
+    def eagerly(self, chance: np.random.Generator | None = None) -> dict[str, Any]:
+        """All values as eager execution makes them, of the inputs or of their neighbours."""
+        arrays = self.fresh()
+        known = {x.name: arrays[x.slot] for x in self.graph.inputs}
+        if chance is not None:
+            known = {name: moved(x, chance) if can_move(x) else x for name, x in known.items()}
+        for node in self.graph.nodes:
+            known.update(zip(node.results, results(node, known, self.scalars, self.graph.forms), strict=True))
+        return known
+
+    # ---- what is wrong
+
+    def fault(self) -> Fault | None:
+        """What is wrong with the native program, if anything is; NoProgramError if there is none."""
+        names = [name for node in self.graph.nodes if node.op is not EMPTY for name in node.results]
+        expected = self.eagerly()
+        try:
+            arrays, _ = self.run([])
+            opened = self.opened(names)
+        except RefusedError as reason:
+            return self.refused(names, expected, reason)
+        found = self.wrong_op(opened)
+        if found is not None:
+            return found
+        self.measure(expected, opened)
+        wrong = self.wrong_outcomes(expected, arrays)
+        return None if not wrong else self.first_in_real(wrong, expected)
+
+    def opened(self, names: list[str]) -> dict[str, Any]:
+        try:
+            return self.run(names)[1]
+        except NoProgramError:  # a value that no output can be, which is nobody's fault
+            return {}
+
+    def refused(self, names: list[str], expected: dict[str, Any], reason: RefusedError) -> Fault:
+        """The first op that native code fails in."""
+        low, high = 0, len(names)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self.run(names[:middle], alone=True)
+                low = middle
+            except RefusedError:
+                high = middle
+        name = names[high - 1]
+        return Fault(self.origin[name], on_cpu(expected[name]), reason, None, np.inf)
+
+    def wrong_op(self, opened: dict[str, Any]) -> Fault | None:
+        """The first op whose result is not what eager execution makes of the same operands."""
+        graph, scalars = self.graph, self.scalars
+        arrays = self.fresh()
+        known: dict[str, Any] = {x.name: arrays[x.slot] for x in graph.inputs}
+        for node in graph.nodes:
+            made = results(node, known, scalars, graph.forms)
+            values = list(node.values())
+            noise = [0.0] * len(made)
+            if not exact(node):
+
+                def again(operands: list[Any], node: Node = node, values: list[str] = values) -> list[Any]:
+                    return results(node, {**known, **dict(zip(values, operands, strict=True))}, scalars, graph.forms)
+
+                noise = noise_of(again, [known[v] for v in values], made)
+            for name, eager, unit in zip(node.results, made, noise, strict=True):
+                known[name] = eager
+                if name not in opened:
+                    continue
+                known[name] = laid_out_as(opened[name], eager)
+                found = self.judged(name, on_cpu(eager), opened[name], unit, self.allowed(node))
+                if found is not None:
+                    return found
+        return None
+
+    def allowed(self, node: Node) -> float:
+        """How many units an op may be off: functions have two implementations, and each level of an addition may be off."""
+        if exact(node):
+            return 2 * self.ulps
+        most = max([self.graph.forms[x].size for x in (*node.values(), *node.results)], default=1)
+        return self.ulps * (1 + math.log2(max(most, 1)))
+
+    def judged(self, name: str, eager: Any, compiled: Any, noise: float, allowed: float) -> Fault | None:
+        call = self.origin[name]
+        if eager.shape != compiled.shape or eager.dtype != compiled.dtype:
+            return Fault(call, eager, compiled, None, np.inf)
+        off = errors(eager, compiled, noise)
+        worse = beyond(eager, compiled, off, allowed, self.rtol)
+        if not worse.any():
+            self.largest = max(self.largest, float(off.max(initial=0)))
+            return None
+        index = np.unravel_index(int(worse.argmax()), worse.shape)
+        return Fault(call, eager, compiled.copy(), tuple(int(i) for i in index), float(worse[index]))
+
+    # ---- what is only wrong as a whole
+
+    def measure(self, expected: dict[str, Any], opened: dict[str, Any]) -> None:
+        """How much rounding has to do with each value: what other right programs make of it."""
+        samples = [opened]
+        with contextlib.suppress(Exception):  # some op refuses the neighbours
+            samples.append(self.eagerly(np.random.default_rng(0)))
+        for name in self.maker:
+            eager = on_cpu(expected[name])
+            found = max([gap(eager, on_cpu(s[name])) for s in samples if name in s], default=0.0)
+            self.noise[name] = np.inf if found and eager.dtype.kind in "biu" else found
+
+    def is_wrong(self, name: str, eager: Any, compiled: Any) -> bool:
+        """Whether a value of the real program is not what it is eagerly, by more than rounding."""
+        allowed = self.ulps * (1 + math.log2(max(eager.size, 1)))
+        off = errors(eager, compiled, OUTCOMES * self.noise[name] / allowed if allowed else 0.0)
+        return bool(beyond(eager, compiled, off, allowed, self.rtol).any())
+
+    def wrong_outcomes(self, expected: dict[str, Any], arrays: list[Any]) -> list[tuple[str, Any, Any]]:
+        """Outputs and memory that are wrong after a run: the value that is to be there, what it is eagerly, what it is."""
+        backs = {w.input.name: w.value for w in self.graph.write_backs}
+        seen: list[tuple[str, Any, Any]] = [(w.value, expected[w.value], arrays[w.input.slot]) for w in self.graph.write_backs]
+        for o in self.graph.outputs:
+            name = backs.get(o.value, o.value)
+            seen.append((name, shown(expected[name], o.chain), arrays[o.slot]))
+        seen = [(name, on_cpu(eager), on_cpu(compiled)) for name, eager, compiled in seen]
+        return [x for x in seen if x[0] in self.maker and self.is_wrong(*x)]
+
+    def first_in_real(self, wrong: list[tuple[str, Any, Any]], expected: dict[str, Any]) -> Fault:
+        """Where the real program goes wrong: the first value that is wrong if it is one more output."""
+        name, eager, compiled = min(wrong, key=lambda x: self.place[x[0]])
+        while True:
+            trail = self.trail(name)
+            low, high = -1, len(trail) - 1  # right, or before all of them; wrong
+            while high - low > 1:
+                middle = (low + high) // 2
+                found = self.seen_wrong([trail[middle]], expected)
+                if found:
+                    high, (name, eager, compiled) = middle, found[0]
+                else:
+                    low = middle
+            others = [x for x in self.maker[name].values() if x in self.maker and x not in trail]
+            above = self.seen_wrong(list(dict.fromkeys(others)), expected)
+            if not above:
+                break
+            name, eager, compiled = above[0]
+        off = errors(eager, compiled)
+        index = np.unravel_index(int(off.argmax()), off.shape) if off.size else ()
+        note = "each op by itself is right: it is wrong only where it is fused with others"
+        return Fault(self.origin[name], eager, compiled.copy(), tuple(int(i) for i in index), float(off.max(initial=0)), note)
+
+    def trail(self, name: str) -> list[str]:
+        """A way from an input to a value, by the operand that is made last; the value is its end."""
+        found = [name]
+        while above := [x for x in self.maker[found[-1]].values() if x in self.maker]:
+            found.append(max(above, key=lambda x: self.place[x]))
+        return found[::-1]
+
+    def seen_wrong(self, names: list[str], expected: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+        """Those of some values that are wrong as further outputs of the real program."""
+        if not names:
+            return []
+        _, found = self.run(names)
+        seen = [(name, on_cpu(expected[name]), found[name]) for name in sorted(names, key=lambda x: self.place[x])]
+        return [x for x in seen if self.maker[x[0]].op is not EMPTY and self.is_wrong(*x)]
+
+
+def exact(node: Node) -> bool:
+    return node.op.kind in EXACT and node.op.name not in ADDING
+
+
+def refuse(arrays: list[Any], scalars: list[Any]) -> None:
+    raise RefusedError("its native code refuses indices, or fails in an op, where eager execution does not")
+
+
+def shown(array: Any, chain: Chain) -> Any:
+    for op, attrs, index in chain:
+        found = run_op(op, (array,), attrs)
+        array = found if index is None else found[index]
+    return array
+
+
+def laid_out_as(array: Any, eager: Any) -> Any:
+    """What native code has made, with eager's strides and on its device: an op may make another layout of another."""
+    where = devices.device_of(eager)
+    found = copied(eager, form_of(eager, where))
+    with devices.on(where):
+        found[...] = devices.move(array, where)
+    return found
+
+
+def watched(graph: Graph, names: list[str], slots: int) -> Graph:
+    """The graph with some values as further outputs, whose slots come after all others. What is no memory of its own, or is
+    somebody's already, is copied."""
+    taken = graph.owned() | {name for node in graph.nodes if node.op.view for name in node.results}
+    forms = dict(graph.forms)
+    nodes: list[Node] = []
+    shown_as: dict[str, str] = {}
+    wanted = set(names)
+    for node in graph.nodes:
+        nodes.append(node)
+        for name in node.results:
+            if name not in wanted:
+                continue
+            shown_as[name] = name
+            if name in taken or overlaps(forms[name]):
+                form = forms[name]
+                shown_as[name] = f"{name}_seen"
+                forms[shown_as[name]] = contiguous(form.shape, form.dtype, form.where)
+                nodes.append(Node(CLONE, (name,), {}, (shown_as[name],), False, node.line))
+    outputs = tuple(Output(slots + i, shown_as[name], ()) for i, name in enumerate(names))
+    return verified(replace(graph, nodes=tuple(nodes), outputs=(*graph.outputs, *outputs), forms=forms))

@@ -1,0 +1,1 @@
+"""In: plain data of a report. Out: HTML and SVG elements of the page."""
