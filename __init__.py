@@ -13,12 +13,21 @@ import warnings as _warnings
 from typing import TYPE_CHECKING, Any
 
 from . import codegen as _codegen  # makes programs for what is compiled
-from .eager.arrays import devices
-from .eager import distributions
-from .eager.arrays import dtypes
-from .eager import serialization
-from .eager import accelerator, amp, autograd, backends, cuda, distributed, linalg, nn, optim, random, utils
-from .eager.core import op as _op
+from .eager import (
+    accelerator,
+    amp,
+    autograd,
+    backends,
+    cuda,
+    distributed,
+    distributions,
+    linalg,
+    nn,
+    optim,
+    random,
+    serialization,
+    utils,
+)
 from .eager.amp import GradScaler
 from .eager.amp.autocast_mode import (
     autocast,
@@ -26,6 +35,26 @@ from .eager.amp.autocast_mode import (
     get_autocast_dtype,
     is_autocast_cache_enabled,
     is_autocast_enabled,
+)
+from .eager.arrays import devices, dtypes
+from .eager.arrays.devices import device, get_default_device, set_default_device
+from .eager.arrays.dtypes import (
+    bfloat16,
+    can_cast,
+    dtype,
+    finfo,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote_types,
+    set_default_dtype,
+    uint8,
 )
 from .eager.autograd import (
     enable_grad,
@@ -47,25 +76,10 @@ from .eager.backends import (
     set_num_threads,
     use_deterministic_algorithms,
 )
-from .eager.arrays.devices import device, get_default_device, set_default_device
-from .eager.arrays.dtypes import (
-    bfloat16,
-    can_cast,
-    dtype,
-    finfo,
-    float16,
-    float32,
-    float64,
-    get_default_dtype,
-    iinfo,
-    int8,
-    int16,
-    int32,
-    int64,
-    promote_types,
-    set_default_dtype,
-    uint8,
-)
+from .eager.core import op as _op
+from .eager.core.generator import Generator, default_generator
+from .eager.core.printing import get_printoptions, printoptions, set_printoptions
+from .eager.core.tensor import Size, Tensor
 from .eager.legacy import set_default_tensor_type
 from .eager.legacy import types as _legacy_types
 from .eager.ops.convert import from_dlpack, from_numpy
@@ -96,15 +110,14 @@ from .eager.ops.random import (
     randn_like,
     randperm,
 )
-from .eager.core.printing import get_printoptions, printoptions, set_printoptions
-from .eager.random import Generator, default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state
+from .eager.random import get_rng_state, initial_seed, manual_seed, seed, set_rng_state
 from .eager.serialization import load, save
-from .eager.core.tensor import Size, Tensor
-from .tracer.api import torch_compiler as compiler
-from .tracer.tools import profiler
 from .tracer import CompileError, compile, compile_stats
 from .tracer import EagerPackage as _EagerPackage
-from .tracer import diff as _diff
+from .tracer.api import torch_compiler as compiler
+from .tracer.tools import profiler
+from .tracer.tools.diff import diff as _diff
+from .tracer.tools.explain import explain as _explain  # attaches itself to compiled functions
 from .tracer.tools.report import report
 
 __version__ = "0.1.0"
@@ -152,11 +165,6 @@ for _name, _module in list(_sys.modules.items()):
 cuda.amp = _sys.modules[f"{__name__}.cuda.amp"] = amp.cuda  # type: ignore[attr-defined]
 for _name in ("cuda", "cudnn", "mkl", "mkldnn", "mps", "openmp"):  # `import tapejit.backends.cudnn as cudnn`
     _sys.modules[f"{__name__}.backends.{_name}"] = getattr(backends, _name)
-for _name in distributions.FILES:  # `from tapejit.distributions.normal import Normal`
-    _sys.modules[f"{__name__}.distributions.{_name}"] = distributions
-    setattr(distributions, _name, distributions)
-for _name, _module in nn.modules.FILES.items():
-    _sys.modules[f"{__name__}.nn.modules.{_name}"] = _module
 _sys.modules[f"{__name__}.profiler"] = profiler
 _sys.modules[f"{__name__}.compiler"] = compiler
 _sys.modules[f"{__name__}.eager"].__class__ = _EagerPackage  # `with tapejit.eager():`

@@ -4,9 +4,9 @@
 
 Queries, keys and values are parts of one projection [B, T, 3, H, D], read where they are, as a transformer makes them. Both
 sides are measured by the CPU time of the one thread, in rounds that take turns; the best round counts. GFLOP/s count the
-products that attention needs: with causal attention half of them. PyTorch's are its flash operators alone, without the tape.
+matmuls that attention needs: with causal attention half of them. PyTorch's are its flash operators alone, without the tape.
 Results are compared before any time is printed. The memory is all that the kernels need beside inputs and results, against
-what one matrix of scores for all heads would take. With a --dtype of halves, PyTorch's operators have it too, and the
+what one matrix of scores for all heads would take. With a 16-bit --dtype, PyTorch's operators have it too, and our
 own kernels in float32 take turns as well: `float32` is how much longer those take.
 """
 
@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from gemm import DTYPES, NAMES, as_torch
-from tapejit.codegen.llvm.attention.forward.forward import emit_forward
-from tapejit.codegen.llvm.attention.forward.backward import emit_backward
-from tapejit.codegen.llvm.attention.forward.blocks import Attention, Layout
+from tapejit.codegen.llvm.attention.backward import emit_backward
+from tapejit.codegen.llvm.attention.blocks import NativeAttention, TensorLayout
+from tapejit.codegen.llvm.attention.forward import emit_forward
 from tapejit.codegen.llvm.ir.builder import Module
-from tapejit.codegen.llvm.runtime.jit import compile_text, link
-from tapejit.codegen.llvm.ir.kernel import Kernel
+from tapejit.codegen.llvm.ir.kernel import NativeKernel
 from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm.runtime.jit import compile_text, link
 
 
 class Shape(NamedTuple):
@@ -71,15 +71,15 @@ class Native:
             arrays[f"of_{part}"] = self.grads[:, :, i].swapaxes(1, 2)
         self.addresses = [x.ctypes.data for x in arrays.values()]
         layouts: dict[str, Any] = {
-            name: Layout(i, tuple(s // x.itemsize for s in x.strides)) for i, (name, x) in enumerate(arrays.items())
+            name: TensorLayout(i, tuple(s // x.itemsize for s in x.strides)) for i, (name, x) in enumerate(arrays.items())
         }
-        self.spec = Attention((b, h), t, t, d, d, 1 / math.sqrt(d), causal=causal, scalar=NAMES[dtype], **layouts)
-        self.kernels: dict[str, Kernel] = {}
+        self.spec = NativeAttention((b, h), t, t, d, d, 1 / math.sqrt(d), causal=causal, scalar=NAMES[dtype], **layouts)
+        self.kernels: dict[str, NativeKernel] = {}
         self.compile_ms: dict[str, float] = {}
         self.forward = self.built("forward", emit_forward)
         self.backward = self.built("backward", emit_backward)
 
-    def built(self, name: str, emit: Callable[..., Kernel | None]) -> Callable[[], None]:
+    def built(self, name: str, emit: Callable[..., NativeKernel | None]) -> Callable[[], None]:
         start = time.thread_time_ns()
         module = Module(host().features)
         kernel = emit(module, "attend", self.spec, len(self.addresses), host())

@@ -1,10 +1,10 @@
-"""Steps over large arrays: how much of their time is arithmetic, and how much is memory.
+"""Split the time of steps over large arrays into arithmetic and memory.
 
     python bench/bytes.py [NAME ...]
 
 Each step's kernels are timed on arrays that fit into the second cache, and on the sizes of `steps.py`; beside them, copies that
-move as many bytes as the step must. Nanoseconds of one thread per element of the input, best of several: what is spent in
-the cache already is arithmetic, and no memory could be quick enough to save it.
+move as many bytes as the step must. Nanoseconds of one thread per element of the input, best of several: the time
+that is spent even in the cache is arithmetic, which no faster memory could save.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tapejit
-from tapejit.codegen.inspect.kernel_timing import seconds
+from tapejit.codegen.inspect.kernel_timing import time_kernels
 from workloads.data import Data, cross_entropy, layer_norm, pointwise
 from workloads.torchlike import WORKLOADS
 
@@ -37,7 +37,7 @@ def kernels(name: str, data: Data) -> float:
     for _ in range(4):
         compiled(*training.batches[0])
     programs = [segment.native for trace in compiled.traces for segment in trace.programs.values()]
-    return sum(t or 0.0 for program in programs if program is not None for t in seconds(program.build))
+    return sum(t or 0.0 for program in programs if program is not None for t in time_kernels(program.build))
 
 
 def copying(size: int) -> float:

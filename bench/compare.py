@@ -1,4 +1,4 @@
-"""Two libraries side by side: the same workloads in two processes that take turns. What the benchmarks here are made of.
+"""Compare two libraries: the same workloads in two processes that take turns. The benchmarks here are built on it.
 
 A workload is a function of the library (`import tapejit as torch`) that gives a step, and a step returns its loss.
 

@@ -3,8 +3,8 @@
     python bench/conv.py [NAME ...] [--rounds 20] [--dtype bfloat16]
 
 A shape is "64 1-16 28 k3 p1": batch, channels in and out, size of the image, of the kernel, and padding; "s2" is a stride.
-Times are CPU time of this thread, best of the rounds, which take turns. With a --dtype of halves, PyTorch's are of these
-too, and the last column is how much longer the own convolution in float32 takes.
+Times are CPU time of this thread, best of the rounds, which take turns. With a 16-bit --dtype, PyTorch uses it
+too, and the last column is how much longer our own convolution in float32 takes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import numpy as np
 import torch
 from gemm import DTYPES, as_torch, seconds
 from gemm import NAMES as SCALARS
+from tapejit.codegen.llvm.conv.from_graph import NativeConv, emit_conv
+from tapejit.codegen.llvm.conv.input_layout import ConvArray
+from tapejit.codegen.llvm.gemm.select_kernel import store_epilogue
 from tapejit.codegen.llvm.ir.builder import Module
-from tapejit.codegen.llvm.conv.from_graph.from_graph import Array, Conv, emit_conv
-from tapejit.codegen.llvm.gemm.select_kernel.select_kernel import store_to
-from tapejit.codegen.llvm.runtime.jit import compile_text, link
 from tapejit.codegen.llvm.ir.target import host
-from tapejit.codegen.llvm.tuning.measure import repeat
+from tapejit.codegen.llvm.runtime.jit import compile_text, link
+from tapejit.codegen.llvm.tuning.measure import emit_repeat
 from tapejit.eager.ops.spatial.windows import exact, output_size
 
 SHAPES = """
@@ -33,21 +34,21 @@ SHAPES = """
 """
 
 
-def array(pointer: int, x: np.ndarray) -> Array:
-    return Array(pointer, x.shape, tuple(s // x.itemsize for s in x.strides), SCALARS[x.dtype.name])
+def array(pointer: int, x: np.ndarray) -> ConvArray:
+    return ConvArray(pointer, x.shape, tuple(s // x.itemsize for s in x.strides), SCALARS[x.dtype.name])
 
 
 def native(op: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, geometry: Any) -> tuple[Callable[[int], None], float]:
     """A function that repeats a convolution, and the milliseconds that compiling it took."""
     rest = int(np.prod(out.shape[1:] if op == "conv_weight_grad" else out.shape[2:]))
-    store = store_to(2, () if op == "conv_weight_grad" else (out.shape[1] * rest,), rest, 1, SCALARS[out.dtype.name])
+    store = store_epilogue(2, () if op == "conv_weight_grad" else (out.shape[1] * rest,), rest, 1, SCALARS[out.dtype.name])
     start = time.thread_time()
     module = Module(host().features)
-    kernel = emit_conv(module, "convolution", Conv(op, array(0, a), array(1, b), geometry), 3, store, host())
+    kernel = emit_conv(module, "convolution", NativeConv(op, array(0, a), array(1, b), geometry), 3, store, host())
     assert kernel is not None
     compile_text(str(module))
     took = time.thread_time() - start
-    repeat(module, kernel, 3)
+    emit_repeat(module, kernel, 3)
     library = link([compile_text(str(module))], {}, ["repeat"])
     room = [np.zeros(size + 64, np.uint8) for size in (kernel.shared, kernel.scratch)]
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, ctypes.c_int64)(library["repeat"])

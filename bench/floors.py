@@ -1,4 +1,4 @@
-"""What the compiled steps are to reach, and whether a measured table reaches it."""
+"""Targets for compiled steps, and the check of a measured table against them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORDS = {"best": "step", "cold": "first step, cold", "warm": "first step, warm",
 
 
 def reference(floor: Floor, row: dict[str, Any]) -> tuple[str, float]:
-    """Whom the floor is measured against, and its figure; NaN if that was not measured."""
+    """The variant that a floor is measured against, and its figure; NaN if that was not measured."""
     measured = row["variants"]
     if floor.against is None:
         return "1 s", 1.0

@@ -1,13 +1,13 @@
-"""Emitted matrix products against NumPy's BLAS (and PyTorch's, with --torch), in one thread.
+"""Emitted matmuls against NumPy's BLAS (and PyTorch's, with --torch), in one thread.
 
     python bench/gemm.py [NAME ...] [--rounds 30] [--torch] [--search] [--dtype bfloat16]
 
 A shape is "1024x512x128 NT": m, n, k, and which operands are transposed (T) in memory; "64*" before it is a batch. Times are
-CPU time of this thread, best of the rounds, which take turns; packing is part of them. Products take from microseconds on, so
+CPU time of this thread, best of the rounds, which take turns; packing is part of them. Matmuls may take microseconds, so
 each measurement repeats them inside native code; the library's time includes its call from Python. `ms` is what compiling the
 kernel took: writing its text in Python, and code generation by LLVM. With --search, a second line says what tuning makes of it
-(`tj.compile(fn, tune=True)`): how much quicker the best of some plans is than the model's. With a --dtype of
-halves, PyTorch multiplies these too, NumPy's place is taken by the own product of float32, and results are halves.
+(`tj.compile(fn, tune=True)`): how much quicker the best of some plans is than the model's. With a 16-bit
+--dtype, PyTorch uses it too, our own float32 matmul takes NumPy's place, and results have 16 bits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-from tapejit.codegen.llvm.ir.blocking import Plan, Shape, choose
+from tapejit.codegen.llvm.gemm.problem import GemmOperand, GemmProblem, with_pairs
+from tapejit.codegen.llvm.gemm.select_kernel import emit_gemm, gemm_shape, store_epilogue
+from tapejit.codegen.llvm.ir.blocking import GemmPlan, GemmShape, choose_plan
 from tapejit.codegen.llvm.ir.builder import Module
-from tapejit.codegen.llvm.tuning.candidates import search
-from tapejit.codegen.llvm.gemm.select_kernel.problem import paired
-from tapejit.codegen.llvm.gemm.select_kernel.select_kernel import Gemm, Operand, emit, shape_of, store_to
-from tapejit.codegen.llvm.runtime.jit import compile_text, link
 from tapejit.codegen.llvm.ir.target import host
-from tapejit.codegen.llvm.tuning.measure import Trials, repeat
+from tapejit.codegen.llvm.runtime.jit import compile_text, link
+from tapejit.codegen.llvm.tuning.candidates import search
+from tapejit.codegen.llvm.tuning.measure import PlanRace, emit_repeat
 
 SHAPES = """
 1024x128x128 NN, 1024x384x128 NN, 1024x512x128 NN, 1024x128x512 NN, 1024x384x384 NN, 1024x1536x384 NN, 1024x384x1536 NN
@@ -61,12 +61,12 @@ class Case(NamedTuple):
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 
-    def gemm(self) -> Gemm:
+    def gemm(self) -> GemmProblem:
         _, m, n, k, left, right, scalar = self
         batch = (self.batch,) if self.batch > 1 else ()
-        a = Operand(0, (m * k,) if batch else (), *((1, m) if left else (k, 1)), scalar)
-        b = Operand(1, (k * n,) if batch else (), *((1, k) if right else (n, 1)), scalar)
-        return Gemm(batch, m, n, k, a, b, "float")
+        a = GemmOperand(0, (m * k,) if batch else (), *((1, m) if left else (k, 1)), scalar)
+        b = GemmOperand(1, (k * n,) if batch else (), *((1, k) if right else (n, 1)), scalar)
+        return GemmProblem(batch, m, n, k, a, b, "float")
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(0)
@@ -84,23 +84,23 @@ def parse(name: str, scalar: str = "float") -> Case:
 
 
 class Native:
-    """A compiled product: `run(times)` repeats it on its arrays."""
+    """A compiled matmul: `run(times)` repeats it on its arrays."""
 
     def __init__(self, case: Case) -> None:
-        self.plan = choose(shape_of(paired(case.gemm(), host()), host()))
+        self.plan = choose_plan(gemm_shape(with_pairs(case.gemm(), host()), host()))
         self.a, self.b = case.arrays()
         lead = (case.m * case.n,) if case.batch > 1 else ()
         self.c = np.zeros((*self.a.shape[:-2], case.m, case.n), DTYPES[case.scalar])
         start = time.thread_time()
         module = Module(host().features)
-        store = store_to(2, lead, case.n, 1, case.scalar)
-        self.kernel = emit(module, "product", case.gemm(), 3, store, host())
+        store = store_epilogue(2, lead, case.n, 1, case.scalar)
+        self.kernel = emit_gemm(module, "product", case.gemm(), 3, store, host())
         text = str(module)
         self.writing = time.thread_time() - start
         start = time.thread_time()
         compile_text(text)
         self.compiling = time.thread_time() - start
-        repeat(module, self.kernel, 3)
+        emit_repeat(module, self.kernel, 3)
         self.library = link([compile_text(str(module))], {}, ["repeat"])
         self.shared, self.scratch = (np.zeros(size + 64, np.uint8) for size in (self.kernel.shared, self.kernel.scratch))
         function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, ctypes.c_int64)(self.library["repeat"])
@@ -148,21 +148,23 @@ def repeats(case: Case) -> int:
 
 
 def gain(case: Case) -> str:
-    """What tuning makes of it: how much quicker the best plan is than the model's, and the seconds that it took to find."""
-    asked: list[tuple[Gemm, Shape]] = []
+    """Gain by tuning: the speedup of the best plan over the model's, and the seconds that it took to find."""
+    asked: list[tuple[GemmProblem, GemmShape]] = []
 
-    def chooser(gemm: Gemm, shape: Shape) -> Plan:
+    def chooser(gemm: GemmProblem, shape: GemmShape) -> GemmPlan:
         asked.append((gemm, shape))
-        return choose(shape)
+        return choose_plan(shape)
 
-    emit(Module(), "product", case.gemm(), 3, store_to(2, (0,) * (case.batch > 1), case.n, 1), host(), chooser=chooser)
+    emit_gemm(
+        Module(), "product", case.gemm(), 3, store_epilogue(2, (0,) * (case.batch > 1), case.n, 1), host(), chooser=chooser
+    )
     if not asked:
         return f"{'':22}dot products have no plans"
     (gemm, shape), began = asked[0], time.perf_counter()
-    trials = Trials(gemm, host())
+    trials = PlanRace(gemm, host())
     plan, times = search(shape, trials)
     took = f"{len(trials.runs)} plans in {time.perf_counter() - began:.1f} s"
-    return f"{'':22}{times - 1:+.1%} {took}: {'the model is right' if plan == choose(shape) else plan}"
+    return f"{'':22}{times - 1:+.1%} {took}: {'the model is right' if plan == choose_plan(shape) else plan}"
 
 
 def measure(case: Case, rounds: int, torch: Any) -> tuple[Native, dict[str, float]]:

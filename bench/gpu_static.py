@@ -30,16 +30,17 @@ from pathlib import Path
 from typing import Any
 
 import tapejit as tj
-from tapejit.codegen.nests.kernels import ATTENTION, launches, scheduled
-from tapejit.codegen.prepare.canonicalize.canonicalize import REDUCTIONS, Prepared
-from tapejit.codegen.triton.export import MATRIX, dtype_of, moved_by, units_of
-from tapejit.codegen.triton.device.compile import compiled, packed, parameters, resources
-from tapejit.codegen.triton.runtime.kernel_cache import Wanted, binaries
+from tapejit.codegen.nests.kernels import ATTENTION, make_launches, make_schedule
+from tapejit.codegen.prepare.canonicalize import REDUCTIONS
+from tapejit.codegen.prepare.primitive_graph import PrimitiveGraph
+from tapejit.codegen.triton.device.compile import compile_kernel, launched_parameter_sizes, parameter_sizes, resources
 from tapejit.codegen.triton.device.specs import shared_memory
-from tapejit.codegen.triton.launches.print_launch import Prints, prepared_for_gpu
-from tapejit.codegen.triton.launches.launch_unit import Unit, Units
+from tapejit.codegen.triton.export import MATRIX_INSTRUCTION, bytes_moved, compute_dtype, units_of
+from tapejit.codegen.triton.launches.launch_unit import Unit, UnitBuilder
+from tapejit.codegen.triton.launches.print_launch import LaunchPrinter, prepare_for_gpu
+from tapejit.codegen.triton.runtime.kernel_cache import CompileRequest, compile_kernels
+from tapejit.tracer.graph.ir import Graph, Node
 from tapejit.tracer.tools.cli.aot import recording
-from tapejit.tracer.graph.ir.ir import Graph, Node
 from workloads.data import DATA, GPT_MEDIUM, gpt
 from workloads.torchlike import WORKLOADS
 from workloads.torchlike import gpt as gpt_steps
@@ -97,11 +98,11 @@ def of_eager(graph: Graph) -> Counts:
     return Counts(count, size)
 
 
-def of_primitives(work: Prepared) -> Counts:
+def of_primitives(work: PrimitiveGraph) -> Counts:
     """The same of what ops are made of; numbers are the CPU's business."""
     count = size = 0
     for node in work.nodes:
-        computes = node.op.kind != "movement" and node.op.name != "constant" and not set(node.results) & work.again
+        computes = node.op.kind != "movement" and node.op.name != "constant" and not set(node.results) & work.rematerialized
         if computes and any(work.forms[x].size > 1 for x in (*node.values(), *node.results)):
             count += 1
             size += sum(work.forms[x].nbytes for x in {*node.values(), *node.results})
@@ -109,14 +110,14 @@ def of_primitives(work: Prepared) -> Counts:
 
 
 def of_units(units: list[Unit], forms: dict[str, Any]) -> Counts:
-    return Counts(len(units), sum(moved_by(x, forms) for x in units))
+    return Counts(len(units), sum(bytes_moved(x, forms) for x in units))
 
 
 def one_by_one(graph: Graph, target: str) -> list[Unit]:
-    work = prepared_for_gpu(graph)
-    schedule = scheduled(work, gpu=True)
-    writer = Units(Prints(work.forms, schedule.layout, target))
-    return [x for launch in launches(schedule) for x in writer.of(launch)]
+    work = prepare_for_gpu(graph)
+    schedule = make_schedule(work, gpu=True)
+    writer = UnitBuilder(LaunchPrinter(work.forms, schedule.layout, target))
+    return [x for launch in make_launches(schedule) for x in writer.of(launch)]
 
 
 def for_optimizer(units: list[Unit], graph: Graph) -> int:
@@ -139,7 +140,7 @@ class Group:
 class Groups:
     """Fusable groups of a graph: see the module's text."""
 
-    def __init__(self, work: Prepared) -> None:
+    def __init__(self, work: PrimitiveGraph) -> None:
         self.forms = work.forms
         self.groups: list[Group] = []
         self.home: dict[str, int] = {}  # of values: the group that makes them
@@ -151,7 +152,7 @@ class Groups:
             for x in node.values():
                 self.readers.setdefault(x, []).append(node)
         for node in work.nodes:
-            if not set(node.results) & work.again:
+            if not set(node.results) & work.rematerialized:
                 self.place(node, bool(kept & set(node.results)))
         for name in kept:
             self.written(name)
@@ -210,13 +211,13 @@ class Groups:
 
 def compile_times(units: list[Unit], target: str) -> dict[str, float]:
     """Seconds of all kernels with nothing in the caches, and with everything in them."""
-    wanted = [Wanted(x.printed, x.kernel) for x in units if x.printed is not None and x.kernel is not None]
+    wanted = [CompileRequest(x.printed, x.kernel) for x in units if x.printed is not None and x.kernel is not None]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         os.environ |= {"TAPEJIT_CACHE_DIR": f"{folder}/tapejit", "TRITON_CACHE_DIR": f"{folder}/triton"}
         for name in ("cold", "warm"):
             began, cpu = time.perf_counter(), cpu_seconds()
-            binaries(wanted, target)
+            compile_kernels(wanted, target)
             found |= {name: time.perf_counter() - began, f"{name} cpu": cpu_seconds() - cpu}
     return found
 
@@ -250,17 +251,17 @@ def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
     """What is wrong with a kernel that is compiled, in words."""
     assert x.printed is not None and x.kernel is not None
     try:
-        made = compiled(x.printed, x.kernel, target)
+        made = compile_kernel(x.printed, x.kernel, target)
         used = resources(made, target)
     except Exception as reason:
         return [f"{x.kernel.name} does not compile: {(str(reason).strip() or type(reason).__name__).splitlines()[-1]}"]
     assembly = made.asm["amdgcn" if target.startswith("gfx") else "ptx"]
-    halves = x.kind in ("product", "attention") and dtype_of(x, forms) in HALVES
+    halves = x.kind in ("product", "attention") and compute_dtype(x, forms) in HALVES
     found = {
         f"spills {used.spills} bytes": used.spills > 0,
         f"wants {used.shared} bytes of shared memory": used.shared > shared_memory(target),
-        "has other parameters than are packed": parameters(made) != packed(x.kernel),
-        "multiplies halves without matrix units": halves and MATRIX.search(assembly) is None,
+        "has other parameters than are packed": parameter_sizes(made) != launched_parameter_sizes(x.kernel),
+        "multiplies halves without matrix units": halves and MATRIX_INSTRUCTION.search(assembly) is None,
         "reads large rows by less than 128 bits": in_vectors(x, x.reads, forms) and 128 not in used.loads,
         "writes large rows by less than 128 bits": in_vectors(x, x.writes, forms) and max(used.stores) < widest(x, target),
     }
@@ -316,10 +317,10 @@ def counted(options: argparse.Namespace) -> dict[str, Any]:
     units, forms = units_of(graph, options.target)
     rows = {
         "eager": of_eager(graph),
-        "primitives": of_primitives(prepared_for_gpu(graph)),
+        "primitives": of_primitives(prepare_for_gpu(graph)),
         "one by one": of_units(one_by_one(graph, options.target), forms),
         "compiled": of_units(units, forms),
-        "least": Groups(prepared_for_gpu(graph)).counts(),
+        "least": Groups(prepare_for_gpu(graph)).counts(),
     }
     print(f"{f'GPT, {options.layers} layers, 384 wide, AdamW':32} {'launches':>9} {'MB':>9}")
     for name, counts in rows.items():

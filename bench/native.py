@@ -1,12 +1,12 @@
-"""What it costs to call native programs, to hand steps to threads and to meet at barriers; and what a busy machine changes.
+"""Cost of calling native programs, of handing steps to threads and of barriers; and what a busy machine changes.
 
     python bench/native.py [--rounds 5] [--json FILE]
 
 Calls of a program that does nothing, with no arrays and with 50 arrays and 5 numbers, on the caller's thread and handed to all
 threads; also as multiples of an empty Python call in the same run. A barrier, as the slope between few and many of them. A
 step of 40 phases with a barrier after each, about a millisecond of work: on one thread, on all, and as a program chooses; quiet
-and beside as many processes that never pause as there are cores. Last, the CPU time until the runtime is there, in new ones,
-compiled and from the disk cache. Best of the rounds, but for the busy machine, where the middle of all runs is what counts.
+and beside as many processes that never pause as there are cores. Last, the CPU time until the runtime is ready in a new
+process, compiled and from the disk cache. Best of the rounds, except on the busy machine, where the median of all runs counts.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from typing import Any
 
 import numpy as np
 import tapejit as tj
-from tapejit.codegen.llvm.runtime import entry
-from tapejit.codegen.llvm.runtime import jit
+from tapejit.codegen.llvm.runtime import entry, jit
 from tapejit.codegen.llvm.runtime import thread_pool as threads
-from tapejit.codegen.llvm.runtime.entry import Binding, bind
-from tapejit.codegen.llvm.runtime.thread_pool_ir import MOST_THREADS
+from tapejit.codegen.llvm.runtime.entry import ArgumentBinding, bind
+from tapejit.codegen.llvm.runtime.thread_pool_ir import MAX_THREADS
 
 FLOORS = {"program, 50 arrays, us": 5.0}
 FEW, MANY, PHASES, WORK = 10, 410, 40, 16_000
@@ -93,12 +92,12 @@ def nothing() -> None:
 
 def call_costs(library: jit.Library) -> dict[str, float]:
     arrays, numbers = [np.zeros(4, np.float32) for _ in range(60)], [0.5] * 10
-    fifty = Binding(tuple(range(50)), tuple((i, "double") for i in range(5)))
+    fifty = ArgumentBinding(tuple(range(50)), tuple((i, "double") for i in range(5)))
     empty = best(nothing, 300)
     found = {"empty Python call, us": empty}
     for name, binding, releases in (
-        ("program, no arrays, GIL kept, us", Binding(()), False),
-        ("program, no arrays, us", Binding(()), True),
+        ("program, no arrays, GIL kept, us", ArgumentBinding(()), False),
+        ("program, no arrays, us", ArgumentBinding(()), True),
         ("program, 50 arrays, GIL kept, us", fifty, False),
         ("program, 50 arrays, us", fifty, True),
     ):
@@ -111,9 +110,9 @@ def run_directly(step: int, *table: int) -> Callable[[], int]:
     """A step on all threads, without a program around it."""
     words = np.array([*table, 0], np.int64)
     prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-    pool = threads.pool()
+    pool = threads.process_pool()
     run, address, where = prototype(pool.library["tj_run"]), pool.address, words.ctypes.data
-    return lambda words=words: run(address, step, where, MOST_THREADS)
+    return lambda words=words: run(address, step, where, MAX_THREADS)
 
 
 def thread_costs(library: jit.Library) -> dict[str, float]:
@@ -141,7 +140,7 @@ def step_costs(library: jit.Library, where: str, times: int) -> dict[str, float]
     """A step with 40 barriers, in the three ways."""
     ways: dict[str, Callable[[], Any]] = {}
     for name, parallel in (("alone", False), ("chosen", True)):
-        program = bind(library["phases"], Binding(()), [PHASES, WORK], parallel=parallel, keep=library)
+        program = bind(library["phases"], ArgumentBinding(()), [PHASES, WORK], parallel=parallel, keep=library)
         ways[name] = lambda p=program: p([], [])
     ways["together"] = run_directly(library["phases"], PHASES, WORK)
     taken: dict[str, list[float]] = {name: [] for name in ways}
@@ -171,8 +170,8 @@ START = """
 import time
 import numpy, tapejit, llvmlite.binding
 begin = time.process_time()
-from tapejit.codegen.llvm import entry
-entry.bind(0, entry.Binding(()))
+from tapejit.codegen.llvm.runtime import entry
+entry.bind(0, entry.ArgumentBinding(()))
 print(time.process_time() - begin)
 """
 
@@ -194,8 +193,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    library = jit.link([jit.compile_text(STEPS)], threads.pool().imports(), ["nothing", "phases"])
-    entry.bind(library["nothing"], Binding(()))
+    library = jit.link([jit.compile_text(STEPS)], threads.process_pool().imports(), ["nothing", "phases"])
+    entry.bind(library["nothing"], ArgumentBinding(()))
     found: dict[str, float] = {}
     for i in range(args.rounds):
         print(f"\rround {i + 1}/{args.rounds} ", end="", flush=True)

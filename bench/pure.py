@@ -1,12 +1,12 @@
-"""What a call of a pure function costs beside the program that it runs.
+"""Cost of a skipped call, beside the program that it runs.
 
     python bench/pure.py [--rounds 5] [--json FILE]
 
 `tj.compile(step, pure=True)` runs guards instead of Python. Measured here on whole training steps (forward, zero_grad,
 backward, optimizer) of models with few and with many parameters, with the program replaced by one that hands out results and
-computes nothing: the slope between them is the cost of a parameter, the rest is the cost of a call. Beside it: what a gradient
-costs that is looked at, as it is filled in only then. All also as multiples of an empty Python call in the same run. Then a
-training step of a small MLP, eager, compiled and pure, in turns. CPU time of one thread; best of the rounds.
+computes nothing: the slope between them is the cost of a parameter, the rest is the cost of a call. Beside it: the
+cost of reading a gradient, which is materialised only then. All also as multiples of an empty Python call in the same run.
+Then a training step of a small MLP, eager, compiled and pure, in turns. CPU time of one thread; best of the rounds.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ def hot(function: Callable[..., Any], *args: Any) -> Any:
     compiled = tj.compile(function, pure=True)
     for _ in range(6):
         compiled(*args)
-    if not compiled.pures or compiled.divergences or compiled.pures[0].seen:
+    if not compiled.skipped_calls or compiled.divergences or compiled.skipped_calls[0].seen:
         raise SystemExit(f"not without Python:\n{compiled.explain()}")
     return compiled
 
 
 def without_program(compiled: Any) -> Any:
     """The same function with a program that hands out arrays and computes nothing."""
-    segment, trace = compiled.pures[0].segment, compiled.traces[0]
+    segment, trace = compiled.skipped_calls[0].segment, compiled.traces[0]
     values = [trace.values[n] for n in segment.alive]
-    made = [(v.slot, tj.zeros(v.form.shape)._array) for v in values]
+    made = [(v.slot, tj.zeros(v.form.shape).tj_array) for v in values]
     (loss, number), (gradient, _) = made[0], made[-1]
 
     def nothing(arrays: list[Any], scalars: list[Any]) -> None:

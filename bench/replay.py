@@ -1,4 +1,4 @@
-"""What replaying costs beside the program that it runs, and whether compiled steps are slower than eager ones.
+"""Cost of a replay, beside the program that it runs; and compiled steps against eager ones.
 
     python bench/replay.py [--rounds 5] [--json FILE]
 
@@ -6,8 +6,8 @@ A compiled function runs its Python again and compares each op with its recordin
 per op, as the slope between a short and a long chain of ops whose program is replaced by one that does nothing; the fixed cost
 of a call; the cost of regions (a backward pass, a module's call, an optimizer's step, a function's call) with one parameter, or
 of each further parameter in them; all also as multiples of an empty Python call in the same run. Then all of the Python of a
-training step of a 3-layer MLP; the step itself, compiled with the plain executor against eager, in turns; and memory: what ten
-thousand replayed steps leave behind. Best of the rounds, as the machine may be busy.
+training step of a 3-layer MLP; the step itself, compiled with the reference program against eager, in turns; and memory: what
+ten thousand replayed steps leave behind. Best of the rounds, as the machine may be busy.
 """
 
 from __future__ import annotations
@@ -93,21 +93,21 @@ def chain(length: int) -> Callable[..., Any]:
 def replay_times(times: int) -> dict[str, float]:
     """Times of replayed functions, whose differences are costs: see `costs`."""
     x, y = tj.ones(4), tj.ones(4)
-    array = x.detach().clone()._array
+    array = x.detach().clone().tj_array
     found = {
         f"{n} ops": best(lambda f=f: f(x, y), times)
         for n in (SHORT, LONG)
         for f in [without_programs(hot(chain(n), x, y), array)]
     }
-    number = tj.ones(())._array
+    number = tj.ones(()).tj_array
     return {**found, **{name: best(without_programs(hot(f), number), times) for name, f in functions().items()}}
 
 
 def costs(least: dict[str, float]) -> dict[str, float]:
-    """What is measured, from the least times of all rounds: a difference of two times of one round may be too small."""
+    """The measured costs, from the least times of all rounds: a difference of two times of one round may be too small."""
 
     def added(name: str) -> float:
-        """What a function costs beyond another."""
+        """The cost of a function beyond another."""
         return least[f"{name}, with"] - least[f"{name}, without"]
 
     per_op = (least[f"{LONG} ops"] - least[f"{SHORT} ops"]) / (LONG - SHORT)
@@ -190,7 +190,7 @@ def small_step(times: int) -> dict[str, float]:
         return loss
 
     x, y = tj.randn(100, 2), tj.randn(100, 1)
-    compiled = without_programs(hot(step, x, y), tj.ones(())._array)
+    compiled = without_programs(hot(step, x, y), tj.ones(()).tj_array)
     return {SMALL: best(lambda: compiled(x, y), times)}
 
 

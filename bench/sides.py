@@ -1,4 +1,4 @@
-"""One library, in one of its ways, running one workload in a process of its own: the side of `steps.py` that is measured.
+"""Run one workload with one library, in one of its modes, in a process of its own: what `steps.py` measures.
 
 Answers lines of JSON on standard input: {"do": "start" | "time" | "memory", ...}. JAX, MLX and tinygrad are only imported in
 processes of their own, whose interpreters may be others and need neither tapejit nor PyTorch.
@@ -37,14 +37,15 @@ class Side:
         return True
 
     def kept(self, loss: Any) -> Any:
-        """What is kept of a loss while steps go on."""
+        """The part of a loss that is kept while steps go on."""
         return loss
 
     def number(self, loss: Any) -> float:
         return float(loss.detach().item())
 
     def gradient_size(self) -> float:
-        """Of a step that ends with gradients; 0 where an optimizer used them, as the losses depend on them then."""
+        """The size of the gradients, for a step that ends with them; 0 where an optimizer used them, as the losses depend on
+        them then."""
         raise NotImplementedError
 
     def peak(self) -> int | None:
@@ -87,7 +88,7 @@ class Tapejit(TorchLike):
 
     def peak(self) -> int:
         """NumPy's arrays, and the memory that native programs keep from step to step, which was there before it."""
-        from tapejit.tracer.tools.cli.bench import arena_bytes, segments
+        from tapejit.tracer.tools.compare_speed import arena_bytes, segments
 
         kept = arena_bytes(segments(self.compiled)) if self.compiled else 0
         return int(peak_bytes("tapejit", self.last_step) + kept)
@@ -234,7 +235,7 @@ def make(variant: str, workload: str, threads: int) -> Side:
 
 
 def cycle(workload: str) -> int:
-    """How many batches there are of different shapes."""
+    """The number of batches of different shapes."""
     return len(LENGTHS) if workload == "gru" else 1
 
 

@@ -2,8 +2,8 @@
 
     python bench/starts.py [NAME ...] [--rounds 10] [--beside FOLDER]
 
-A start is over in a fraction of a second, and another process that runs meanwhile makes it half as long again: this takes many,
-and prints the quartiles. `--beside` is another checkout, with which starts take turns. Imports, weights and data are not
+A start takes a fraction of a second, and half as long again while another process runs: so many are timed, and the quartiles
+printed. `--beside` is another checkout, with which starts take turns. Imports, weights and data are not
 counted; page faults are those of the first call.
 """
 

@@ -229,7 +229,7 @@ def race(workload: str, racing: list[Entrant], options: Any) -> dict[str, Any]:
 
 
 def quickest(racing: list[Entrant]) -> dict[str, Any]:
-    """Of each variant, the way and the number of threads that were quickest; first steps are that way's on all threads."""
+    """By variant: the mode and the number of threads that were fastest; first steps are that way's on all threads."""
     found: dict[str, Any] = {}
     for e in racing:
         figures = e.finish()
@@ -252,7 +252,7 @@ def seconds(value: float | None) -> str:
 
 
 def against_peers(variants: dict[str, Any]) -> list[str]:
-    """How long a compiled step takes, as a multiple of each peer's."""
+    """The time of a compiled step, as a multiple of each peer's."""
     peers = {NAMES[p]: variants[p]["best"] for p in PEERS if p in variants}
     lines = []
     for way in ("compiled", "pure") if peers else ():

@@ -1,4 +1,4 @@
-"""What `tj.compile(step, tune=True)` costs and gains: whole training steps by the model's plans, and by measured ones.
+"""Cost and gain of `tj.compile(step, tune=True)`: whole training steps by the model's plans, and by measured ones.
 
     python bench/tune.py [NAME ...] [--rounds 40] [--threads N]
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import tapejit as tj
 from tapejit.codegen.llvm.ir.target import host
-from tapejit.codegen.llvm.tuning.plans import MODEL, remembered
+from tapejit.codegen.llvm.tuning.store import MODEL_PLAN, tuning_store
 from workloads.torchlike import training
 
 STEPS = 8  # whose losses are compared
@@ -47,14 +47,14 @@ class Side:
 
 
 def compare(name: str, rounds: int) -> str:
-    known = remembered(host()).outcomes
+    known = tuning_store(host()).outcomes
     before = set(known)
     sides = [Side(name, tune) for tune in (False, False, True)]
     again = Side(name, True).cold
     if any(side.losses != sides[0].losses for side in sides):
         raise SystemExit(f"{name}: tuning changes the bits of losses")
     new = [known[shape] for shape in known.keys() - before]
-    better = [x.gain for x in new if x.plan != MODEL]
+    better = [x.gain for x in new if x.plan != MODEL_PLAN]
     wall, cpu = time.perf_counter(), time.process_time()
     times = [[side.seconds() for side in sides] for _ in range(rounds)]
     cores = (time.process_time() - cpu) / (time.perf_counter() - wall)

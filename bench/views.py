@@ -1,4 +1,4 @@
-"""What is concatenated, padded and shifted, against a copy of as many elements: such ops should cost nothing beside it.
+"""Concatenation, padding and shifts against a copy of as many elements: they should cost no more than it does.
 
     python bench/views.py [--rounds 20] [--rows 1024]
 

@@ -1,10 +1,10 @@
 """The eager engine: tensors, ops, the tape. Runs with nothing else; imports neither the tracer nor code generation."""
 
-from .arrays import malloc as memory
-from .ops import operators
-from .core import printing
 from . import autograd, ops
+from .arrays import malloc
+from .core import printing
+from .ops import operators
 
-memory.keep_freed_memory()
+malloc.keep_freed_memory()
 
 __all__ = ["autograd", "operators", "ops", "printing"]

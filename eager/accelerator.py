@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import devices
 from . import cuda
+from .arrays import devices
 
 
 def is_available() -> bool:
-    """Whether there is an accelerator to use."""
+    """True if there is an accelerator to use."""
     return cuda.is_available()
 
 

@@ -50,12 +50,12 @@ _settings = _Settings()
 
 
 def set_num_threads(num: int) -> None:
-    """How many threads compiled code may use. NumPy's own threads are set by its BLAS (OPENBLAS_NUM_THREADS)."""
+    """Set the number of threads that compiled code may use. NumPy's own threads are set by its BLAS (OPENBLAS_NUM_THREADS)."""
     thread_count[0] = positive(num, "set_num_threads")
 
 
 def get_num_threads() -> int:
-    """How many threads compiled code may use."""
+    """Return the number of threads that compiled code may use."""
     return thread_count[0]
 
 
@@ -65,7 +65,7 @@ def set_num_interop_threads(num: int) -> None:
 
 
 def get_num_interop_threads() -> int:
-    """What `set_num_interop_threads` was given."""
+    """Return the value given to `set_num_interop_threads`."""
     return _settings.interop_threads
 
 
@@ -84,7 +84,7 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """What `use_deterministic_algorithms` was given."""
+    """Return the value given to `use_deterministic_algorithms`."""
     return _settings.deterministic
 
 
@@ -96,5 +96,5 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """What `set_float32_matmul_precision` was given."""
+    """Return the value given to `set_float32_matmul_precision`."""
     return _settings.precision

@@ -1,4 +1,4 @@
-"""`tapejit.cuda`: asking about GPUs and choosing one. Tensors on them are CuPy arrays; see `devices.py`.
+"""`tapejit.cuda`: asking about GPUs and choosing one. Tensors on them are CuPy arrays; see `eager/arrays/devices.py`.
 
 Questions have answers on machines without a GPU (`is_available()` is False, `device_count()` is 0, memory use is 0);
 what needs one says in one sentence what is missing.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import devices
 from . import legacy, random
+from .arrays import devices
 from .core.tensor import Tensor
 
 CUDA = devices.device("cuda")
 
 
 def is_available() -> bool:
-    """Whether there is a GPU to use. Costs microseconds: no library is imported to answer it."""
+    """True if there is a GPU to use. Costs microseconds: no library is imported to answer it."""
     return devices.cuda_device_count() > 0
 
 
@@ -26,7 +26,7 @@ def device_count() -> int:
 
 
 def is_initialized() -> bool:
-    """Whether a GPU has been used in this process."""
+    """True if a GPU has been used in this process."""
     return devices._cuda.module is not None
 
 
@@ -88,7 +88,7 @@ def synchronize(device: Any = None) -> None:
 
 
 class DeviceProperties:
-    """What `get_device_properties` tells about a GPU."""
+    """The result of `get_device_properties`."""
 
     def __init__(self, number: int) -> None:
         found = devices.module_for(CUDA).cuda.runtime.getDeviceProperties(number)
@@ -123,7 +123,7 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether the current GPU computes in bfloat16 (by itself, or slowly where that counts too)."""
+    """True if the current GPU computes in bfloat16 (by itself, or slowly where that counts too)."""
     return is_available() and (including_emulation or get_device_capability()[0] >= 8)
 
 

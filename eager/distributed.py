@@ -14,18 +14,18 @@ _initialized = False
 
 
 class ReduceOp:
-    """What `all_reduce` does with the tensors of a group."""
+    """Reductions that `all_reduce` takes."""
 
     SUM, AVG, PRODUCT, MIN, MAX = "sum", "avg", "product", "min", "max"
 
 
 def is_available() -> bool:
-    """Whether there is this package: always."""
+    """True if there is this package: always."""
     return True
 
 
 def is_initialized() -> bool:
-    """Whether `init_process_group` was called."""
+    """True if `init_process_group` was called."""
     return _initialized
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .arrays import devices
-from .arrays import dtypes
+from .arrays import devices, dtypes
 from .core.tensor import Tensor, legacy_array, wrap
 
 

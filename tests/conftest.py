@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 import tapejit as tj
+from tapejit.eager.optim.optimizer import POST_HOOKS, PRE_HOOKS
 
 # What is compiled runs as plain programs, bit for bit as eager execution; tests of generated code say so themselves.
 os.environ.setdefault("TAPEJIT_BACKEND", "plain")
@@ -34,8 +35,19 @@ hypothesis.settings.load_profile("tests")
 
 @pytest.fixture(autouse=True)
 def fresh_state() -> Iterator[None]:
-    """Settings that a test changes do not reach the next one."""
+    """Settings that a test changes do not reach the next one, and each draws the same random numbers in whatever order."""
     dtype, device = tj.get_default_dtype(), tj.get_default_device()
+    tj.manual_seed(0)
     yield
     tj.set_default_dtype(dtype)
     tj.set_default_device(device)
+
+
+@pytest.fixture(autouse=True)
+def step_hooks() -> Iterator[None]:
+    """Global step hooks of a watch that outlives its test would end regions and proofs in later tests of the process."""
+    before = dict(PRE_HOOKS), dict(POST_HOOKS)
+    yield
+    for hooks, known in zip((PRE_HOOKS, POST_HOOKS), before, strict=True):
+        hooks.clear()
+        hooks.update(known)

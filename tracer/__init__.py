@@ -1,6 +1,8 @@
 """`@compile`: record, replay, fall back."""
 
-from .api.compile import Compiled, CompileError, EagerPackage, compile, compile_stats
-from .tools.diff import Comparison, diff
+from .api.compile import compile, compile_stats
+from .api.compiled_function import CompiledFunction
+from .api.eager_switch import EagerPackage
+from .api.path_cache import CompileError
 
-__all__ = ["Comparison", "CompileError", "Compiled", "EagerPackage", "compile", "compile_stats", "diff"]
+__all__ = ["CompileError", "CompiledFunction", "EagerPackage", "compile", "compile_stats"]

@@ -210,7 +210,7 @@ class Functional:
 
 
 def first_state(name: str, weights: Arrays, lib: Library) -> Arrays:
-    """What the optimizer remembers, or the statistics of batch norm."""
+    """The state of the optimizer, or the statistics of batch norm."""
     if name == "makemore":
         return {"mean": np.zeros(200, np.float32), "variance": np.ones(200, np.float32)}
     if name not in ADAMS:

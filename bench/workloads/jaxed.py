@@ -12,7 +12,7 @@ from .functional import Functional, Tree
 
 
 class Jax:
-    """What JAX calls the functions of a workload."""
+    """The functions of a workload, by JAX's names."""
 
     channels_last, kernel = True, (2, 3, 1, 0)
     relu, sigmoid = staticmethod(jax.nn.relu), staticmethod(jax.nn.sigmoid)

@@ -12,7 +12,7 @@ from .functional import Functional, Tree
 
 
 class Mlx:
-    """What MLX calls the functions of a workload."""
+    """The functions of a workload, by MLX's names."""
 
     channels_last, kernel = True, (0, 2, 3, 1)
     relu, sigmoid = staticmethod(mlx.nn.relu), staticmethod(mx.sigmoid)

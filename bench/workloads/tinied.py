@@ -11,7 +11,7 @@ from .functional import Functional
 
 
 class Tinygrad:
-    """What tinygrad calls the functions of a workload."""
+    """The functions of a workload, by tinygrad's names."""
 
     channels_last, kernel = False, (0, 1, 2, 3)
     relu, sigmoid, tanh = staticmethod(Tensor.relu), staticmethod(Tensor.sigmoid), staticmethod(Tensor.tanh)

@@ -12,7 +12,7 @@ from .data import DATA, GPT_MEDIUM, GPT_SMALL, GPT_TINY, Arrays, Data, GPTSizes
 
 @dataclass
 class Training:
-    """What a step is made of. Without an optimizer it ends with the gradients."""
+    """The parts of a training step. Without an optimizer it ends with the gradients."""
 
     loss: Callable[..., Any]
     parameters: list[Any]

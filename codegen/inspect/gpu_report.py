@@ -1,28 +1,27 @@
-"""What there is to be told about a program on a GPU, as plain data: the same as of a native one (`codegen/report.py`), except
-for times, which only a device could tell. A kernel here is what is launched at a time, be it of several steps."""
+"""Reports GPU programs as plain data, in the same format as native ones (`kernel_report.py`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ..nests.cost_model import flops, traffic
-from ..schedule.memory_plan import Arena
-from .kernel_report import buffers_of, called, decision, described, in_source, memory_of, nodes_of
+from ..schedule.memory_plan import MemoryPlan
 from ..triton.launches.launch_unit import Unit
+from .kernel_report import buffers_of, call_text, describe_kernel, memory_of, nodes_of, parse_decision, source_facts
 
 if TYPE_CHECKING:
-    from ..triton.program import Gpu
+    from ..triton.program import GpuProgram
 
 UNTIMED = "times of kernels on a GPU are not taken: a profiler of the GPU's maker tells them"
 
 
-def report(gpu: Gpu, texts: bool) -> dict[str, Any]:
-    """Of a whole program; with the texts of kernels, once for each that is not the same as one before."""
+def report(gpu: GpuProgram, texts: bool) -> dict[str, Any]:
+    """Report a whole program. With `texts`, each distinct kernel's text is included once."""
     build = gpu.build
     assembly = build.assembly(frozenset())
     known: dict[str, int] = {}
     kernels = [kernel(gpu, x, i, known, texts) for i, x in enumerate(assembly.units)]
-    arena: Arena = assembly.arena
+    arena: MemoryPlan = assembly.arena
     return {
         "target": gpu.target,
         "from_disk": gpu.from_disk,
@@ -31,19 +30,19 @@ def report(gpu: Gpu, texts: bool) -> dict[str, Any]:
         "barriers": 0,
         "memory": memory_of(arena),
         "buffers": buffers_of(build.work, [b for x in build.steps for b in x.buffers]),
-        "decisions": [decision(words) for words in build.decisions],
+        "decisions": [parse_decision(words) for words in build.decisions],
         "names": build.work.names,
         "roof": None,
     }
 
 
-def kernel(gpu: Gpu, unit: Unit, number: int, known: dict[str, int], texts: bool) -> dict[str, Any]:
+def kernel(gpu: GpuProgram, unit: Unit, number: int, known: dict[str, int], texts: bool) -> dict[str, Any]:
     build = gpu.build
     forms, work = build.forms, build.work
     made_by = {name: node for node in work.nodes for name in node.results}
     backs = {value: w.input.name for w, value in work.write_backs}
     nodes = list(dict.fromkeys(node for x in unit.launches for node in nodes_of(x, made_by, backs)))
-    source = in_source(nodes, forms)
+    source = source_facts(nodes, forms)
     kind = "loops" if unit.kind == "nest" else unit.kind
     first, more = unit.launches[0], len(unit.launches) - 1
     moved = [traffic(x, forms) for x in unit.launches]
@@ -52,16 +51,16 @@ def kernel(gpu: Gpu, unit: Unit, number: int, known: dict[str, int], texts: bool
     if unit.gemm is not None:
         sizes = unit.gemm.bytes()
         read, written = {b: sizes[b] for b in sorted(unit.reads)}, {b: sizes[b] for b in sorted(unit.writes)}
-    count = [flops(x, forms) for x in unit.launches if x.kind == unit.kind]  # of several kernels the first has them
+    count = [flops(x, forms) for x in unit.launches if x.kind == unit.kind]  # a launch's flops count at its first kernel
     text = None if unit.printed is None else unit.printed.source
-    what = described(first, kind, forms, len(source["ops"])) + f", and {more} more of its kind" * bool(more)
+    what = describe_kernel(first, kind, forms, len(source["ops"])) + f", and {more} more of its kind" * bool(more)
     what = f"{what}, {unit.gemm}" if unit.gemm is not None else what
-    what = f"what else there is to {what}" if first.kind != unit.kind and first.node is not None else what
+    what = f"the rest of the {what}" if first.kind != unit.kind and first.node is not None else what
     found: dict[str, Any] = {
         "step": number,
         "kind": kind,
         "what": what,
-        "call": None if first.node is None else called(first, forms),
+        "call": None if first.node is None else call_text(first, forms),
         "nest": "\n".join(str(x.nest) for x in unit.launches if x.nest is not None) or None,
         "loops": sum(sum(stage.loops for stage in x.nest.stages) for x in unit.launches if x.nest is not None),
         **source,

@@ -1,4 +1,4 @@
-"""What there is to be told about a native program, as plain data: its kernels, its memory, and why it is as it is.
+"""Report a native program as plain data: its kernels, its memory plan, and the decisions behind them.
 
 `fn.explain(kernels=True)` shows it. Nothing here is needed to run a program.
 """
@@ -10,44 +10,43 @@ import re
 from typing import Any
 
 from ...tracer.graph.ir import Form, Node
+from ..llvm.contractions import contraction_problem
+from ..llvm.gemm.problem import DOT_PAIRS_INTRINSIC, GemmProblem
+from ..llvm.ir.target import host
+from ..llvm.program import NativeProgram
+from ..llvm.runtime import jit
+from ..llvm.step_function import KernelCall
+from ..llvm.tuning.plans import TunedPlans
 from ..nests.cost_model import flops, traffic
 from ..nests.kernels import Launch
-from ..llvm.runtime import jit
-from ..llvm.step_function import Made
-from ..llvm.contractions import spec_of
-from ..llvm.gemm.problem import PAIRS
-from ..llvm.gemm.select_kernel import Gemm
-from ..llvm.ir.target import host
-from ..llvm.tuning.plans import Plans
-from .kernel_timing import seconds
-from ..llvm.program import Native
-from ..schedule.memory_plan import Arena
-from ..prepare.canonicalize import Prepared
-from .machine_peaks import roof
+from ..prepare.primitive_graph import PrimitiveGraph
+from ..schedule.memory_plan import MemoryPlan
+from .kernel_timing import time_kernels
+from .machine_peaks import machine_peaks
 
 SHARES = re.compile(r"shares (\d+) bytes")
-BRIEF = 2e-7  # seconds: what is shorter cannot be told from the call itself
+MIN_TIMED = 2e-7  # seconds: shorter times cannot be told from the call itself
 STEP = re.compile(r"^(?P<value>[^=:]+?)(?: = (?P<op>\w+))?: (?:step (?P<step>\d+): )?(?P<reason>.*)$")
 
 
-def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
-    """Of a whole program. `llvm` and `assembly` add texts, once for each kernel that is not the same as one before; beside
-    LLVM's there is Triton's, which is what a GPU would be given for the same loops."""
+def report(native: NativeProgram, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
+    """Report a whole program. `llvm` and `assembly` add texts, once per distinct kernel; beside the LLVM text stands the Triton
+    text that a GPU would be given for the same loops."""
     forms = native.prepared.forms
-    times = seconds(native.build)
+    times = time_kernels(native.build)
     made_by = {name: node for node in native.prepared.nodes for name in node.results}
     backs = {value: w.input.name for w, value in native.prepared.write_backs}
-    known: dict[str, int] = {}  # texts of kernels, and the first step that has them
+    known: dict[str, int] = {}  # by text of a kernel: the first step that has it
     kernels = []
     for launch, made, time in zip(native.launches, native.made, times, strict=True):
-        source = in_source(nodes_of(launch, made_by, backs), forms)
-        told = facts(launch, made, forms, len(source["ops"]), native.build.plans)
-        kernels.append({**told, **source, **speed(launch, forms, time)})
+        source = source_facts(nodes_of(launch, made_by, backs), forms)
+        told = kernel_facts(launch, made, forms, len(source["ops"]), native.build.plans)
+        kernels.append({**told, **source, **throughput(launch, forms, time)})
         if made is not None:
-            kernels[-1].update(texts(made, known, llvm, assembly))
+            kernels[-1].update(generated_texts(made, known, llvm, assembly))
             if "llvm" in kernels[-1] and launch.kind == "nest":
-                kernels[-1]["triton"] = for_gpus(launch, forms)
-        kernels[-1].update(share_of_roof(kernels[-1], forms))
+                kernels[-1]["triton"] = triton_text(launch, forms)
+        kernels[-1].update(roofline_share(kernels[-1], forms))
     found: dict[str, Any] = {
         "target": str(host()),
         "from_disk": native.from_disk,
@@ -56,9 +55,9 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
         "barriers": sum(text.count("call void @tj_barrier") for text in native.texts[-1:]),
         "memory": memory_of(native.arena),
         "buffers": buffers_of(native.prepared, [b for launch in native.launches for b in launch.buffers]),
-        "decisions": [decision(words) for words in native.decisions],
+        "decisions": [parse_decision(words) for words in native.decisions],
         "names": native.prepared.names,
-        "roof": {"copies": [list(c) for c in roof().copies], "flops": roof().flops},
+        "roof": {"copies": [list(c) for c in machine_peaks().copies], "flops": machine_peaks().flops},
     }
     if llvm:
         found["llvm"] = native.texts[-1]
@@ -68,33 +67,35 @@ def report(native: Native, llvm: bool = False, assembly: bool = False) -> dict[s
 # ---- one kernel
 
 
-def facts(launch: Launch, made: Made | None, forms: dict[str, Form], ops: int, plans: Plans | None) -> dict[str, Any]:
+def kernel_facts(
+    launch: Launch, made: KernelCall | None, forms: dict[str, Form], ops: int, plans: TunedPlans | None
+) -> dict[str, Any]:
     nest, node = launch.nest, launch.node
     kind = "opaque" if made is None else "loops" if launch.kind == "nest" else launch.kind
     found: dict[str, Any] = {
         "step": launch.step.number,
         "kind": kind,
-        "what": described(launch, kind, forms, ops),
-        "call": None if node is None else called(launch, forms),
+        "what": describe_kernel(launch, kind, forms, ops),
+        "call": None if node is None else call_text(launch, forms),
         "nest": None if nest is None else str(nest),
         "loops": 0 if nest is None else sum(stage.loops for stage in nest.stages) + len(nest.scatters),
     }
     if made is not None:
         found["pieces"] = [phase.pieces for phase in made.kernel.phases]
         found["shared"], found["scratch"] = made.kernel.shared, made.kernel.scratch
-        found["in_pairs"] = PAIRS in made.text
-        found["plan"] = None if made.kernel.shape is None or plans is None else plans.told(made.kernel.shape)
+        found["in_pairs"] = DOT_PAIRS_INTRINSIC in made.text
+        found["plan"] = None if made.kernel.gemm_shape is None or plans is None else plans.describe(made.kernel.gemm_shape)
     return found
 
 
-def called(launch: Launch, forms: dict[str, Form]) -> str:
-    """The op of a kernel, with the memory that its operands are views of."""
+def call_text(launch: Launch, forms: dict[str, Form]) -> str:
+    """Format the op of a kernel, with its operands as views of buffers."""
     node = launch.node
     assert node is not None
     given = []
     for x in node.values():
         if x in launch.computed:
-            given.append(f"{x} as it is packed")
+            given.append(f"{x} computed while packing")
             continue
         buffer, offset, strides = launch.operands[x]
         view = f" as {list(forms[x].shape)} by strides {list(strides)}" + f" from {offset}" * bool(offset)
@@ -102,18 +103,18 @@ def called(launch: Launch, forms: dict[str, Form]) -> str:
     return f"{', '.join(node.results)} = {node.op.name}({', '.join(given)})"
 
 
-def described(launch: Launch, kind: str, forms: dict[str, Form], ops: int) -> str:
-    """What a kernel is, in words."""
+def describe_kernel(launch: Launch, kind: str, forms: dict[str, Form], ops: int) -> str:
+    """Describe a kernel in one line."""
     node, nest = launch.node, launch.nest
     if node is None:
         assert nest is not None
         if launch.check:
-            return f"a look at {nest.domain.rows * nest.domain.cols} indices, before they are used"
-        if nest.also:
+            return f"bounds check of {nest.domain.rows * nest.domain.cols} indices"
+        if nest.fused_with:
             return f"loops over {len(nest.all)} arrays of {sum(n.domain.cols for n in nest.all):,} elements in all"
         return f"{'sums at indices' if nest.scatters else 'loops'} over {nest.domain}"
     if kind == "opaque":
-        return f"{node.op.name}, called as it is: {why_called(launch, forms)}"
+        return f"{node.op.name}, an opaque op: {opaque_reason(launch, forms)}"
     if kind == "scan":
         return f"{node.op.name} of {list(forms[node.results[0]].shape)} along dim {node.attrs['dim']}"
     if kind == "attention":
@@ -121,26 +122,26 @@ def described(launch: Launch, kind: str, forms: dict[str, Form], ops: int) -> st
         return f"{node.op.name} of queries {list(query)}, without a matrix of scores in memory"
     assert nest is not None
     then = f", then {ops - 1} more op{'s' * (ops != 2)}" if ops > 1 else ""
-    spec = spec_of(launch, forms)
-    if isinstance(spec, Gemm):
-        batch = f"{math.prod(spec.batch)} products" if spec.batch else "a product"
+    spec = contraction_problem(launch, forms)
+    if isinstance(spec, GemmProblem):
+        batch = f"{math.prod(spec.batch)} matmuls" if spec.batch else "matmul"
         return f"{batch}, m {spec.m} n {spec.n} k {spec.k}{then}"
     shapes = " and ".join(str(list(forms[x].shape)) for x in node.operands)
     return f"{node.op.name} of {shapes}{then}"
 
 
-def why_called(launch: Launch, forms: dict[str, Form]) -> str:
-    """Why an op has no kernel."""
+def opaque_reason(launch: Launch, forms: dict[str, Form]) -> str:
+    """Explain why an op has no generated code."""
     node = launch.node
     assert node is not None
     kinds = sorted({forms[x].dtype.name for x in (*node.values(), *node.results)})
     if any(forms[x].size == 0 for x in (*node.values(), *node.results)):
         return "it has no elements"
-    return f"there are no loops or kernels for it on {', '.join(kinds)} of this shape"
+    return f"no code is generated for it on {', '.join(kinds)} of this shape, so its eager kernel is called"
 
 
 def nodes_of(launch: Launch, made_by: dict[str, Node], backs: dict[str, str]) -> list[Node]:
-    """All ops that a kernel does, those among them that have no place of their own because their readers compute them."""
+    """Collect all ops that a kernel computes, including inlined ones."""
     members = launch.step.members
     found: dict[Node, None] = {}
     if launch.node is not None:
@@ -158,9 +159,9 @@ def nodes_of(launch: Launch, made_by: dict[str, Node], backs: dict[str, str]) ->
     return sorted(found, key=lambda node: order.get(node, len(order)))
 
 
-def in_source(nodes: list[Node], forms: dict[str, Form]) -> dict[str, Any]:
-    """Ops that compute, ops that only move elements or make constants, and the user's lines they come from; what they make,
-    and the bytes that they would move if each of them ran by itself."""
+def source_facts(nodes: list[Node], forms: dict[str, Form]) -> dict[str, Any]:
+    """Classify the ops of a kernel: those that compute, and those that only move elements or make constants ("free"). Also
+    gives the user's source lines, the values made, and the bytes the ops would move if each ran unfused."""
     free = [node.op.kind in ("movement", "create") for node in nodes]
     alone = [node for node, moves in zip(nodes, free, strict=True) if not moves]
     return {
@@ -172,7 +173,7 @@ def in_source(nodes: list[Node], forms: dict[str, Form]) -> dict[str, Any]:
     }
 
 
-def speed(launch: Launch, forms: dict[str, Form], time: float | None) -> dict[str, Any]:
+def throughput(launch: Launch, forms: dict[str, Form], time: float | None) -> dict[str, Any]:
     read, written = traffic(launch, forms)
     moved, count = sum(read.values()) + sum(written.values()), flops(launch, forms)
     return {
@@ -186,7 +187,7 @@ def speed(launch: Launch, forms: dict[str, Form], time: float | None) -> dict[st
     }
 
 
-def texts(made: Made, known: dict[str, int], llvm: bool, assembly: bool) -> dict[str, Any]:
+def generated_texts(made: KernelCall, known: dict[str, int], llvm: bool, assembly: bool) -> dict[str, Any]:
     first = known.setdefault(made.text, made.launch.step.number)
     if first != made.launch.step.number:
         return {"same_code_as": first}
@@ -198,30 +199,30 @@ def texts(made: Made, known: dict[str, int], llvm: bool, assembly: bool) -> dict
     return found
 
 
-def for_gpus(launch: Launch, forms: dict[str, Form]) -> str:
-    """The loops of a kernel in Triton's language."""
-    from ..triton.launches.table_kernel import member_of, printed_family
-    from ..triton.loops.print_nest import printed
+def triton_text(launch: Launch, forms: dict[str, Form]) -> str:
+    """Print the loops of a kernel as a Triton kernel."""
+    from ..triton.launches.table_kernel import print_table_kernel, table_member
+    from ..triton.loops.print_nest import print_nest
 
     assert launch.nest is not None
-    if launch.nest.also:
-        return printed_family([m for m in map(member_of, launch.nest.all) if m is not None], "table").source
-    return printed(launch.nest, {name: forms[name].size for name in launch.buffers}).source
+    if launch.nest.fused_with:
+        return print_table_kernel([m for m in map(table_member, launch.nest.all) if m is not None], "table").source
+    return print_nest(launch.nest, {name: forms[name].size for name in launch.buffers}).source
 
 
-def share_of_roof(kernel: dict[str, Any], forms: dict[str, Form]) -> dict[str, Any]:
-    """The least time that a kernel could take here, what decides it, and how much of the measured time that is."""
-    if kernel["seconds"] is None or kernel["flops"] is None or kernel["seconds"] < BRIEF:
+def roofline_share(kernel: dict[str, Any], forms: dict[str, Form]) -> dict[str, Any]:
+    """Compute the roofline of a kernel: the least time on this machine, its bound, and its share of the measured time."""
+    if kernel["seconds"] is None or kernel["flops"] is None or kernel["seconds"] < MIN_TIMED:
         return {"least_seconds": None, "bound": None, "roofline": None}
     double = any(forms[name].dtype.name == "float64" for name in kernel["values"])
-    least, bound = roof().least_seconds(kernel["bytes"], kernel["flops"], double, kernel.get("in_pairs", False))
+    least, bound = machine_peaks().least_seconds(kernel["bytes"], kernel["flops"], double, kernel.get("in_pairs", False))
     return {"least_seconds": least, "bound": bound, "roofline": least / kernel["seconds"]}
 
 
 # ---- the whole
 
 
-def memory_of(arena: Arena) -> dict[str, Any]:
+def memory_of(arena: MemoryPlan) -> dict[str, Any]:
     lives = [
         {"name": name, "offset": arena.offsets[name], "size": arena.sizes[name], "first": first, "last": last}
         for name, (first, last) in arena.lives.items()
@@ -235,8 +236,8 @@ def memory_of(arena: Arena) -> dict[str, Any]:
     }
 
 
-def buffers_of(work: Prepared, names: list[str]) -> dict[str, dict[str, Any]]:
-    """What the names in nests stand for."""
+def buffers_of(work: PrimitiveGraph, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Shape, dtype and kind of the buffers that appear in nests."""
     forms = work.forms
     kinds = {x.name: "input" for x in work.inputs}
     kinds |= {name: "constant" for node in work.nodes if node.op.name == "constant" for name in node.results}
@@ -249,8 +250,8 @@ def buffers_of(work: Prepared, names: list[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def decision(words: str) -> dict[str, Any]:
-    """A note of the scheduler, taken apart."""
+def parse_decision(words: str) -> dict[str, Any]:
+    """Parse a decision into a record of its parts."""
     match = STEP.match(words)
     found: dict[str, Any] = {"words": words, "value": None, "op": None, "step": None, "reason": words, "score": None}
     if match is not None:

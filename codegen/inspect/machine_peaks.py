@@ -1,9 +1,9 @@
-"""What this machine can do at most, in one thread: bytes it copies in a second, by how many there are, and floats it computes.
+"""Measure this machine's peaks, in one thread: copy bandwidth by size, and floats per second. They are the roofline.
 
-Both are measured by code that does nothing else. No kernel can be quicker than its bytes at the one speed and its arithmetic at
-the other: that time over the measured one is its share of the roofline. Bytes that fit into a cache are faster than others, so
-the speed of copying is known for several sizes. A fused multiply-add counts as two floats, as in a product of matrices;
-products of bfloat16 in pairs, where the CPU has them, are measured for themselves.
+Both are measured by code that does nothing else. No kernel can be faster than its bytes at the one speed and its arithmetic at
+the other: that time over the measured one is its share of the roofline. Bytes that fit into a cache move faster, so bandwidth
+is known for several sizes. A fused multiply-add counts as two floats, as in a matmul; bfloat16 dot products in pairs, where
+the CPU has them, are measured separately.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Any
 
 import numpy as np
 
-from ..llvm.runtime import jit
+from ..llvm.gemm.problem import has_pair_products, multiply_add_pairs
 from ..llvm.ir.builder import I64, PTR, Module, Type
-from ..llvm.gemm.problem import join_pairs, multiplies_pairs
-from ..llvm.ir.register_tile import PAIR, zeros
+from ..llvm.ir.register_tile import PAIR, zero_sums
 from ..llvm.ir.target import Target, host
+from ..llvm.runtime import jit
 
-SIZES = tuple(1 << n for n in (14, 16, 18, 20, 22, 24, 26))  # bytes that are read and written, both together
-UNROLLED = 4  # vectors that one turn of the copying loop moves
+SIZES = tuple(1 << n for n in (14, 16, 18, 20, 22, 24, 26))  # bytes read plus bytes written
+UNROLLED = 4  # vectors per iteration of the copying loop
 SAMPLES = 5
-LONG = 1_000_000  # nanoseconds that a sample takes, about
+SAMPLE_NS = 1_000_000  # about how long a sample takes
 
 
 @dataclass(frozen=True)
-class Roof:
-    """`copies` are pairs of bytes and bytes a second, by size; `flops` are floats a second, of 4 bytes each, and `in_pairs`
-    are bfloat16 that are multiplied in pairs."""
+class MachinePeaks:
+    """Measured peaks: `copies` are pairs of (bytes, bytes per second), by size; `flops` are float32 operations per second, and
+    `in_pairs` those on bfloat16 multiplied in pairs."""
 
     copies: tuple[tuple[int, float], ...]
     flops: float
     in_pairs: float = 0.0
 
     def bandwidth(self, size: float) -> float:
-        """Bytes a second for so many bytes: between two sizes that were measured, the mean by their distance."""
+        """Bytes per second when moving `size` bytes, interpolated between the measured sizes."""
         below = [c for c in self.copies if c[0] <= size] or [self.copies[0]]
         above = [c for c in self.copies if c[0] >= size] or [self.copies[-1]]
         (low, slow), (high, fast) = below[-1], above[0]
@@ -49,16 +49,16 @@ class Roof:
         return slow + part * (fast - slow)
 
     def least_seconds(self, size: int, flops: int, double: bool, in_pairs: bool = False) -> tuple[float, str]:
-        """The least time for moving and computing so much, and which of them takes it: "memory" or "arithmetic"."""
+        """Compute the least time to move `size` bytes and do `flops` operations, and its bound: "memory" or "arithmetic"."""
         moving = size / self.bandwidth(size) if size else 0.0
         computing = flops / (self.in_pairs if in_pairs else self.flops / 2 if double else self.flops)
         return (moving, "memory") if moving >= computing else (computing, "arithmetic")
 
 
 @cache
-def roof() -> Roof:
-    """Of this machine, measured once for each process: it takes some 100 ms."""
-    paired = multiplies_pairs(host(), lanes(host()))
+def machine_peaks() -> MachinePeaks:
+    """Measure the peaks of this machine, once per process, in some 100 ms."""
+    paired = has_pair_products(host(), lanes(host()))
     library = jit.link(jit.objects([text(host())]), {}, ["copy", "multiply_add", *["multiply_pairs"] * paired])
     copy = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 2)(library["copy"])
     compute = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
@@ -72,21 +72,21 @@ def roof() -> Roof:
     results = np.ones(accumulators(host()) * lanes(host()) + 16, np.float32)
 
     def speed(function: Any) -> float:
-        """Products and sums a second, with one of each in each lane."""
+        """Floats per second of a function that does one multiply-add in each lane."""
         seconds = best(lambda times: function(results.ctypes.data, 1000 * times))
         return 2000 * accumulators(host()) * lanes(host()) / seconds
 
     in_pairs = 2 * speed(compute(library["multiply_pairs"])) if paired else 0.0
-    return Roof(tuple(copies), speed(compute(library["multiply_add"])), in_pairs)
+    return MachinePeaks(tuple(copies), speed(compute(library["multiply_add"])), in_pairs)
 
 
 def best(run: Any) -> float:
-    """Seconds of this thread for one time, the best of a few samples."""
+    """Seconds of this thread for one run, the best of a few samples."""
     times, found = 1, sample(run, 1)
-    while found * times < LONG and times < 1 << 22:  # long enough for the clock
+    while found * times < SAMPLE_NS and times < 1 << 22:  # long enough for the clock
         times *= 4
         found = sample(run, times)
-    times = max(1, min(times, round(LONG / found)))
+    times = max(1, min(times, round(SAMPLE_NS / found)))
     return min(sample(run, times) for _ in range(SAMPLES)) / 1e9
 
 
@@ -104,12 +104,12 @@ def lanes(target: Target) -> int:
 
 
 def accumulators(target: Target) -> int:
-    """Sums that do not wait for each other: as many as there are registers for, with two for what is multiplied."""
+    """Count independent accumulators: as many as there are registers for, with two left for the factors."""
     return 24 if target.bits == 512 or "aarch64" in target.triple else 12
 
 
 def text(target: Target) -> str:
-    """LLVM's text of all functions."""
+    """LLVM text of all functions."""
     return f"{copying(target)}\n{computing(target)}\n{computing_pairs(target)}"
 
 
@@ -178,15 +178,16 @@ def computing(target: Target) -> str:
 
 
 def computing_pairs(target: Target) -> str:
-    """`multiply_pairs(results, times)`: each time two pairs in each lane of each accumulator; nothing, if the CPU has none."""
-    if not multiplies_pairs(target, lanes(target)):
+    """`multiply_pairs(results, times)`: each time two pairs in each lane of each accumulator; empty if the CPU has no pair dot
+    products."""
+    if not has_pair_products(target, lanes(target)):
         return ""
     module, count, kind = Module(target.features), accumulators(target), Type("float", lanes(target))
     f = module.function("multiply_pairs", [("results", PTR), ("times", I64)])
     x = f.load(f.params[0], kind.of(PAIR))
-    with f.loop(0, f.params[1], carried=zeros(count, kind)) as loop:
-        loop.next(*[join_pairs(f, x, x, total) for total in loop.carried])
+    with f.loop(0, f.params[1], carried=zero_sums(count, kind)) as loop:
+        loop.next(*[multiply_add_pairs(f, x, x, total) for total in loop.carried])
     for i, total in enumerate(loop.results):
         f.store(total, f.pointer(f.params[0], i * kind.lanes, "float"))
-    f.back()
+    f.ret()
     return str(module)

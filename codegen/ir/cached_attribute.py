@@ -1,5 +1,5 @@
-"""Attributes that are computed when they are first asked for, as `functools.cached_property` does; but that takes a lock each
-time until Python 3.12, and expressions and indices are made by the thousand."""
+"""Cached attributes: `functools.cached_property` without its lock, which it takes each time until Python 3.12. Expressions and
+indices are made by the thousand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar, overload
 T = TypeVar("T")
 
 
-class lazy(Generic[T]):  # noqa: N801 (it reads as a word where it decorates)
-    """A method that is called once for each object; its result takes its place."""
+class cached_attribute(Generic[T]):  # noqa: N801 (a decorator)
+    """A method that is called once for each object; its result replaces it there."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self.make = make
@@ -18,7 +18,7 @@ class lazy(Generic[T]):  # noqa: N801 (it reads as a word where it decorates)
         self.__doc__ = make.__doc__
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> lazy[T]: ...
+    def __get__(self, instance: None, owner: Any) -> cached_attribute[T]: ...
     @overload
     def __get__(self, instance: object, owner: Any) -> T: ...
     def __get__(self, instance: Any, owner: Any) -> Any:

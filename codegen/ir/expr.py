@@ -1,7 +1,7 @@
-"""Scalar expressions: what one element of a result is, in terms of elements that are in memory.
+"""Scalar expressions: one element of a result, in terms of elements in memory.
 
-Expressions are made once: two that are equal are the same object, so what is used twice is computed once. They know nothing of
-machines; emitters walk them.
+Expressions are hash-consed: equal ones are the same object, so a common subexpression is computed once. They are independent of
+the machine; emitters and printers walk them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .index import Index, Picked, Var, depends
-from .cached_attribute import lazy
+from .cached_attribute import cached_attribute
+from .index import Index, IndirectIndex, Var, depends_on
 
-Guard = tuple[tuple[Index, int], ...]  # all indices are from 0 to before their numbers
+Guard = tuple[tuple[Index, int], ...]  # each index is in [0, n)
 
 # ops that cost much more than a load
-HEAVY = {
+EXPENSIVE_OPS = {
     "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
     "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfc", "erfinv", "lgamma", "digamma", "pow", "atan2", "hypot",
     "logaddexp", "logaddexp2", "xlogy", "floor_divide", "remainder", "fmod", "trunc_divide", "random_uniform",
@@ -24,8 +24,9 @@ HEAVY = {
 
 
 class Expr:
-    """One of: const (value), number (place), index (Index), inside (Guard), load (buffer, Index, Guard), op (name, attrs),
-    total (which reduction of the row) and product (the element of a contraction)."""
+    """A node of an expression. Kinds, with their data: const (value), number (place of a runtime scalar), index (Index), inside
+    (Guard), load (buffer, Index, Guard), op (name, attrs), total (name of a reduction of the row) and product (none: the
+    element of the contraction that this is the epilogue of)."""
 
     __slots__ = ("__dict__", "args", "data", "dtype", "kind")
 
@@ -36,17 +37,17 @@ class Expr:
         self.args = args
 
     def depends(self, var: Var) -> bool:
-        """Whether it changes with a loop variable."""
+        """True if the value changes with a loop variable."""
         known = self.__dict__.setdefault("known", {})
         if var not in known:
-            known[var] = any(depends(a, var) for i in self.indices for a, _ in i.terms) or any(
+            known[var] = any(depends_on(a, var) for i in self.indices for a, _ in i.terms) or any(
                 a.depends(var) for a in self.args
             )
         return bool(known[var])
 
-    @lazy
+    @cached_attribute
     def indices(self) -> tuple[Index, ...]:
-        """The indices that it computes itself."""
+        """The indices in its own data, without those of operands."""
         if self.kind == "index":
             return (self.data,)
         if self.kind == "load":
@@ -55,40 +56,40 @@ class Expr:
             return tuple(i for i, _ in self.data)
         return ()
 
-    @lazy
+    @cached_attribute
     def inner(self) -> tuple[Expr, ...]:
-        """All expressions that it is made of directly, those that pick indices among them."""
-        return (*self.args, *[e for i in self.indices for e in picked(i)])
+        """Its operands, and the expressions that its indices are read by."""
+        return (*self.args, *[e for i in self.indices for e in indirect_exprs(i)])
 
-    @lazy
+    @cached_attribute
     def reads(self) -> frozenset[str]:
-        """The buffers that it is loaded from."""
+        """The buffers that it loads from."""
         own = frozenset([self.data[0]]) if self.kind == "load" else frozenset()
         return own.union(*[e.reads for e in self.inner])
 
-    @lazy
+    @cached_attribute
     def totals(self) -> frozenset[Expr]:
-        """The totals of the row, and the product, that it is made of."""
+        """The totals of the row, and the contraction's element, that it depends on."""
         if self.kind in ("total", "product"):
             return frozenset([self])
         return frozenset().union(*[e.totals for e in self.inner])
 
     def __repr__(self) -> str:
-        return shown(self)
+        return expr_text(self)
 
 
-def picked(index: Index) -> list[Expr]:
+def indirect_exprs(index: Index) -> list[Expr]:
     found: list[Expr] = []
     for a, _ in index.terms:
-        if isinstance(a, Picked):
+        if isinstance(a, IndirectIndex):
             found.append(a.expr)
         elif not isinstance(a, Var):
-            found += picked(a.index)
+            found += indirect_exprs(a.index)
     return found
 
 
 def walk(roots: Iterable[Expr]) -> list[Expr]:
-    """Everything that some expressions are made of, parts before wholes, each once."""
+    """All subexpressions in topological order, operands first, each once."""
     found: dict[Expr, None] = {}
     stack = list(roots)
     stack.reverse()
@@ -104,34 +105,34 @@ def walk(roots: Iterable[Expr]) -> list[Expr]:
     return list(found)
 
 
-def shown(e: Expr) -> str:
+def expr_text(e: Expr) -> str:
     if e.kind == "const":
         return f"{e.data!r}"
     if e.kind == "number":
         return f"s{e.data}"
     if e.kind == "load":
-        return f"{e.data[0]}[{e.data[1]}{' if ' + guarded(e.data[2]) if e.data[2] else ''}]"
+        return f"{e.data[0]}[{e.data[1]}{' if ' + guard_text(e.data[2]) if e.data[2] else ''}]"
     if e.kind == "index":
         return f"({e.data})"
     if e.kind == "inside":
-        return f"({guarded(e.data)})"
+        return f"({guard_text(e.data)})"
     if e.kind == "total":
         return f"{e.data}"
     if e.kind == "product":
         return "product"
     name, attrs = e.data
-    given = [*map(shown, e.args), *[f"{k}={v}" for k, v in attrs]]
+    given = [*map(expr_text, e.args), *[f"{k}={v}" for k, v in attrs]]
     if name == "cast":
         return f"{e.dtype}({given[0]})"
     return f"{name}({', '.join(given)})"
 
 
-def guarded(guard: Guard) -> str:
+def guard_text(guard: Guard) -> str:
     return " and ".join(f"0 <= {i} < {n}" for i, n in guard)
 
 
-class Exprs:
-    """Makes expressions, each once."""
+class ExprBuilder:
+    """Makes expressions, and returns the known object for an equal one."""
 
     def __init__(self) -> None:
         self.known: dict[Any, Expr] = {}
@@ -147,14 +148,14 @@ class Exprs:
         return self.make("const", dtype, value, (type(value), repr(value)))
 
     def number(self, place: int, dtype: str) -> Expr:
-        """A number that each call brings: float64 or int64."""
+        """A runtime scalar: float64 or int64."""
         return self.make("number", dtype, place, place)
 
     def index(self, index: Index) -> Expr:
         return self.make("index", "int64", index, index.key)
 
     def inside(self, guard: Guard) -> Expr:
-        """Whether all indices are within their bounds."""
+        """The condition that all indices are within their bounds."""
         if not guard:
             return self.const(True, "bool")
         return self.make("inside", "bool", guard, tuple((i.key, n) for i, n in guard))
@@ -169,7 +170,7 @@ class Exprs:
         return self.make("op", dtype, (name, settings), (name, repr(settings)), args)
 
     def total(self, name: str, dtype: str) -> Expr:
-        """What a reduction of the row gave."""
+        """The result of a reduction of the row."""
         return self.make("total", dtype, name, name)
 
     def product(self, dtype: str) -> Expr:
@@ -185,11 +186,11 @@ class Exprs:
         return self.op("where", a.dtype, condition, a, b)
 
 
-def within(guard: Guard) -> Guard:
-    """A guard without what holds in any case."""
+def simplify_guard(guard: Guard) -> Guard:
+    """A guard without the conditions that always hold."""
     return tuple((i, n) for i, n in guard if i.low < 0 or i.high >= n)
 
 
-def never(guard: Guard) -> bool:
-    """Whether a guard cannot hold."""
+def is_never_true(guard: Guard) -> bool:
+    """True if a guard can never hold."""
     return any(i.high < 0 or i.low >= n for i, n in guard)

@@ -1,9 +1,8 @@
-"""Index arithmetic: where an element stands, as a sum of loop variables times constants.
+"""Index arithmetic: addresses as sums of loop variables times constants.
 
 Views, permutations, slices and reshapes change nothing but indices. A reshape divides and takes remainders; where the sizes are
-known these nearly always cancel, and what is left is a plain sum, which addresses are made of. `Index` keeps that sum in one
-form, so that two indices that are the same are equal.
-"""
+known these nearly always cancel, and an affine index is left. `Index` keeps a canonical form, so that equal indices compare
+equal."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .cached_attribute import lazy
+from .cached_attribute import cached_attribute
 
 Atom = Any  # Var | Quotient | Remainder | Picked
 
@@ -42,12 +41,12 @@ class Var:
 
 @functools.cache
 def var(name: str, size: int) -> Var:
-    """The loop variable of a name and a size: there is one of each."""
+    """The only loop variable of a name and a size."""
     return Var(name, size)
 
 
-class Divided:
-    """What a division by a constant leaves."""
+class Division:
+    """A quotient or a remainder of a division by a constant."""
 
     __slots__ = ("index", "n")
 
@@ -60,8 +59,8 @@ class Divided:
         return (type(self).__name__, self.index.key, self.n)
 
 
-class Quotient(Divided):
-    """index // n, rounded down; the index is not below 0, where machines round up."""
+class Quotient(Division):
+    """index // n. The index is not negative: machines would round up there."""
 
     __slots__ = ()
 
@@ -77,8 +76,8 @@ class Quotient(Divided):
         return f"({self.index} // {self.n})"
 
 
-class Remainder(Divided):
-    """index % n; the index is not below 0, where machines give a remainder below 0."""
+class Remainder(Division):
+    """index % n. The index is not negative: machines would give a negative remainder there."""
 
     __slots__ = ()
 
@@ -92,8 +91,8 @@ class Remainder(Divided):
         return f"({self.index} % {self.n})"
 
 
-class Picked:
-    """An index that is itself read from memory, as in an embedding: from 0 to before `size`."""
+class IndirectIndex:
+    """An index that is read from memory, as in an embedding: in [0, size)."""
 
     __slots__ = ("expr", "size")
 
@@ -116,13 +115,13 @@ class Picked:
 
 
 class Index:
-    """const + the sum of atoms times factors. Atoms are in the order of their keys, and no factor is 0."""
+    """const + a sum of atoms times factors. Atoms are sorted by their keys, and no factor is 0."""
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], const: int = 0) -> None:
         self.terms = terms
         self.const = const
 
-    @lazy
+    @cached_attribute
     def key(self) -> Any:
         return (self.const, *[(a.key, n) for a, n in self.terms])
 
@@ -132,11 +131,11 @@ class Index:
     def __hash__(self) -> int:
         return hash(self.key)
 
-    @lazy
+    @cached_attribute
     def low(self) -> int:
         return self.const + sum(n * (a.low if n > 0 else a.high) for a, n in self.terms)
 
-    @lazy
+    @cached_attribute
     def high(self) -> int:
         return self.const + sum(n * (a.high if n > 0 else a.low) for a, n in self.terms)
 
@@ -145,7 +144,7 @@ class Index:
             return Index(self.terms, self.const + other) if other else self
         if not other.terms:
             return self + other.const
-        return total([*self.terms, *other.terms], self.const + other.const)
+        return sum_terms([*self.terms, *other.terms], self.const + other.const)
 
     def __sub__(self, other: Index | int) -> Index:
         return self + (-other if isinstance(other, int) else other * -1)
@@ -180,11 +179,11 @@ class Index:
         return atom(Remainder(rest + rest.below(n) * n, n))
 
     def below(self, n: int) -> int:
-        """How many times n has to be added so that no element is below 0."""
+        """The multiple of n to add so that the index is never negative."""
         return max(0, -(self.low // n))
 
     def coarse(self, n: int) -> tuple[int, Index, Index] | None:
-        """A divisor of n, an index and a rest below the divisor: this is their product and the rest. None if there are none."""
+        """A divisor d of n, an index q and a rest r below d, such that this is d * q + r; None if there are none."""
         for step in sorted({math.gcd(k, n) for _, k in self.terms}, reverse=True):
             if step == 1:
                 break
@@ -194,23 +193,23 @@ class Index:
         return None
 
     def parted(self, n: int) -> tuple[Index, Index]:
-        """Two indices: this is n times the first, and the second."""
+        """Two indices q and r, such that this is n * q + r."""
         whole = tuple((a, k // n) for a, k in self.terms if k % n == 0)
         rest = tuple((a, k) for a, k in self.terms if k % n)
         return Index(whole, self.const // n), Index(rest, self.const % n)
 
     def factor(self, var: Var) -> int | None:
-        """What a loop variable is multiplied by; None if it also stands inside of a quotient, a remainder or a pick."""
+        """The factor of a loop variable; None if it is also inside of a quotient, a remainder or an indirect index."""
         found = 0
         for a, n in self.terms:
             if a is var:
                 found = n
-            elif depends(a, var):
+            elif depends_on(a, var):
                 return None
         return found
 
     def without(self, var: Var) -> Index:
-        """The sum with 0 in the place of a variable that stands nowhere but in the sum."""
+        """The index with 0 for a variable that appears only as a term of its own."""
         return Index(tuple((a, n) for a, n in self.terms if a is not var), self.const)
 
     def __repr__(self) -> str:
@@ -231,17 +230,17 @@ def constant(n: int) -> Index:
 ZERO = constant(0)
 
 
-def depends(a: Atom, var: Var) -> bool:
-    """Whether an atom's value changes with a variable."""
+def depends_on(a: Atom, var: Var) -> bool:
+    """True if an atom's value changes with a variable."""
     if isinstance(a, Var):
         return a is var
-    if isinstance(a, Picked):
+    if isinstance(a, IndirectIndex):
         return bool(a.expr.depends(var))
-    return any(depends(inner, var) for inner, _ in a.index.terms)
+    return any(depends_on(inner, var) for inner, _ in a.index.terms)
 
 
-def total(terms: list[tuple[Atom, int]], const: int) -> Index:
-    """The sum of terms, in its one form: n * (e // n) + e % n is e."""
+def sum_terms(terms: list[tuple[Atom, int]], const: int) -> Index:
+    """The canonical sum of terms: n * (e // n) + e % n becomes e."""
     factors: dict[Any, list[Any]] = {}
     for a, n in terms:
         found = factors.setdefault(a.key, [a, 0])
@@ -255,14 +254,14 @@ def total(terms: list[tuple[Atom, int]], const: int) -> Index:
                     del factors[key], factors[part.terms[0][0].key]
                     rest = [(b, k) for b, k in factors.values()]
                     inner = a.index * n
-                    return total([*rest, *inner.terms], const + inner.const)
+                    return sum_terms([*rest, *inner.terms], const + inner.const)
     found = [(a, n) for a, n in factors.values() if n]
     if len(found) > 1:
         found.sort(key=lambda t: repr(t[0].key))
     return Index(tuple(found), const)
 
 
-def flattened(index: Sequence[Index], shape: Sequence[int]) -> Index:
+def flatten_index(index: Sequence[Index], shape: Sequence[int]) -> Index:
     """The place of an element among all elements, in row-major order."""
     found, step = ZERO, 1
     for i, n in zip(reversed(index), reversed(shape), strict=True):
@@ -271,13 +270,13 @@ def flattened(index: Sequence[Index], shape: Sequence[int]) -> Index:
     return found
 
 
-def unflattened(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
-    """The index of the element that stands at a place; of nothing at all, where there are no elements."""
-    return _unflattened(flat, tuple(shape))
+def unflatten_index(flat: Index, shape: Sequence[int]) -> tuple[Index, ...]:
+    """The index of the element at a flat position; zeros if there are no elements."""
+    return _unflatten_index(flat, tuple(shape))
 
 
-@functools.lru_cache(4096)  # layers that are alike ask for the same
-def _unflattened(flat: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
+@functools.lru_cache(4096)  # equal layers ask for the same
+def _unflatten_index(flat: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     if 0 in shape:
         return (ZERO,) * len(shape)
     found: list[Index] = []
@@ -289,13 +288,13 @@ def _unflattened(flat: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     return tuple(reversed(found))
 
 
-def reshaped(index: tuple[Index, ...], before: Sequence[int], after: Sequence[int]) -> tuple[Index, ...]:
-    """The index into an array of shape `after` of what stands at `index` in one of shape `before`, with the same elements."""
+def reshape_index(index: tuple[Index, ...], before: Sequence[int], after: Sequence[int]) -> tuple[Index, ...]:
+    """The index into shape `after` of the element at `index` in shape `before`, both with the same elements."""
     if 0 in after:
         return (ZERO,) * len(after)
     found: list[Index] = []
     i = j = 0
-    while j < len(after):  # groups of dims with the same number of elements, one after the other
+    while j < len(after):  # group by group of dims with equally many elements
         if i < len(before) and before[i] == after[j]:
             found.append(index[i] if after[j] != 1 else ZERO)
             i, j = i + 1, j + 1
@@ -310,6 +309,6 @@ def reshaped(index: tuple[Index, ...], before: Sequence[int], after: Sequence[in
                 break
             if k == len(before) and l == len(after):
                 break
-        found += unflattened(flattened(index[i:k], before[i:k]), after[j:l])
+        found += unflatten_index(flatten_index(index[i:k], before[i:k]), after[j:l])
         i, j = k, l
     return tuple(found)

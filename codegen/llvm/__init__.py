@@ -1,1 +1,2 @@
-"""Native code for CPUs, through LLVM: kernels are written as LLVM's text and compiled by llvmlite."""
+"""Native code for CPUs. In: kernel specs (launches of loop nests, matmuls, convolutions, attention, scans). Out: LLVM IR,
+compiled by llvmlite to machine code and bound as a Python callable."""

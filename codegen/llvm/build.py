@@ -1,6 +1,6 @@
-"""A program is made: kernels, the plan of its memory, the functions that call the kernels, and the recipe of all that.
+"""Builds a native program: kernels, memory plan, step functions that call the kernels, and the executable.
 
-This is imported when there is something to make: a program that comes from disk needs nothing of it.
+Imported only when there is something to build: an executable from disk needs nothing of it.
 """
 
 from __future__ import annotations
@@ -14,35 +14,48 @@ import numpy as np
 
 from ...eager.backends import get_num_threads
 from ...tracer.graph.ir import Form, Graph
-from ..program.builder import Build, Opaque, singles
+from ...tracer.graph.passes import Pass, Pipeline, run_passes
 from ..nests.cost_model import flops
-from ..schedule.fusion import PRODUCTS
-from ..nests.kernels import Launch, in_halves, kept, scheduled
-from .runtime import jit
-from .step_function import FAILED, ON_STACK, SCRATCH, Kernels, Made, Rounds, Steps, Table, rounded
-from .runtime.entry import Binding
-from .ir.target import host
-from .thread_cost import gain
-from ..schedule.narrow_operands import narrowed
+from ..nests.horizontal_fusion import fusable_groups, fuse_launches, fused_order, fusion_decision
+from ..nests.kernels import Launch, has_half_kernel, has_own_kernel, make_schedule
 from ..nests.loop_nest import Store
-from .nontemporal_stores import send_past
-from ..schedule.memory_plan import Life
-from ..prepare.canonicalize import Prepared, prepared
-from .executable import Recipe, encoded
-from ..nests.horizontal_fusion import families, one_of, order, told
+from ..prepare.pipeline import primitive_passes
+from ..prepare.primitive_graph import PrimitiveGraph
+from ..program.builder import Build, OpaqueCall, single_launches
+from ..program.executable import encode_array
+from ..schedule.fusion import CONTRACTIONS, Schedule
+from ..schedule.memory_plan import Lifetime
+from ..schedule.narrow_operands import narrow_operands
+from .executable import NativeExecutable
+from .ir.target import host
+from .nontemporal_stores import mark_nontemporal_stores
+from .runtime import jit
+from .runtime.entry import ArgumentBinding
+from .step_function import (
+    FAILED,
+    MAX_STACK_BYTES,
+    SCRATCH,
+    KernelCall,
+    KernelEmitter,
+    RoundScheduler,
+    StepWriter,
+    WordTable,
+    rounded,
+)
+from .thread_cost import two_thread_speedup
 
 if TYPE_CHECKING:
-    from .prologue_cost import OnPacking
-    from .tuning.plans import Plans
+    from .prologue_cost import PrologueCost
+    from .tuning.plans import TunedPlans
 
-PARALLEL = 500_000  # scalar ops from which more than one thread is worth a try
-WORTH = 1.3  # how many times as quick as one two threads have to be for that, if it is brief
-QUICK = 8  # floats that products compute in the time of one of another op
-BRIEF = 5_000_000  # scalar ops up to which a program is brief; while others run, there may be Python meanwhile
+MIN_PARALLEL_OPS = 500_000  # scalar ops of a program that is worth trying on several threads
+MIN_THREAD_SPEEDUP = 1.3  # of two threads over one, for a brief program to be tried on several
+MATMUL_FLOPS_PER_OP = 8  # flops of a matmul in the time of one scalar op
+MAX_BRIEF_OPS = 5_000_000  # up to here a program is brief: it keeps the GIL
 
 
 class NativeBuild(Build):
-    """Puts a program together. Texts go to `batch` as soon as they are written."""
+    """Builds a program. Texts go to `batch` as soon as they are emitted."""
 
     def __init__(
         self,
@@ -50,68 +63,105 @@ class NativeBuild(Build):
         slots: int,
         batch: jit.Batch | None = None,
         tune: bool = False,
-        given: Mapping[str, str] | None = None,
+        recorded: Mapping[str, str] | None = None,
     ) -> None:
-        """`tune` measures plans for products, where that was not done before; or plans are `given`, as in a recipe."""
-        work = narrowed(prepared(graph, kept, in_halves, joining=True))
-        packing, self.plans = for_products(work, tune, given)
-        super().__init__(graph, slots, work, scheduled(work, packing=packing))
-        send_past(self.steps, set(self.outputs), self.forms, host())
-        kernels = Kernels(self.forms, host(), self.layout, self.plans)
-        self.made: list[Made | None] = []
-        known = families(self.steps)
-        for i, x in enumerate(self.steps):
-            self.made.append(made := kernels.later(x) if i in known else kernels.make(x))
-            if made is not None and made.text and batch is not None and not tune:  # which wants nobody else to be at work
-                batch.add(made.text)
-        self.arena = self.plan(singles(self.steps), self.own_memory())
-        self.join(known, kernels)
-        self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and launches that are called as they are
-        self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
-        if batch is not None:
-            for text in self.texts[:-1]:  # those that had to wait
-                batch.add(text)
-            batch.add(self.texts[-1], opt=0)  # it only calls, and whatever takes time is in the kernels
+        """`tune` measures plans of matmuls whose shapes are not tuned yet; or plans are `recorded` in an executable."""
+        super().__init__(graph, slots)
+        self.batch = batch
+        self.tune = tune
+        self.recorded = recorded
+        self.made: list[KernelCall | None] = []  # by launch; None for an opaque op
+        self.parts: list[tuple[str, Launch | None]] = []  # names of step functions, and opaque launches
+        run_passes(self.passes(), graph)
 
-    def join(self, known: dict[int, Any], kernels: Kernels) -> None:
-        """Make one kernel of those that are of one family (`known`, by their places) and in one round."""
-        groups = order(len(self.steps), known, self.rounds() if known else {})
-        given, made, place = self.steps, self.made, dict[int, int]()
+    def passes(self) -> Pipeline:
+        """The passes from a graph to LLVM IR, in order."""
+        return (
+            *primitive_passes(has_own_kernel, has_half_kernel, merging=True),
+            Pass("narrow operands", narrow_operands),
+            Pass("fusion", self.fuse, "step"),  # producers with consumers, epilogues and prologues
+            Pass("loop nests", self.make_loop_nests, "kernel"),  # with simplification of each nest
+            Pass("non-temporal stores", self.choose_stores, "kernel"),
+            Pass("emit kernels", self.emit, "kernel"),  # splits loops
+            Pass("memory plan", self.place_buffers, "kernel"),
+            Pass("horizontal fusion", self.fuse_horizontally, "kernel"),
+            Pass("step functions", self.write_step_functions, "kernel"),
+        )
+
+    def fuse(self, work: PrimitiveGraph) -> Schedule:
+        packing, self.plans = matmul_choosers(work, self.tune, self.recorded)
+        return make_schedule(work, packing=packing)
+
+    def choose_stores(self, launches: list[Launch]) -> list[Launch]:
+        mark_nontemporal_stores(launches, set(self.outputs), self.forms, host())
+        return list(launches) if self.nontemporal_stores() else launches
+
+    def emit(self, launches: list[Launch]) -> list[Launch]:
+        """Emit the kernels. Those that horizontal fusion may take get their IR there."""
+        self.emitter = KernelEmitter(self.forms, host(), self.layout, self.plans)
+        self.groups = fusable_groups(launches)
+        for i, x in enumerate(launches):
+            self.made.append(made := self.emitter.placeholder(x) if i in self.groups else self.emitter.make(x))
+            if (
+                made is not None and made.text and self.batch is not None and not self.tune
+            ):  # nothing may compile while tuning measures
+                self.batch.add(made.text)
+        return launches
+
+    def place_buffers(self, launches: list[Launch]) -> list[Launch]:
+        self.arena = self.plan(single_launches(launches), self.kernel_memory())
+        return launches
+
+    def fuse_horizontally(self, launches: list[Launch]) -> list[Launch]:
+        """Fuse launches of one group that are in the same round into table kernels."""
+        order = fused_order(len(launches), self.groups, self.rounds() if self.groups else {})
+        made, place = self.made, dict[int, int]()
         self.steps, self.made = [], []
-        for group in groups:
-            self.steps.append(one_of([given[i] for i in group]))
-            self.made.append(kernels.make(self.steps[-1]) if group[0] in known else made[group[0]])
-            self.decisions += [told([given[i] for i in group])] if len(group) > 1 else []
+        for group in order:
+            self.steps.append(fuse_launches([launches[i] for i in group]))
+            self.made.append(self.emitter.make(self.steps[-1]) if group[0] in self.groups else made[group[0]])
+            self.decisions += [fusion_decision([launches[i] for i in group])] if len(group) > 1 else []
             place.update(dict.fromkeys(group, len(self.steps) - 1))
         self.arena.lives = {name: (place[first], place[last]) for name, (first, last) in self.arena.lives.items()}
+        return launches if len(order) == len(launches) else self.steps
+
+    def write_step_functions(self, launches: list[Launch]) -> list[Launch]:
+        self.texts = [*[m.text for m in self.made if m is not None], self.step_functions()]
+        if self.batch is not None:
+            for text in self.texts[:-1]:  # of fused kernels, which had to wait
+                self.batch.add(text)
+            self.batch.add(self.texts[-1], opt=0)  # it only calls kernels: optimising it pays nothing
+        return launches
 
     def rounds(self) -> dict[int, int]:
-        """The round of each kernel that does anything, by its place. Those after an op that is called as it is come later."""
+        """Round of each kernel, by position. Kernels after an opaque op are in later rounds."""
         found: dict[int, int] = {}
-        for places in self.stretches():
+        for places in self.native_runs():
             kernels = {id(made): (i, made) for i in places if (made := self.made[i]) is not None}
             before = max(found.values(), default=-1) + 1
-            for k, items in enumerate(Rounds(self.arena).of([made for _, made in kernels.values()])):
+            for k, items in enumerate(RoundScheduler(self.arena).schedule([made for _, made in kernels.values()])):
                 for made, _ in items:
                     found.setdefault(kernels[id(made)][0], before + k)
         return found
 
-    def own_memory(self) -> list[Life]:
-        """What kernels need in the arena besides values."""
-        found = [Life(m.shared, m.kernel.shared, i, i) for i, m in enumerate(self.made) if m is not None and m.kernel.shared]
+    def kernel_memory(self) -> list[Lifetime]:
+        """Memory that kernels need in the arena besides values."""
+        found = [
+            Lifetime(m.shared, m.kernel.shared, i, i) for i, m in enumerate(self.made) if m is not None and m.kernel.shared
+        ]
         most = max((m.kernel.scratch for m in self.made if m is not None), default=0)
-        if most > ON_STACK:
-            found.append(Life(SCRATCH, rounded(most) * self.threads(), 0, len(self.steps) - 1))
+        if most > MAX_STACK_BYTES:
+            found.append(Lifetime(SCRATCH, rounded(most) * self.threads(), 0, len(self.steps) - 1))
         return found
 
     def threads(self) -> int:
-        """How many threads have memory of their own in the arena."""
+        """Number of threads that have scratch memory in the arena."""
         return max(os.cpu_count() or 1, get_num_threads())
 
     def step_functions(self) -> str:
-        """The text of the functions that call the kernels."""
-        steps = Steps(self.arena, self.table()[0])
-        for places in self.stretches():
+        """IR of the functions that call the kernels."""
+        steps = StepWriter(self.arena, self.table()[0])
+        for places in self.native_runs():
             kernels = [made for i in places if (made := self.made[i]) is not None]
             if kernels:
                 name = f"step{len(self.parts)}"
@@ -121,74 +171,75 @@ class NativeBuild(Build):
                 self.parts += [("", self.steps[i]) for i in places]
         return str(steps.module)
 
-    def stretches(self) -> list[list[int]]:
-        """The places of steps, cut where ops are called as they are: kernels, such ops, kernels, and so on."""
+    def native_runs(self) -> list[list[int]]:
+        """Positions of steps, split at opaque ops: kernels, an opaque op, kernels, and so on."""
         return [list(places) for _, places in groupby(range(len(self.steps)), lambda i: self.made[i] is None)]
 
-    def recipe(self, objects: list[str]) -> Recipe:
+    def executable(self, objects: list[str]) -> NativeExecutable:
         _, binding = self.table()
-        cost = work_of(self.steps, self.forms)
-        return Recipe(
+        cost = count_scalar_ops(self.steps, self.forms)
+        return NativeExecutable(
             objects=objects,
             steps=[name for name, _ in self.parts],
             slots=self.slots,
             bound=list(binding.slots),
             numbers=list(binding.numbers),
             arena=self.arena.size,
-            constants=[encoded(c) for c in self.constants.values()],
+            constants=[encode_array(c) for c in self.constants.values()],
             memories=self.memories(),
             shown=self.shown(),
             checked=self.checked(),
-            danger=self.in_danger(singles(self.steps), self.fails()),
-            parallel=cost > PARALLEL and (cost > BRIEF or self.gain() >= WORTH),
-            releases=cost > BRIEF,
-            most_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
+            danger=self.in_danger(single_launches(self.steps), self.may_fail()),
+            parallel=cost > MIN_PARALLEL_OPS and (cost > MAX_BRIEF_OPS or self.thread_speedup() >= MIN_THREAD_SPEEDUP),
+            releases=cost > MAX_BRIEF_OPS,
+            max_threads=self.threads() if SCRATCH in self.arena.offsets else 0,
             again=self.safe_outputs(),
-            past=[self.outputs[s.buffer] for s in self.past()],
+            nontemporal=[self.outputs[s.buffer] for s in self.nontemporal_stores()],
             plans={} if self.plans is None else self.plans.used,
         )
 
-    def gain(self) -> float:
-        """How many times as quick as one thread two are, roughly."""
-        return gain(Rounds(self.arena).of([m for m in self.made if m is not None]), self.forms)
+    def thread_speedup(self) -> float:
+        """Rough speedup of two threads over one."""
+        return two_thread_speedup(RoundScheduler(self.arena).schedule([m for m in self.made if m is not None]), self.forms)
 
     def safe_outputs(self) -> list[int]:
-        """New memories that nothing is written to before all that may fail is over."""
-        last = max((i for i, fails in enumerate(self.fails()) if fails), default=-1)
+        """New arrays that are written only after everything that may fail."""
+        last = max((i for i, fails in enumerate(self.may_fail()) if fails), default=-1)
         early = {b for x in self.steps[: last + 1] for b in x.writes}
         return [i for v, i in self.outputs.items() if v not in early]
 
-    def past(self) -> list[Store]:
-        """Results that go past the caches if their memory is not new."""
-        return [s for x in self.steps if x.nest is not None for s in x.nest.stores() if s.past]
+    def nontemporal_stores(self) -> list[Store]:
+        """Non-temporal stores: used if the result's memory is not new."""
+        return [s for x in self.steps if x.nest is not None for s in x.nest.stores() if s.nontemporal]
 
     def checked(self) -> bool:
-        """Whether something may end it before it is done."""
+        """True if a bounds check may end the program early."""
         return any(x.check for x in self.steps)
 
-    def fails(self) -> list[bool]:
-        """Of each step: whether it may fail."""
+    def may_fail(self) -> list[bool]:
+        """Per step: True if it may fail."""
         return [bool(x.check) or made is None for x, made in zip(self.steps, self.made, strict=True)]
 
-    def opaque(self, part: int, memory: Any, start: int) -> Opaque:
+    def opaque(self, part: int, memory: Any, start: int) -> OpaqueCall:
         launch = self.parts[part][1]
         assert launch is not None
         return self.called(launch, memory, start)
 
-    def called(self, launch: Launch, memory: Any, start: int) -> Opaque:
-        """An op as it is, on an arena that begins so many bytes into some memory."""
+    def called(self, launch: Launch, memory: Any, start: int) -> OpaqueCall:
+        """An opaque op on an arena that begins `start` bytes into `memory`."""
 
         def place(form: Form, at: int, strides: tuple[int, ...]) -> Any:
             return np.ndarray(form.shape, form.dtype, memory, start + at, strides)
 
-        return Opaque(self, launch, self.arena, place, np)
+        return OpaqueCall(self, launch, self.arena, place, np)
 
-    def table(self) -> tuple[Table, Binding]:
-        table = Table()
+    def table(self) -> tuple[WordTable, ArgumentBinding]:
+        table = WordTable()
         bound = [*self.inputs.items(), *[(v, self.slots + i) for v, i in self.outputs.items()]]
         if self.checked():
             bound.append((FAILED, self.slots + len(self.outputs)))
-        bound += [(s.flag, self.slots + len(self.outputs) + self.checked() + i) for i, s in enumerate(self.past())]
+        flags = self.slots + len(self.outputs) + self.checked()
+        bound += [(s.flag, flags + i) for i, s in enumerate(self.nontemporal_stores())]
         for i, (name, _) in enumerate(bound):
             table.slots[name] = i
         numbers, kinds = sorted({n for m in self.made if m is not None for n in m.numbers}), self.number_kinds()
@@ -196,22 +247,24 @@ class NativeBuild(Build):
             table.numbers[n] = len(bound) + i
         for i, name in enumerate(["arena", *self.constants]):
             table.fixed[name] = len(bound) + len(numbers) + i
-        return table, Binding(tuple(s for _, s in bound), tuple((n, kinds[n]) for n in numbers))
+        return table, ArgumentBinding(tuple(s for _, s in bound), tuple((n, kinds[n]) for n in numbers))
 
 
-def for_products(work: Prepared, tune: bool, given: Mapping[str, str] | None) -> tuple[OnPacking | None, Plans | None]:
-    """What judges prologues, and what chooses plans. Without products neither is imported: that takes half as long as all else
-    that makes a program."""
-    if all(node.op.name not in PRODUCTS for node in work.nodes):
+def matmul_choosers(
+    work: PrimitiveGraph, tune: bool, recorded: Mapping[str, str] | None
+) -> tuple[PrologueCost | None, TunedPlans | None]:
+    """The cost model of prologues and the chooser of plans. Without matmuls neither is imported: that takes half as long as
+    everything else in a build."""
+    if all(node.op.name not in CONTRACTIONS for node in work.nodes):
         return None, None
-    from .prologue_cost import OnPacking
-    from .tuning.plans import Plans
+    from .prologue_cost import PrologueCost
+    from .tuning.plans import TunedPlans
 
-    return OnPacking(host()), Plans(host(), tune, given)
+    return PrologueCost(host()), TunedPlans(host(), tune, recorded)
 
 
-def work_of(steps: list[Launch], forms: dict[str, Form]) -> int:
-    """Roughly how many scalar ops there are."""
+def count_scalar_ops(steps: list[Launch], forms: dict[str, Form]) -> int:
+    """Estimate the scalar ops of a program."""
     total = 0
     for x in steps:
         for nest in () if x.nest is None else x.nest.all:
@@ -219,5 +272,5 @@ def work_of(steps: list[Launch], forms: dict[str, Form]) -> int:
         if x.kind == "scan" and x.node is not None:
             total += 4 * forms[x.node.results[0]].size
         if x.kind in ("product", "attention"):
-            total += (flops(x, forms) or 0) // QUICK
+            total += (flops(x, forms) or 0) // MATMUL_FLOPS_PER_OP
     return total

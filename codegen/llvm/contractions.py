@@ -1,4 +1,4 @@
-"""Products of matrices and convolutions, with what follows them, from nodes of the graph."""
+"""Kernels of matmuls and convolutions with their prologues and epilogues, from launches."""
 
 from __future__ import annotations
 
@@ -7,50 +7,48 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from ...tracer.graph.ir import Form, Node
+from ...tracer.graph.ir import Form
 from ..ir.expr import walk
 from ..nests.kernels import Launch
-from ..lowering.op_lowering import dtype_of
 from ..nests.loop_nest import Nest
-from ..schedule.step import View
-from .gemm import select_kernel as gemm
+from ..nests.problems.matmul import MatmulProblem, read_matmul
+from .gemm.problem import GemmOperand, GemmProblem
+from .gemm.prologue import OPERAND_POINTERS, FusedInputs, Prologue, operand_views, prologue_nests
+from .gemm.select_kernel import PlanChooser, emit_gemm
 from .ir.builder import BYTES, I64, Function, Module, Value, constant
-from .loops.expr_emitter import Scope
-from .gemm.select_kernel import Gemm, Operand
-from .gemm.given import OPERANDS, Given
-from .runtime.jit import CompileFailed
-from .ir.kernel import Kernel
-from .gemm.prologue import Prologue, prologues, views_of
+from .ir.kernel import NativeKernel
 from .ir.target import Target
-from .math.scalar_ops import HALVES, SCALARS, cast, in_memory
+from .loops.expr_emitter import ValueScope
+from .math.scalar_ops import HALF_DTYPES, SCALARS, cast, memory_scalar
+from .runtime.jit import CompileFailed
 
 if TYPE_CHECKING:
-    from .conv.from_graph import Conv
+    from .conv.from_graph import NativeConv
 
-FAR = 8 << 20  # bytes around a product from which on they are not in the second cache, and hardly in the third
+MIN_PREFETCH_BYTES = 8 << 20  # read and written by an epilogue: from here on not in L2, and hardly in L3
 
 
-def product_of(node: Node, operands: dict[str, View], forms: dict[str, Form], scalar: str) -> Gemm:
-    """The product of two matrices, or of a batch of them; rows of all of a batch are rows of one matrix where they can be."""
-    a, b = node.operands
-    shape, left, right = forms[node.results[0]].shape, forms[a].shape, forms[b].shape
-    outer, inner = operands[a][2], operands[b][2]
-    batch, m, n, k = shape[:-2], shape[-2], shape[-1], left[-1]
-    rows = outer[-2]
-    if math.prod(right[:-2]) == 1 and left[:-2] == batch:
-        merged = merge(left[:-1], outer[:-1])
+def gemm_problem(problem: MatmulProblem) -> GemmProblem:
+    """A matmul, or a batch of them, as a GEMM; batch dims become rows of one matrix where strides allow it."""
+    a, b, batch, m, scalar = problem.a, problem.b, problem.batch, problem.m, SCALARS[problem.a.dtype]
+    rows = a.strides[-2]
+    if problem.has_one_right_matrix and a.shape[:-2] == batch:
+        merged = merge_dims(a.shape[:-1], a.strides[:-1])
         if merged is not None:
             batch, (m, rows) = (), merged
-    of_a = tuple(across(left[:-2], outer[:-2], batch))
-    of_b = tuple(across(right[:-2], inner[:-2], batch))
+    of_a = tuple(batch_strides(a.shape[:-2], a.strides[:-2], batch))
+    of_b = tuple(batch_strides(b.shape[:-2], b.strides[:-2], batch))
     if math.prod(batch) == 1:
         batch = of_a = of_b = ()
-    first, second = Operand(0, of_a, rows, outer[-1], scalar), Operand(1, of_b, inner[-2], inner[-1], scalar)
-    return Gemm(batch, m, n, k, first, second, "double" if scalar == "double" else "float")
+    first, second = (
+        GemmOperand(0, of_a, rows, a.strides[-1], scalar),
+        GemmOperand(1, of_b, b.strides[-2], b.strides[-1], scalar),
+    )
+    return GemmProblem(batch, m, problem.n, problem.k, first, second, "double" if scalar == "double" else "float")
 
 
-def merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
-    """Several dims as one: its size and stride; None where they do not follow on each other."""
+def merge_dims(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] | None:
+    """Merge dims into one: its size and stride; None if they are not contiguous to each other."""
     dims = [(n, s) for n, s in zip(sizes, strides, strict=True) if n != 1]
     if not dims:
         return 1, strides[-1] if strides else 1
@@ -60,107 +58,111 @@ def merge(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, int] |
     return math.prod(sizes), dims[-1][1]
 
 
-def across(sizes: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, ...]) -> list[int]:
-    """Strides for all dims of a batch; 0 where an operand is broadcast."""
+def batch_strides(sizes: tuple[int, ...], strides: tuple[int, ...], batch: tuple[int, ...]) -> list[int]:
+    """Strides for all batch dims; 0 where an operand is broadcast."""
     if not batch:
         return []
     missing = len(batch) - len(sizes)
     return [0] * missing + [0 if n == 1 else s for n, s in zip(sizes, strides, strict=True)]
 
 
-def emit_product(
-    module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target, chooser: gemm.Chooser
-) -> Kernel:
-    """The kernel of a product; its pointers are the two operands, then buffers, then numbers."""
+def emit_contraction(
+    module: Module, name: str, launch: Launch, forms: dict[str, Form], target: Target, chooser: PlanChooser
+) -> NativeKernel:
+    """Emit the kernel of a matmul or convolution; its pointers are the two operands', then the buffers', then the scalars'."""
     assert launch.node is not None and launch.nest is not None
-    nest, buffers, numbers = launch.nest, around(launch, forms), launch.numbers
-    spec = spec_of(launch, forms)
-    count = OPERANDS + len(buffers) + len(numbers)
-    if isinstance(spec, Gemm):
+    nest, buffers, numbers = launch.nest, fused_buffers(launch, forms), launch.numbers
+    spec = contraction_problem(launch, forms)
+    count = OPERAND_POINTERS + len(buffers) + len(numbers)
+    if isinstance(spec, GemmProblem):
         spec = with_prologues(spec, launch, forms)
-        follow = Follow(nest, buffers, numbers, spec.batch, spec.m)
-        return gemm.emit(module, name, spec, count, follow, target, chooser=chooser, fetch=follow.fetch if follow.far else None)
+        epilogue = EpilogueNest(nest, buffers, numbers, spec.batch, spec.m)
+        prefetch = epilogue.prefetch if epilogue.prefetches else None
+        return emit_gemm(module, name, spec, count, epilogue, target, chooser=chooser, prefetch=prefetch)
     from .conv.from_graph import emit_conv
 
     shape = forms[launch.node.results[0]].shape
     batch = () if spec.op == "conv_weight_grad" else shape[:1]
-    found = emit_conv(module, name, spec, count, Follow(nest, buffers, numbers, batch, shape[len(batch)]), target)
+    found = emit_conv(module, name, spec, count, EpilogueNest(nest, buffers, numbers, batch, shape[len(batch)]), target)
     if found is None:
-        raise CompileFailed(f"[compile] there is no kernel for {spec.op}")
+        raise CompileFailed(f"[compile] no native kernel for {spec.op} with these layouts")
     return found
 
 
-def around(launch: Launch, forms: dict[str, Form]) -> list[str]:
-    """The buffers that are used before and after a product, besides the operands that are in memory."""
+def fused_buffers(launch: Launch, forms: dict[str, Form]) -> list[str]:
+    """Buffers that the prologues and the epilogue use, besides operands in memory."""
     assert launch.nest is not None
-    before = [b for x, nest in prologues(launch, forms).items() for b in nest.buffers() if b != x]
+    before = [b for x, nest in prologue_nests(launch, forms).items() for b in nest.buffers() if b != x]
     return list(dict.fromkeys([*before, *launch.nest.buffers()]))
 
 
-def spec_of(launch: Launch, forms: dict[str, Form]) -> Gemm | Conv:
-    """What a product is to compute, of its first two pointers."""
+def contraction_problem(launch: Launch, forms: dict[str, Form]) -> GemmProblem | NativeConv:
+    """The contraction of a launch, on the kernel's first two pointers."""
     node = launch.node
     assert node is not None
-    views, scalar = views_of(launch, forms), SCALARS[dtype_of(forms[str(node.operands[0])])]
+    views = operand_views(launch, forms)
     if node.op.name == "matmul":
-        return product_of(node, views, forms, scalar)
-    from .conv.from_graph import Conv  # not imported before there is one
-    from .conv.input_layout import Array
+        return gemm_problem(read_matmul(node, views, forms))
+    from ..nests.problems.conv import read_conv
+    from .conv.from_graph import NativeConv  # imported on first use
+    from .conv.input_layout import ConvArray
 
-    arrays = [Array(i, forms[x].shape, views[x][2], scalar) for i, x in enumerate(node.operands)]
-    return Conv(node.op.name, arrays[0], arrays[1], node.attrs["geometry"])
+    problem = read_conv(node, views, forms)
+    operands = enumerate((problem.first, problem.second))
+    first, second = (ConvArray(i, x.shape, x.strides, SCALARS[problem.first.dtype]) for i, x in operands)
+    return NativeConv(problem.op, first, second, problem.geometry)
 
 
-def with_prologues(spec: Gemm, launch: Launch, forms: dict[str, Form]) -> Gemm:
-    """A product that computes some of its operands while it packs them."""
+def with_prologues(spec: GemmProblem, launch: Launch, forms: dict[str, Form]) -> GemmProblem:
+    """The GEMM with prologues for operands that are computed while they are packed."""
     assert launch.node is not None
-    nests, buffers = prologues(launch, forms), around(launch, forms)
+    nests, buffers = prologue_nests(launch, forms), fused_buffers(launch, forms)
     found = []
     for x, operand in zip(launch.node.operands, (spec.a, spec.b), strict=True):
         if x in nests:
             lead = forms[x].shape[:-1]
             rows = tuple(math.prod(lead[i + 1 :]) for i in range(len(lead) - 1))
-            prologue = Prologue(nests[x], buffers, launch.numbers, tuple(across(lead[:-1], rows, spec.batch)))
+            prologue = Prologue(nests[x], buffers, launch.numbers, tuple(batch_strides(lead[:-1], rows, spec.batch)))
             operand = replace(operand, load=prologue)
         found.append(operand)
     return replace(spec, a=found[0], b=found[1])
 
 
-class Follow:
-    """What happens to the elements of a product: a nest, at one vector of them after the other."""
+class EpilogueNest:
+    """Epilogue: runs a nest on the results, one vector at a time."""
 
     def __init__(self, nest: Nest, buffers: list[str], numbers: list[int], batch: tuple[int, ...], rows: int) -> None:
         self.nest = nest
-        self.given = Given(nest.expressions(), buffers, numbers)
+        self.inputs = FusedInputs(nest.expressions(), buffers, numbers)
         self.batch = batch
-        self.rows = rows  # of each matrix of the batch
+        self.rows = rows  # per matrix of the batch
         (stage,), domain = nest.stages, nest.domain
         streams = {(e.data[0], e.data[1]): (e.dtype, False) for e in nest.loads() if not e.data[2]}
         streams |= {(s.buffer, s.index): (s.dtype, True) for s in stage.stores}
         self.streams = {x: how for x, how in streams.items() if x[1].factor(domain.c) == 1 and x[1].factor(domain.r)}
-        size = domain.rows * domain.cols * sum(BYTES[in_memory(dtype)] for dtype, _ in self.streams.values())
-        self.far = size >= FAR
+        size = domain.rows * domain.cols * sum(BYTES[memory_scalar(dtype)] for dtype, _ in self.streams.values())
+        self.prefetches = size >= MIN_PREFETCH_BYTES
 
     def __call__(self, f: Function, batch: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
         domain = self.nest.domain
-        emitter = self.given.emitter(f, domain.r, domain.c, value.type.lanes)
-        emitter.scopes += [Scope(emitter.scopes[1])]
+        emitter = self.inputs.emitter(f, domain.r, domain.c, value.type.lanes)
+        emitter.scopes += [ValueScope(emitter.scopes[1])]
         emitter.loop[domain.r] = self.row(f, batch, m)
         emitter.loop[domain.c] = n
         made = next((e.dtype for e in walk(self.nest.expressions()) if e.kind == "product"), "float32")
-        emitter.mask, emitter.product = mask, cast(f, value, "float32", made) if made in HALVES else value
+        emitter.mask, emitter.product = mask, cast(f, value, "float32", made) if made in HALF_DTYPES else value
         (stage,) = self.nest.stages
         for s, v in [(s, emitter.value(s.expr)) for s in stage.stores]:
             emitter.store(s, v)
 
-    def fetch(self, f: Function, batch: list[Value], m: Value, n: Value, lanes: int) -> None:
-        """Ask for the lines that a vector of elements will be computed from and written to. A tile has short rows, which end
-        before the CPU has seen where they lead."""
+    def prefetch(self, f: Function, batch: list[Value], m: Value, n: Value, lanes: int) -> None:
+        """Prefetch the cache lines that a vector's epilogue reads and writes. A tile has short rows, which end before the
+        hardware prefetcher recognises them."""
         domain = self.nest.domain
-        emitter = self.given.emitter(f, domain.r, domain.c, lanes)
+        emitter = self.inputs.emitter(f, domain.r, domain.c, lanes)
         emitter.loop[domain.r], emitter.loop[domain.c] = self.row(f, batch, m), n
         for (buffer, index), (dtype, written) in self.streams.items():
-            f.fetch(f.pointer(emitter.pointers[buffer], emitter.index(index, False), in_memory(dtype)), written)
+            f.prefetch(f.pointer(emitter.pointers[buffer], emitter.index(index, False), memory_scalar(dtype)), written)
 
     def row(self, f: Function, batch: list[Value], m: Value) -> Value:
         found: Value | None = None

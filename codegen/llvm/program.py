@@ -1,7 +1,7 @@
-"""A segment as native code: found on disk, or made (`native_build.py`), and put together by its recipe.
+"""Native program of a segment: cache_key -> load, or build (`build.py`) -> executable -> call.
 
-`native(graph, slots)` gives what a plain program is too: a function of arrays by slot and numbers by place, which puts the
-outputs into the arrays and writes back.
+`compile_graph(graph, slots)` returns a program with the contract of a reference program: a function of arrays by slot and
+scalars by place, which puts the outputs into the arrays and writes back.
 """
 
 from __future__ import annotations
@@ -10,42 +10,41 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...tracer.graph.ir import Graph
-from ..program import disk_cache as cache
-from .runtime import jit
-from .runtime.entry import shared_by_programs
-from .runtime.fork_safety import at_work
-from .executable import Recipe, kept_on_disk, put_together
-from .executable import key as key_of
 from ..program.call_wrapper import Program, check_outputs
+from ..program.report_hook import report
+from .executable import NativeExecutable, bind_executable, cache_key, load
+from .runtime import jit
+from .runtime.entry import prepare_runtime
+from .runtime.fork_safety import no_fork
 
 if TYPE_CHECKING:
     from ..nests.kernels import Launch
-    from .step_function import Made
+    from ..prepare.primitive_graph import PrimitiveGraph
+    from ..schedule.memory_plan import MemoryPlan
     from .build import NativeBuild
-    from ..schedule.memory_plan import Arena
-    from ..prepare.canonicalize import Prepared
+    from .step_function import KernelCall
 
 
-class Native:
-    """A program, and what there is to be told about it. If it comes from the disk cache, that is made when it is asked for."""
+class NativeProgram:
+    """A program and its description. If it comes from the disk cache, the build that describes it is made on demand."""
 
-    def __init__(self, graph: Graph, slots: int, recipe: Recipe, run: Program, build: NativeBuild | None) -> None:
+    def __init__(self, graph: Graph, slots: int, executable: NativeExecutable, run: Program, build: NativeBuild | None) -> None:
         self.graph = graph
         self.slots = slots
-        self.recipe = recipe
+        self.executable = executable
         self.run = run
         self._build = build
 
     @cached_property
     def build(self) -> NativeBuild:
-        return self._build or built(self.graph, self.slots, given=self.recipe.plans)
+        return self._build or build(self.graph, self.slots, recorded=self.executable.plans)
 
     @property
     def from_disk(self) -> bool:
         return self._build is None
 
     @property
-    def prepared(self) -> Prepared:
+    def prepared(self) -> PrimitiveGraph:
         return self.build.work
 
     @property
@@ -53,11 +52,11 @@ class Native:
         return self.build.steps
 
     @property
-    def made(self) -> list[Made | None]:
+    def made(self) -> list[KernelCall | None]:
         return self.build.made
 
     @property
-    def arena(self) -> Arena:
+    def arena(self) -> MemoryPlan:
         return self.build.arena
 
     @property
@@ -69,52 +68,52 @@ class Native:
         return self.build.texts
 
     def report(self, llvm: bool = False, assembly: bool = False) -> dict[str, Any]:
-        """All there is to be told, with times that are measured now."""
-        from ..inspect.kernel_report import report
-
-        return report(self, llvm, assembly)
+        """Plain data for `explain` and the report, with times that are measured now."""
+        return report("llvm", self, llvm, assembly)
 
     def __str__(self) -> str:
-        """The steps, as loops."""
-        from .gemm.prologue import prologues
+        """The steps as loops."""
+        from .gemm.prologue import prologue_nests
 
         rows = []
         for x in self.launches:
             node = x.node
             given = "" if node is None else ", ".join(map(str, node.values()))
             what = "" if node is None else f"{', '.join(node.results)} = {node.op.name}({given})\n"
-            before = "".join(f"{name}, as it is packed:\n{nest}" for name, nest in prologues(x, self.build.forms).items())
+            before = "".join(
+                f"{name}, computed while packing:\n{nest}" for name, nest in prologue_nests(x, self.build.forms).items()
+            )
             rows.append(f"# step {x.step.number}\n{before}{what}{'' if x.nest is None else x.nest}")
         return "\n".join(rows)
 
 
-def prepare() -> None:
-    """Make what all programs of a process share."""
-    shared_by_programs()
+def prepare_process() -> None:
+    """Initialise what all programs of a process share."""
+    prepare_runtime()
 
 
-def built(graph: Graph, slots: int, **options: Any) -> NativeBuild:
-    """A program that is made. What makes it is imported when it is first wanted, and a fork waits for that."""
-    with at_work:
+def build(graph: Graph, slots: int, **options: Any) -> NativeBuild:
+    """Build a program. The builder is imported on first use, and a fork waits for that."""
+    with no_fork:
         from .build import NativeBuild
 
         return NativeBuild(graph, slots, **options)
 
 
-def native(graph: Graph, slots: int, plain: Program, tune: bool = False) -> Native:
-    """The program of a graph; a list of so many arrays will be given. `plain` runs while another thread runs this one. `tune`
-    measures plans for its products, where that was not done before."""
+def compile_graph(graph: Graph, slots: int, plain: Program, tune: bool = False) -> NativeProgram:
+    """Compile a graph, or load its executable; calls pass a list of `slots` arrays. `plain` runs while another thread runs
+    this program. `tune` measures plans of its matmuls whose shapes are not tuned yet."""
     check_outputs(graph)
-    name = key_of(graph, slots)
-    known = kept_on_disk(name, tune)
+    name = cache_key(graph, slots)
+    known = load(name, tune)
     if known is not None:
-        recipe, objects = known
-        return Native(graph, slots, recipe, put_together(recipe, graph, objects, None, plain), None)
+        executable, objects = known
+        return NativeProgram(graph, slots, executable, bind_executable(executable, graph, objects, None, plain), None)
     batch = jit.Batch()
-    build = built(graph, slots, batch=batch, tune=tune)
+    made = build(graph, slots, batch=batch, tune=tune)
     objects = batch.objects()
-    recipe = build.recipe(batch.keys())
-    run = put_together(recipe, graph, objects, build.opaque, plain)
-    if name is not None and all(recipe.steps):
-        cache.put(name, recipe.text())
-    return Native(graph, slots, recipe, run, build)
+    executable = made.executable(batch.keys())
+    run = bind_executable(executable, graph, objects, made.opaque, plain)
+    if name is not None and all(executable.steps):
+        executable.store(name)
+    return NativeProgram(graph, slots, executable, run, made)

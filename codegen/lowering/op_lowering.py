@@ -1,8 +1,8 @@
-"""What an element of each value is, as an expression of elements of the values it is made of.
+"""Lower ops: one element of each result, as an expression of elements of the operands.
 
-One function for each op that moves data, one for all pointwise ops. Views, slices, padding and concatenation are arithmetic of
-indices and cost nothing. Who reads decides where the elements of a value come from (`Reader.get`): memory, or its definition
-here, again.
+There is one function for each op that moves data, and one for all pointwise ops. Views, slices, padding and concatenation are
+index arithmetic and cost nothing. The reader decides where an operand's elements come from (`Reader.get`): memory, or its
+definition here, inlined.
 """
 
 from __future__ import annotations
@@ -15,31 +15,23 @@ import numpy as np
 from ...eager.arrays import dtypes
 from ...tracer.graph.ir import Form, Node, Operand
 from ...tracer.trace.trace import Constant, Number
-from ..ir.expr import Expr, Exprs, Guard, never, within
-from ..ir.index import ZERO, Index, Picked, atom, reshaped, unflattened
+from ..ir.expr import Expr, ExprBuilder, Guard, is_never_true, simplify_guard
+from ..ir.index import ZERO, Index, IndirectIndex, atom, reshape_index, unflatten_index
+from .definitions import DEFINITIONS, define
 
 Place = tuple[Index, ...]
 
 
 class Reader(Protocol):
-    """Where elements come from."""
+    """Gives the elements of operands."""
 
-    exprs: Exprs
+    exprs: ExprBuilder
     forms: dict[str, Form]
 
     def get(self, name: str, place: Place, guard: Guard) -> Expr: ...
 
 
 Definition = Callable[[Reader, Node, int, Place, Guard], Expr]
-DEFINITIONS: dict[str, Definition] = {}
-
-
-def define(*names: str) -> Callable[[Definition], Definition]:
-    def register(function: Definition) -> Definition:
-        DEFINITIONS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
 
 
 def dtype_of(form: Form) -> str:
@@ -51,19 +43,19 @@ def shape_of(reader: Reader, x: Operand) -> tuple[int, ...]:
 
 
 def broadcast(place: Place, shape: tuple[int, ...]) -> Place:
-    """The place in an operand of this shape for a place in the result that it is broadcast to."""
+    """The place in an operand of `shape` that a place in the broadcast result reads."""
     return tuple(ZERO if n == 1 else i for i, n in zip(place[len(place) - len(shape) :], shape, strict=True))
 
 
 def scalar(reader: Reader, x: Operand, dtype: str) -> Expr:
-    """A number of an op as an expression of a dtype."""
+    """A scalar operand as an expression of a dtype."""
     if isinstance(x, Number):
         kind = {float: "float64", int: "int64", bool: "bool"}[x.type]
         return reader.exprs.cast(reader.exprs.number(x.place, kind), dtype)
-    return reader.exprs.const(converted(x.value, dtype), dtype)
+    return reader.exprs.const(convert_scalar(x.value, dtype), dtype)
 
 
-def converted(value: Any, dtype: str) -> Any:
+def convert_scalar(value: Any, dtype: str) -> Any:
     if dtype == "bool":
         return bool(value)
     if dtype.startswith(("int", "uint")):
@@ -71,12 +63,12 @@ def converted(value: Any, dtype: str) -> Any:
     return float(value)
 
 
-def floating(dtype: str) -> bool:
+def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
-def widened(dtype: str) -> str:
-    """What several steps on halves are computed in, to be rounded once."""
+def compute_dtype(dtype: str) -> str:
+    """The dtype to compute several steps in before rounding once: float32 for 16-bit floats."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
@@ -94,84 +86,84 @@ def pointwise(reader: Reader, node: Node, which: int, place: Place, guard: Guard
     if name in COMPARISONS or name in LOGICAL:
         common = kinds[0]
     if name == "clamp":
-        return clamped(reader, reader.get(node.operands[0], place, guard), node, result)
+        return clamp(reader, reader.get(node.operands[0], place, guard), node, result)
     args = []
     for k, x in enumerate(node.operands):
         if isinstance(x, str):
             args.append(reader.get(x, broadcast(place, reader.forms[x].shape), guard))
         else:
-            args.append(scalar(reader, x, "bool" if name == "where" and k == 0 else widened(common)))
+            args.append(scalar(reader, x, "bool" if name == "where" and k == 0 else compute_dtype(common)))
     return operation(reader.exprs, name, result, common, args, node)
 
 
-def operation(exprs: Exprs, name: str, result: str, common: str, args: list[Expr], node: Node) -> Expr:
+def operation(exprs: ExprBuilder, name: str, result: str, common: str, args: list[Expr], node: Node) -> Expr:
     if name == "cast":
         return exprs.cast(args[0], result)
     if name in LOGICAL:
-        flags = [truth(exprs, a) for a in args]
+        flags = [as_bool(exprs, a) for a in args]
         if name == "logical_not":
             return exprs.op("logical_not", "bool", flags[0])
         return exprs.op(name.replace("logical", "bitwise"), "bool", *flags)
     if name == "round":
-        return rounded(exprs, args[0], node.attrs["decimals"], result)
+        return round_decimals(exprs, args[0], node.attrs["decimals"], result)
     if name == "pow":
-        a, b = (exprs.cast(x, widened(result)) for x in args)
-        found = power(exprs, a, b, widened(result))
-        if isinstance(node.operands[1], Number) and floating(result):  # not for tensors: a power of minus infinity is no root
+        a, b = (exprs.cast(x, compute_dtype(result)) for x in args)
+        found = power(exprs, a, b, compute_dtype(result))
+        if isinstance(node.operands[1], Number) and is_float(result):  # not for tensors: a power of minus infinity is no root
             half = exprs.op("eq", "bool", b, exprs.const(0.5, b.dtype))
             found = exprs.where(half, exprs.op("sqrt", b.dtype, a), found)
         return exprs.cast(found, result)
     if name == "where":
         return exprs.where(args[0], exprs.cast(args[1], result), exprs.cast(args[2], result))
-    given = [a if a.dtype == widened(common) else exprs.cast(a, common) for a in args]
+    given = [a if a.dtype == compute_dtype(common) else exprs.cast(a, common) for a in args]
     return exprs.op(name, result, *given)
 
 
-def truth(exprs: Exprs, x: Expr) -> Expr:
-    return x if x.dtype == "bool" else exprs.op("ne", "bool", x, exprs.const(converted(0, x.dtype), x.dtype))
+def as_bool(exprs: ExprBuilder, x: Expr) -> Expr:
+    return x if x.dtype == "bool" else exprs.op("ne", "bool", x, exprs.const(convert_scalar(0, x.dtype), x.dtype))
 
 
-def clamped(reader: Reader, x: Expr, node: Node, dtype: str) -> Expr:
+def clamp(reader: Reader, x: Expr, node: Node, dtype: str) -> Expr:
     for name, limit in zip(("maximum", "minimum"), node.operands[1:], strict=True):
         if isinstance(limit, Number) or limit.value is not None:
-            x = reader.exprs.op(name, dtype, x, limit_of(reader, limit, dtype))
+            x = reader.exprs.op(name, dtype, x, clamp_limit(reader, limit, dtype))
     return x
 
 
-def limit_of(reader: Reader, limit: Operand, dtype: str) -> Expr:
-    """A limit of elements, which may lie outside of what there is in a dtype of integers."""
-    if floating(dtype):
+def clamp_limit(reader: Reader, limit: Operand, dtype: str) -> Expr:
+    """A limit of clamp, which may lie outside of the range of an integer dtype."""
+    if is_float(dtype):
         return scalar(reader, limit, dtype)
     least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if not isinstance(limit, Number):
-        return reader.exprs.const(converted(min(max(limit.value, least), most), dtype), dtype)
+        return reader.exprs.const(convert_scalar(min(max(limit.value, least), most), dtype), dtype)
     exprs, found = reader.exprs, scalar(reader, limit, "int64")
     found = exprs.op("maximum", "int64", found, exprs.const(max(int(least), -(1 << 63)), "int64"))
     found = exprs.op("minimum", "int64", found, exprs.const(min(int(most), (1 << 63) - 1), "int64"))
     return exprs.cast(found, dtype)
 
 
-def rounded(exprs: Exprs, x: Expr, decimals: int, dtype: str) -> Expr:
+def round_decimals(exprs: ExprBuilder, x: Expr, decimals: int, dtype: str) -> Expr:
     """As the eager kernel: scaled, rounded half to even, and scaled back."""
-    if not floating(dtype):
+    if not is_float(dtype):
         return x
     if decimals == 0:
         return exprs.op("round", dtype, x)
-    wide = widened(dtype)
+    wide = compute_dtype(dtype)
     scale = exprs.const(10.0 ** abs(decimals), wide)
     there, back = ("mul", "true_divide") if decimals > 0 else ("true_divide", "mul")
     found = exprs.op("round", wide, exprs.op(there, wide, exprs.cast(x, wide), scale))
     return exprs.cast(exprs.op(back, wide, found, scale), dtype)
 
 
-def power(exprs: Exprs, a: Expr, b: Expr, dtype: str) -> Expr:
-    """As the eager kernel: small powers are products."""
+def power(exprs: ExprBuilder, a: Expr, b: Expr, dtype: str) -> Expr:
+    """As the eager kernel: small powers are multiplications."""
     if b.kind == "const":
         if b.data == 2:
             return exprs.op("mul", dtype, a, a)
         if b.data == 3:
             return exprs.op("mul", dtype, exprs.op("mul", dtype, a, a), a)
-        if floating(dtype):
+        if is_float(dtype):
             if b.data == 1:
                 return a
             if b.data == 0.5:
@@ -192,7 +184,7 @@ def same(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> 
 @define("view")
 def view(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
     before = shape_of(reader, node.operands[0])
-    return reader.get(node.operands[0], reshaped(place, shape_of(reader, node.results[0]), before), guard)
+    return reader.get(node.operands[0], reshape_index(place, shape_of(reader, node.results[0]), before), guard)
 
 
 @define("permute")
@@ -209,7 +201,7 @@ def expand(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -
 
 
 def subscripts(index: Any, ndim: int) -> list[Any]:
-    """A slice's index, with slices for what `...` stands for and for what is left out."""
+    """A slice's index with full slices for `...` and for omitted dims."""
     index = index if isinstance(index, tuple) else (index,)
     used = sum(1 for i in index if i is not None and i is not ...)
     rest = [slice(None)] * (ndim - used)
@@ -237,8 +229,8 @@ def sliced(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -
     return reader.get(node.operands[0], tuple(inner), guard)
 
 
-def cut_out(index: Any, place: Place, shape: tuple[int, ...]) -> tuple[Place, Guard]:
-    """The place in a slice of what stands at a place in the whole, and when it is in the slice."""
+def invert_slice(index: Any, place: Place, shape: tuple[int, ...]) -> tuple[Place, Guard]:
+    """The place in a slice of the element at a place in the whole, and the guard that it is in the slice."""
     found: list[Index] = []
     guard: list[tuple[Index, int]] = []
     rest = iter(zip(place, shape, strict=True))
@@ -260,30 +252,30 @@ def cut_out(index: Any, place: Place, shape: tuple[int, ...]) -> tuple[Place, Gu
     return tuple(found), tuple(guard)
 
 
-def padded(reader: Reader, name: str, place: Place, inside: Guard, guard: Guard, otherwise: Expr) -> Expr:
-    """An element of a value where it has one, and something else elsewhere."""
-    if never(inside):
+def read_or_fill(reader: Reader, name: str, place: Place, inside: Guard, guard: Guard, otherwise: Expr) -> Expr:
+    """An element of a value where the guard `inside` holds, and `otherwise` elsewhere."""
+    if is_never_true(inside):
         return otherwise
-    inside = within(inside)
-    found = reader.get(name, place, merged(guard, inside))
+    inside = simplify_guard(inside)
+    found = reader.get(name, place, merge_guards(guard, inside))
     return reader.exprs.where(reader.exprs.inside(inside), found, otherwise)
 
 
-def merged(a: Guard, b: Guard) -> Guard:
+def merge_guards(a: Guard, b: Guard) -> Guard:
     return (*a, *[g for g in b if g not in a])
 
 
 @define("unslice")
 def unslice(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
-    inner, inside = cut_out(node.attrs["index"], place, node.attrs["shape"])
+    inner, inside = invert_slice(node.attrs["index"], place, node.attrs["shape"])
     dtype = dtype_of(reader.forms[node.results[0]])
-    return padded(
+    return read_or_fill(
         reader,
         node.operands[0],
         inner,
         inside,
         guard,
-        reader.exprs.const(converted(node.attrs["fill"], dtype), dtype),
+        reader.exprs.const(convert_scalar(node.attrs["fill"], dtype), dtype),
     )
 
 
@@ -313,8 +305,8 @@ def undiagonal(reader: Reader, node: Node, which: int, place: Place, guard: Guar
     length = shape_of(reader, node.operands[0])[-1]
     inner = (*[i for d, i in enumerate(place) if d not in (dim1, dim2)], along)
     dtype = dtype_of(reader.forms[node.results[0]])
-    zero = reader.exprs.const(converted(0, dtype), dtype)
-    return padded(reader, node.operands[0], inner, ((along, length), (across - along, 1)), guard, zero)
+    zero = reader.exprs.const(convert_scalar(0, dtype), dtype)
+    return read_or_fill(reader, node.operands[0], inner, ((along, length), (across - along, 1)), guard, zero)
 
 
 @define("windows")
@@ -326,16 +318,16 @@ def windows(reader: Reader, node: Node, which: int, place: Place, guard: Guard) 
 
 @define("unwindows")
 def unwindows(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
-    """The sum over the places that an element has in windows."""
+    """The sum over all windows that an element is in."""
     d, step, size = (node.attrs[k] for k in ("dim", "step", "size"))
     count = shape_of(reader, node.operands[0])[d]
     dtype = dtype_of(reader.forms[node.results[0]])
-    found = zero = reader.exprs.const(converted(0, dtype), dtype)
+    found = zero = reader.exprs.const(convert_scalar(0, dtype), dtype)
     for k in range(size):
         shifted = place[d] - k
         inside: Guard = ((shifted, (count - 1) * step + 1), (shifted % step, 1))
         inner = (*place[:d], shifted // step, *place[d + 1 :], ZERO + k)
-        part = padded(reader, node.operands[0], inner, inside, guard, zero)
+        part = read_or_fill(reader, node.operands[0], inner, inside, guard, zero)
         if part is not zero:
             found = part if found is zero else reader.exprs.op("add", dtype, found, part)
     return found
@@ -346,7 +338,7 @@ def as_strided(reader: Reader, node: Node, which: int, place: Place, guard: Guar
     flat = ZERO + node.attrs["offset"]
     for i, s in zip(place, node.attrs["stride"], strict=True):
         flat = flat + i * s
-    return reader.get(node.operands[0], unflattened(flat, shape_of(reader, node.operands[0])), guard)
+    return reader.get(node.operands[0], unflatten_index(flat, shape_of(reader, node.operands[0])), guard)
 
 
 @define("split")
@@ -369,14 +361,14 @@ def cat(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> E
         n = shape_of(reader, x)[d]
         shifted = place[d] - start
         inside: Guard = ((shifted, n),)
-        if n and not never(inside):
-            inside = within(inside)
+        if n and not is_never_true(inside):
+            inside = simplify_guard(inside)
             inner = (*place[:d], shifted, *place[d + 1 :])
-            pieces.append((inside, reader.get(x, inner, merged(guard, inside))))
+            pieces.append((inside, reader.get(x, inner, merge_guards(guard, inside))))
         start += n
     if not pieces:
         dtype = dtype_of(reader.forms[node.results[0]])
-        return reader.exprs.const(converted(0, dtype), dtype)
+        return reader.exprs.const(convert_scalar(0, dtype), dtype)
     found = pieces[-1][1]
     for inside, piece in reversed(pieces[:-1]):
         found = reader.exprs.where(reader.exprs.inside(inside), piece, found)
@@ -389,29 +381,29 @@ def view_scatter(reader: Reader, node: Node, which: int, place: Place, guard: Gu
     inner, shape = place, shape_of(reader, base)
     inside: Guard = ()
     for op, attrs, index in node.attrs["chain"]:
-        inner, more, shape = looked_through(op.name, attrs, index, inner, shape)
-        inside = merged(inside, more)
+        inner, more, shape = invert_view(op.name, attrs, index, inner, shape)
+        inside = merge_guards(inside, more)
     otherwise = reader.get(base, place, guard)
-    if never(inside):
+    if is_never_true(inside):
         return otherwise
-    inside = within(inside)
-    found = reader.get(value, broadcast(inner, shape_of(reader, value)), merged(guard, inside))
+    inside = simplify_guard(inside)
+    found = reader.get(value, broadcast(inner, shape_of(reader, value)), merge_guards(guard, inside))
     return reader.exprs.where(reader.exprs.inside(inside), found, otherwise)
 
 
 INVERTIBLE = {"view", "permute", "slice", "split", "unbind"}
 
 
-def looked_through(
+def invert_view(
     name: str, attrs: dict[str, Any], which: int | None, place: Place, shape: tuple[int, ...]
 ) -> tuple[Place, Guard, tuple[int, ...]]:
-    """The place in a view of what stands at a place in what it is a view of, when it is there, and the view's shape."""
+    """The place in a view of the element at a place in its base, the guard that it is in the view, and the view's shape."""
     if name == "view":
-        return reshaped(place, shape, attrs["shape"]), (), attrs["shape"]
+        return reshape_index(place, shape, attrs["shape"]), (), attrs["shape"]
     if name == "permute":
         return tuple(place[d] for d in attrs["dims"]), (), tuple(shape[d] for d in attrs["dims"])
     if name == "slice":
-        inner, guard = cut_out(attrs["index"], place, shape)
+        inner, guard = invert_slice(attrs["index"], place, shape)
         sizes = iter(shape)
         lengths = [(i, 1 if i is None else next(sizes)) for i in subscripts(attrs["index"], len(shape))]
         left = [1 if i is None else len(range(*i.indices(n))) for i, n in lengths if i is None or isinstance(i, slice)]
@@ -425,13 +417,13 @@ def looked_through(
     return (*place[:d], *place[d + 1 :]), ((place[d] - which, 1),), (*shape[:d], *shape[d + 1 :])
 
 
-# ---- made of nothing
+# ---- creation
 
 
 @define("full", "empty")
 def full(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
     dtype = dtype_of(reader.forms[node.results[0]])
-    return scalar(reader, node.operands[0], dtype) if node.operands else reader.exprs.const(converted(0, dtype), dtype)
+    return scalar(reader, node.operands[0], dtype) if node.operands else reader.exprs.const(convert_scalar(0, dtype), dtype)
 
 
 @define("number")
@@ -450,18 +442,18 @@ def arange(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -
     return exprs.cast(found, dtype_of(reader.forms[node.results[0]]))
 
 
-# ---- picked by indices
+# ---- reads by indices
 
 
-def pick(reader: Reader, name: str, place: Place, guard: Guard, size: int) -> Index:
-    """An index that is an element of a tensor of indices, which were looked at: see bounds.py."""
-    return atom(Picked(reader.exprs.cast(reader.get(name, place, guard), "int64"), size))
+def indirect_index(reader: Reader, name: str, place: Place, guard: Guard, size: int) -> Index:
+    """An index that is read from a tensor of indices, which was checked: see `prepare/bounds_checks.py`."""
+    return atom(IndirectIndex(reader.exprs.cast(reader.get(name, place, guard), "int64"), size))
 
 
 @define("embedding")
 def embedding(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
     weight, indices = node.operands
-    row = pick(reader, indices, place[:-1], guard, shape_of(reader, weight)[0])
+    row = indirect_index(reader, indices, place[:-1], guard, shape_of(reader, weight)[0])
     return reader.get(weight, (row, place[-1]), guard)
 
 
@@ -469,7 +461,7 @@ def embedding(reader: Reader, node: Node, which: int, place: Place, guard: Guard
 def gather(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
     x, index = node.operands
     d = node.attrs["dim"]
-    row = pick(reader, index, place, guard, shape_of(reader, x)[d])
+    row = indirect_index(reader, index, place, guard, shape_of(reader, x)[d])
     return reader.get(x, (*place[:d], row, *place[d + 1 :]), guard)
 
 
@@ -478,13 +470,13 @@ def index(reader: Reader, node: Node, which: int, place: Place, guard: Guard) ->
     x, indices, dims = node.operands[0], node.operands[1:], node.attrs["dims"]
     shape = shape_of(reader, x)
     ndim = max(len(shape_of(reader, i)) for i in indices)
-    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0  # NumPy puts them first where dims stand apart
+    at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0  # NumPy puts them first if the indexed dims are not adjacent
     picked, rest = place[at : at + ndim], iter((*place[:at], *place[at + ndim :]))
     inner: list[Index] = []
     for d, n in enumerate(shape):
         if d in dims:
             i = indices[dims.index(d)]
-            inner.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), guard, n))
+            inner.append(indirect_index(reader, i, broadcast(picked, shape_of(reader, i)), guard, n))
         else:
             inner.append(next(rest))
     return reader.get(x, tuple(inner), guard)
@@ -493,13 +485,13 @@ def index(reader: Reader, node: Node, which: int, place: Place, guard: Guard) ->
 @define("class_index")
 def class_index(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
     exprs, target = reader.exprs, reader.get(node.operands[0], place, guard)
-    counts = exprs.op("ne", "bool", target, exprs.const(converted(node.attrs["ignore_index"], target.dtype), target.dtype))
+    counts = exprs.op("ne", "bool", target, exprs.const(convert_scalar(node.attrs["ignore_index"], target.dtype), target.dtype))
     return counts if which else exprs.where(counts, target, exprs.const(0, target.dtype))
 
 
 @define("scatter")
 def scatter(reader: Reader, node: Node, which: int, place: Place, guard: Guard) -> Expr:
-    """One element in each row along the dim is replaced."""
+    """Replace one element of each row along the dim."""
     x, index, src = node.operands
     exprs, d = reader.exprs, node.attrs["dim"]
     row = (*place[:d], ZERO, *place[d + 1 :])
@@ -512,11 +504,11 @@ def scatter(reader: Reader, node: Node, which: int, place: Place, guard: Guard) 
     return exprs.where(here, value, reader.get(x, place, guard))
 
 
-# ---- added at indices
+# ---- scatter-adds
 
 
-def scatters(node: Node, forms: dict[str, Form]) -> bool:
-    """Whether a node adds elements to places that indices say."""
+def is_scatter_add(node: Node, forms: dict[str, Form]) -> bool:
+    """True for nodes that add elements at places given by indices."""
     name = node.op.name
     if name not in ("row_sum", "scatter_sum", "index_sum") or node.attrs.get("by_frequency"):
         return False
@@ -525,21 +517,21 @@ def scatters(node: Node, forms: dict[str, Form]) -> bool:
     return forms[node.operands[0]].dtype.kind in "fiu" and all(forms[x].dtype.kind in "iu" for x in node.operands[1:])
 
 
-def scattered(reader: Reader, node: Node, place: Place) -> tuple[Expr, Place]:
-    """What is added for the element at a place, and where."""
+def scatter_element(reader: Reader, node: Node, place: Place) -> tuple[Expr, Place]:
+    """The element that is added for a place of the source, and the place it is added to."""
     exprs, source, name = reader.exprs, node.operands[0], node.op.name
     value = reader.get(source, place, ())
     if name == "row_sum":
-        row = pick(reader, node.operands[1], place[:-1], (), node.attrs["rows"])
+        row = indirect_index(reader, node.operands[1], place[:-1], (), node.attrs["rows"])
         padding = node.attrs["padding_idx"]
         if padding >= 0:
             here = exprs.op("eq", "bool", row.terms[0][0].expr, exprs.const(padding, "int64"))
-            value = exprs.where(here, exprs.const(converted(0, value.dtype), value.dtype), value)
+            value = exprs.where(here, exprs.const(convert_scalar(0, value.dtype), value.dtype), value)
         return value, (row, place[-1])
     shape = node.attrs["shape"]
     if name == "scatter_sum":
         d = node.attrs["dim"]
-        row = pick(reader, node.operands[1], place, (), shape[d])
+        row = indirect_index(reader, node.operands[1], place, (), shape[d])
         return value, (*place[:d], row, *place[d + 1 :])
     indices, dims = node.operands[1:], node.attrs["dims"]
     ndim = max(len(shape_of(reader, i)) for i in indices)
@@ -549,24 +541,24 @@ def scattered(reader: Reader, node: Node, place: Place) -> tuple[Expr, Place]:
     for d, n in enumerate(shape):
         if d in dims:
             i = indices[dims.index(d)]
-            where.append(pick(reader, i, broadcast(picked, shape_of(reader, i)), (), n))
+            where.append(indirect_index(reader, i, broadcast(picked, shape_of(reader, i)), (), n))
         else:
             where.append(next(rest))
     return value, tuple(where)
 
 
-# ---- which nodes can be defined so
+# ---- which nodes can be lowered
 
 
-def lowerable(node: Node, forms: dict[str, Form]) -> bool:
-    """Whether the elements of a node's results are expressions."""
+def is_lowerable(node: Node, forms: dict[str, Form]) -> bool:
+    """True if the elements of a node's results can be lowered to expressions."""
     name = node.op.name
     for x in (*node.values(), *node.results):
         dtype = forms[x].dtype
         if dtype.kind not in "fiub" and dtype.itemsize != 2:
             return False
     if node.op.kind == "pointwise":
-        return pointwise_lowerable(node, forms)
+        return is_pointwise_lowerable(node, forms)
     if name == "view_scatter":
         return all(op.name in INVERTIBLE for op, _, _ in node.attrs["chain"])
     if name == "scatter":
@@ -583,15 +575,15 @@ def lowerable(node: Node, forms: dict[str, Form]) -> bool:
 
 
 DIVISIONS = {"floor_divide", "remainder", "fmod", "trunc_divide"}
-WHOLE = {*DIVISIONS, "pow", "bitwise_left_shift", "bitwise_right_shift"}
+CHECKED_ON_INTEGERS = {*DIVISIONS, "pow", "bitwise_left_shift", "bitwise_right_shift"}
 
 
-def pointwise_lowerable(node: Node, forms: dict[str, Form]) -> bool:
-    """Divisors and exponents that may be wrong are looked at before: see bounds.py."""
+def is_pointwise_lowerable(node: Node, forms: dict[str, Form]) -> bool:
+    """`is_lowerable` of pointwise ops. Divisors and exponents of integers are checked first: see `prepare/bounds_checks.py`."""
     name, values = node.op.name, node.values()
     if name == "polygamma" or not values:
         return False
-    if name not in WHOLE or floating(dtype_of(forms[node.results[0]])):
+    if name not in CHECKED_ON_INTEGERS or is_float(dtype_of(forms[node.results[0]])):
         return True
     if any(forms[x].dtype.kind not in "iu" for x in (*values, *node.results)):
         return False

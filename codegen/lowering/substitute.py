@@ -1,20 +1,20 @@
-"""Expressions at other places: loop variables replaced by indices of other variables.
+"""Substitute indices for loop variables in expressions.
 
-A kernel that goes through elements in an order of its own, as a product does in tiles, says where each loop variable is in that
-order; divisions that cancel out are gone afterwards, and so are bounds that always hold.
+A kernel that visits elements in an order of its own, as a tiled matmul does, says where each loop variable is in that order.
+Divisions that cancel are gone afterwards, and so are bounds that always hold.
 """
 
 from __future__ import annotations
 
-from ..ir.expr import Expr, Exprs, Guard, never, walk, within
-from ..ir.index import Atom, Index, Picked, Quotient, Var, atom, constant
-from .op_lowering import converted
+from ..ir.expr import Expr, ExprBuilder, Guard, is_never_true, simplify_guard, walk
+from ..ir.index import Atom, Index, IndirectIndex, Quotient, Var, atom, constant
+from .op_lowering import convert_scalar
 
 
-class Moved:
-    """Makes expressions anew, with indices in the place of variables. Beyond a guard, if there is one, nothing is loaded."""
+class Substitution:
+    """Rewrites expressions with indices in place of variables. With a guard, loads outside of it give 0."""
 
-    def __init__(self, exprs: Exprs, places: dict[Var, Index], guard: Guard = ()) -> None:
+    def __init__(self, exprs: ExprBuilder, places: dict[Var, Index], guard: Guard = ()) -> None:
         self.exprs = exprs
         self.places = places
         self.everywhere = guard
@@ -35,8 +35,8 @@ class Moved:
     def atom(self, a: Atom) -> Index:
         if isinstance(a, Var):
             return self.places.get(a, atom(a))
-        if isinstance(a, Picked):
-            return atom(Picked(self.known[a.expr], a.size))
+        if isinstance(a, IndirectIndex):
+            return atom(IndirectIndex(self.known[a.expr], a.size))
         inner = self.index(a.index)
         return inner // a.n if isinstance(a, Quotient) else inner % a.n
 
@@ -48,14 +48,14 @@ class Moved:
         if e.kind == "load":
             buffer, index, inside = e.data
             guard = (*self.guard(inside), *self.everywhere)
-            if never(guard):
-                return exprs.const(converted(0, e.dtype), e.dtype)
-            return exprs.load(buffer, self.index(index), within(guard), e.dtype)
+            if is_never_true(guard):
+                return exprs.const(convert_scalar(0, e.dtype), e.dtype)
+            return exprs.load(buffer, self.index(index), simplify_guard(guard), e.dtype)
         if e.kind == "index":
             return exprs.index(self.index(e.data))
         if e.kind == "inside":
             guard = self.guard(e.data)
-            return exprs.const(False, "bool") if never(guard) else exprs.inside(within(guard))
+            return exprs.const(False, "bool") if is_never_true(guard) else exprs.inside(simplify_guard(guard))
         if e.kind == "op":
             name, attrs = e.data
             return exprs.op(name, e.dtype, *[self.known[a] for a in e.args], **dict(attrs))

@@ -1,8 +1,8 @@
-"""What a kernel costs at least: the bytes it has to move, and its arithmetic.
+"""Cost model: the least bytes that a kernel has to move, and its arithmetic.
 
-Bytes are those of different elements: what a loop reads again counts once, as if caches were large enough. Of what is picked by
-indices that are only known when it runs it is the most that they can reach. A flop is one op that makes a float, whichever: a
-sum, a maximum, an `exp`. What is computed again, in a later loop over the columns, counts again.
+Bytes are those of distinct elements: what a loop reads again counts once, as if caches were large enough. Indirect reads count
+as the most that they can reach. A flop is one op that makes a float, whichever: a sum, a maximum, an `exp`. What is computed
+again, in a later loop over the columns, counts again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 from ...tracer.graph.ir import Form, Node
 from ..ir.expr import Expr, walk
-from ..ir.index import Index, depends
+from ..ir.index import Index, depends_on
+from ..schedule.prologue_fusion import multiply_adds
+from ..schedule.step import Domain
 from .kernels import Launch
 from .loop_nest import Nest, Stage
-from ..schedule.prologue_fusion import pairs_of
-from ..schedule.step import Domain
 
-MOVES = {"cast", "where"}  # ops that compute nothing
+FREE_OPS = {"cast", "where"}  # count as no arithmetic
 
 
 # ---- bytes
@@ -26,7 +26,7 @@ MOVES = {"cast", "where"}  # ops that compute nothing
 
 def traffic(launch: Launch, forms: dict[str, Form]) -> tuple[dict[str, int], dict[str, int]]:
     """The bytes that are read and written, by buffer."""
-    read, written = Reach(forms), Reach(forms)
+    read, written = Footprint(forms), Footprint(forms)
     node, nest = launch.node, launch.nest
     if node is not None:
         for x in dict.fromkeys(node.values()):
@@ -51,18 +51,18 @@ def traffic(launch: Launch, forms: dict[str, Form]) -> tuple[dict[str, int], dic
     return read.bytes(), written.bytes()
 
 
-class Reach:
-    """Which elements of buffers are touched: how many, and between which addresses."""
+class Footprint:
+    """The elements of buffers that a kernel touches: how many, and between which addresses."""
 
     def __init__(self, forms: dict[str, Form]) -> None:
         self.forms = forms
-        self.seen: dict[str, dict[Any, tuple[int, int, int]]] = {}  # of each buffer, once for each way to address it
+        self.seen: dict[str, dict[Any, tuple[int, int, int]]] = {}  # by buffer and way to address it
 
     def add(self, buffer: str, count: int, low: int, high: int, key: Any = None) -> None:
         self.seen.setdefault(buffer, {})[key] = (count, low, high)
 
     def add_index(self, buffer: str, index: Index, domain: Domain) -> None:
-        loops = math.prod(v.size for v in (domain.r, domain.c) if any(depends(a, v) for a, _ in index.terms))
+        loops = math.prod(v.size for v in (domain.r, domain.c) if any(depends_on(a, v) for a, _ in index.terms))
         values = math.prod(a.high - a.low + 1 for a, _ in index.terms)
         count = min(loops, values) if domain.rows * domain.cols else 0
         self.add(buffer, count, index.low, index.high, index.key)
@@ -75,7 +75,7 @@ class Reach:
         self.add(buffer, count, low, high, (offset, shape, strides))
 
     def bytes(self) -> dict[str, int]:
-        """No more than the buffer has, nor than there is between the first and the last element."""
+        """Bytes by buffer: at most the buffer's, and at most those between the first and the last element."""
         found = {}
         for buffer, ways in self.seen.items():
             span = max(high for _, _, high in ways.values()) - min(low for _, low, _ in ways.values()) + 1
@@ -88,28 +88,28 @@ class Reach:
 
 
 def flops(launch: Launch, forms: dict[str, Form]) -> int | None:
-    """How many floats are computed; None where only the op itself knows."""
+    """The number of floats computed; None for opaque ops."""
     node, nest = launch.node, launch.nest
     if launch.kind == "opaque":
         return None
     if launch.kind == "scan":
         assert node is not None
         return sum(forms[x].size for x in node.values())
-    found = 0 if nest is None else sum(map(of_loops, nest.all))
+    found = 0 if nest is None else sum(map(nest_flops, nest.all))
     if node is not None:
-        found += of_attention(node, forms) if launch.kind == "attention" else 2 * pairs_of(node, forms)
+        found += attention_flops(node, forms) if launch.kind == "attention" else 2 * multiply_adds(node, forms)
     return found
 
 
-def of_loops(nest: Nest) -> int:
+def nest_flops(nest: Nest) -> int:
     rows, size = nest.domain.rows, nest.domain.rows * nest.domain.cols
-    once: dict[Expr, int] = {}  # what is computed outside of the loops over columns, and how often
+    once: dict[Expr, int] = {}  # expressions outside of the loops over columns, and how often each is computed
     found = 0
     for stage in nest.stages:
         found += size * sum("float" in t.dtype for t in (*stage.totals, *stage.columns))
         found += rows * sum("float" in t.dtype for t in stage.downs)
-        for e in walk(within(stage)):
-            if e.kind != "op" or e.data[0] in MOVES or "float" not in e.dtype:
+        for e in walk(stage_exprs(stage)):
+            if e.kind != "op" or e.data[0] in FREE_OPS or "float" not in e.dtype:
                 continue
             if e.depends(nest.domain.c) or any(x.kind == "product" for x in e.totals):
                 found += size
@@ -118,13 +118,13 @@ def of_loops(nest: Nest) -> int:
     return found + sum(once.values()) + size * len(nest.scatters)
 
 
-def within(stage: Stage) -> list[Expr]:
+def stage_exprs(stage: Stage) -> list[Expr]:
     rows = [*stage.before, *stage.stores]
     return [*[s.expr for s in rows], *[t.expr for t in (*stage.totals, *stage.columns, *stage.downs)]]
 
 
-def of_attention(node: Node, forms: dict[str, Form]) -> int:
-    """The products alone: two of them, and in the backward pass one more for each gradient."""
+def attention_flops(node: Node, forms: dict[str, Form]) -> int:
+    """Flops of the matmuls alone: two, and in the backward pass one more for each gradient."""
     backward = node.op.name == "attention_backward"
     query, key, value = (forms[x].shape for x in (node.operands[1:4] if backward else node.operands[:3]))
     queries, keys = query[-2], key[-2]

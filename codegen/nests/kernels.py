@@ -1,4 +1,4 @@
-"""The kernels of a schedule: for each step what is to be emitted, of which buffers and numbers; what it reads and writes."""
+"""Launches: for each step of a schedule, the kernel to emit with its buffers and scalars, and what it reads and writes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any
 
 from ...tracer.graph.ir import Node
 from ..ir.expr import Expr, walk
-from ..lowering.unroll_reductions import POOLS, WINDOW
-from ..schedule.fusion import PRODUCTS, Schedule
-from ..ir.index import Index, Picked, Var
+from ..ir.index import Index, IndirectIndex, Var
 from ..lowering.op_lowering import dtype_of
-from .loop_nest import Nest, choose_rows, nest_of
-from ..prepare.canonicalize import Prepared
-from .simplify import simpler
+from ..lowering.unroll_reductions import MAX_WINDOW, POOLS
+from ..prepare.primitive_graph import PrimitiveGraph
+from ..schedule.fusion import CONTRACTIONS, Schedule
 from ..schedule.step import Domain, Step
+from .loop_nest import Nest, choose_rows, make_nest
+from .simplify import simplify
 
-CONVOLUTIONS = PRODUCTS[1:]
+CONVOLUTIONS = CONTRACTIONS[1:]
 ATTENTION = ("attention", "attention_backward")
 SCANS = ("cumsum", "cumprod", "logcumsumexp", "recurrence", "cummax", "cummin")
 
 
 @dataclass
 class Launch:
-    """A step of the program: a nest, an op with a kernel of its own (and the nest that follows it), or an op as it is."""
+    """One kernel: a loop nest; a contraction, with its epilogue as a nest; attention or a scan; or an opaque op."""
 
     step: Step
     kind: str  # nest, product, attention, scan, opaque
@@ -34,15 +34,15 @@ class Launch:
     buffers: list[str]
     numbers: list[int]
     operands: dict[str, tuple[str, int, tuple[int, ...]]] = field(default_factory=dict)  # as buffer, offset, strides
-    computed: dict[str, Expr] = field(default_factory=dict)  # operands that are computed while they are read, of d0, d1, ...
+    computed: dict[str, Expr] = field(default_factory=dict)  # prologues: operands as expressions of d0, d1, ...
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
-    check: str = ""  # the buffer that says whether the program has to stop here
+    check: str = ""  # the flag that stops the program after this launch
 
 
-def contraction(node: Node, schedule: Schedule) -> Domain | None:
-    """The domain of what may follow a product; None for what is no product that native code has a kernel for."""
-    found = product_domain(node, schedule)
+def native_epilogue_domain(node: Node, schedule: Schedule) -> Domain | None:
+    """The domain of a contraction's epilogue; None for nodes that native code has no contraction kernel for."""
+    found = epilogue_domain(node, schedule)
     if found is not None and node.op.name == "conv_weight_grad":
         pull = schedule.strided(node.operands[1])
         if pull is None or pull[2][-1] != 1:
@@ -50,10 +50,10 @@ def contraction(node: Node, schedule: Schedule) -> Domain | None:
     return found
 
 
-def product_domain(node: Node, schedule: Schedule) -> Domain | None:
-    """The domain of what may follow a product; None for what is no product of floats."""
+def epilogue_domain(node: Node, schedule: Schedule) -> Domain | None:
+    """The domain of a contraction's epilogue; None for nodes that are no contraction of floats."""
     name, forms = node.op.name, schedule.forms
-    if name not in PRODUCTS or not all(isinstance(x, str) for x in node.operands):
+    if name not in CONTRACTIONS or not all(isinstance(x, str) for x in node.operands):
         return None
     kinds = {dtype_of(forms[x]) for x in node.operands}
     if any(forms[x].ndim < 2 for x in node.operands) or not kinds <= {"float32", "float64", "float16", "bfloat16"}:
@@ -70,29 +70,29 @@ def product_domain(node: Node, schedule: Schedule) -> Domain | None:
     return Domain(shape[0] * shape[1], math.prod(shape[2:]))
 
 
-def kept(node: Node) -> bool:
-    """Composites that have kernels of their own."""
+def has_own_kernel(node: Node) -> bool:
+    """True for composites that have a kernel, and are not decomposed."""
     if node.op.name in POOLS:
-        return math.prod(node.attrs["kernel"]) <= WINDOW
+        return math.prod(node.attrs["kernel"]) <= MAX_WINDOW
     return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 
-def in_halves(node: Node) -> bool:
-    """Those of them that read and write halves as they are."""
+def has_half_kernel(node: Node) -> bool:
+    """True for composites whose kernel reads and writes 16-bit floats."""
     return node.op.name in ATTENTION or node.op.name in CONVOLUTIONS
 
 
-def scheduled(graph: Prepared, gpu: bool = False, packing: Any = None) -> Schedule:
-    """The steps of a graph. Kernels for GPUs take all products of floats, and compute what they read while they read it; for
-    CPUs `packing` judges what they compute while they pack it."""
-    schedule = Schedule(graph, product_domain, gpu=True) if gpu else Schedule(graph, contraction, packing=packing)
+def make_schedule(graph: PrimitiveGraph, gpu: bool = False, packing: Any = None) -> Schedule:
+    """Fuse a graph. GPU kernels take all contractions of floats, and compute prologues as they load; on CPUs `packing` is the
+    cost model of prologues, which are computed while packing."""
+    schedule = Schedule(graph, epilogue_domain, gpu=True) if gpu else Schedule(graph, native_epilogue_domain, packing=packing)
     schedule.run()
     return schedule
 
 
-def launches(schedule: Schedule) -> list[Launch]:
+def make_launches(schedule: Schedule) -> list[Launch]:
     for step in schedule.steps:
-        if step.domain is not None and not step.decided:
+        if step.domain is not None and not step.rows_fixed:
             choose_rows(schedule, step)
     readers: dict[str, set[int]] = {}
     for step in schedule.steps:
@@ -100,15 +100,15 @@ def launches(schedule: Schedule) -> list[Launch]:
             readers.setdefault(x, set()).add(step.number)
     found = []
     for step in schedule.steps:
-        stored = {m for m in step.members if m in schedule.kept or readers.get(m, set()) - {step.number}}
-        found.append(launch(schedule, step, stored))
+        stored = {m for m in step.members if m in schedule.visible or readers.get(m, set()) - {step.number}}
+        found.append(make_launch(schedule, step, stored))
     return found
 
 
-def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
-    nest = nest_of(schedule, step, stored) if step.domain is not None else None
+def make_launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
+    nest = make_nest(schedule, step, stored) if step.domain is not None else None
     if nest is not None and not schedule.gpu:
-        nest = simpler(nest, schedule.exprs)
+        nest = simplify(nest, schedule.exprs)
     node = step.node
     if node is None:
         assert nest is not None
@@ -116,7 +116,7 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         found.reads = nest.reads()
         found.check = step.check
     else:
-        kind = "product" if step.domain is not None else kind_of(schedule, node)
+        kind = "product" if step.domain is not None else kernel_kind(schedule, node)
         operands = step.views
         buffers = list(dict.fromkeys(b for b, _, _ in operands.values()))
         computed = list(step.computed.values())
@@ -139,17 +139,17 @@ def launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
     return found
 
 
-def kind_of(schedule: Schedule, node: Node) -> str:
-    """What an op is that has a kernel of its own, and nothing that follows it; or "opaque", if it is called as it is."""
+def kernel_kind(schedule: Schedule, node: Node) -> str:
+    """The kind of kernel for an op without an epilogue; "opaque" if there is none."""
     if node.op.name in ATTENTION:
         return "attention"
     form = schedule.forms[node.results[0]]
     return "scan" if node.op.name in SCANS and form.ndim and form.size else "opaque"
 
 
-def heirs(launch: Launch, apart: bool = False) -> list[tuple[str, str]]:
-    """Buffers that are read only where another one is then written, and that one: they may be in the same place. If the threads
-    that read and write an element go on `apart`, whoever writes it must need what was there: so it was read by then."""
+def in_place_pairs(launch: Launch, unordered: bool = False) -> list[tuple[str, str]]:
+    """Pairs of a buffer that is read and one that is written, which may share memory: each element is read before it is
+    overwritten. With `unordered` threads, the overwriting expression must itself read the element."""
     nest = launch.nest
     if nest is None or nest.scatters:
         return []
@@ -164,41 +164,41 @@ def heirs(launch: Launch, apart: bool = False) -> list[tuple[str, str]]:
     found = []
     for i, stage in enumerate(nest.stages):
         for s in stage.stores:
-            before = sorted(old & s.expr.reads if apart else old)
+            before = sorted(old & s.expr.reads if unordered else old)
             found += [(b, s.buffer) for b in before if b != s.buffer and read_before(loads.get(b, []), s.index, i)]
     return found
 
 
 def read_before(loads: list[tuple[int, Expr]], index: Index, stage: int) -> bool:
-    """Whether all loads of a buffer are at an index, and none after a stage."""
+    """True if all loads of a buffer are at `index`, and none is after `stage`."""
     return all(i <= stage and e.data[1] == index and not e.data[2] for i, e in loads)
 
 
-# ---- which kernels are the same
+# ---- equal kernels
 
 
 def signature(nest: Nest, buffers: list[str], numbers: list[int]) -> Any:
-    """Equal for nests that differ only in which buffers and numbers they are of."""
-    return (nest.domain.rows, nest.domain.cols, nest.vector, *inside(nest, buffers, numbers))
+    """A key that is equal for nests that differ only in their buffers and scalars."""
+    return (nest.domain.rows, nest.domain.cols, nest.vector, *body_signature(nest, buffers, numbers))
 
 
-def inside(nest: Nest, buffers: list[str], numbers: list[int], of_index: Callable[[Index], Any] | None = None) -> Any:
-    """What a nest does at each element, whichever its buffers and numbers are. `of_index` says what counts of an index, all of
-    it unless told."""
+def body_signature(nest: Nest, buffers: list[str], numbers: list[int], index_key: Callable[[Index], Any] | None = None) -> Any:
+    """A key of the computation at each element, whatever the buffers and scalars. `index_key` is the part of an index that
+    counts, all of it by default."""
     order = {b: i for i, b in enumerate(buffers)}
     places = {n: i for i, n in enumerate(numbers)}
     known: dict[Expr, int] = {}
     totals = {t.name: i for i, t in enumerate(nest.totals())}
 
     def index(i: Index) -> Any:
-        if of_index is not None:
-            return of_index(i)
+        if index_key is not None:
+            return index_key(i)
         return (i.const, *[(atom(a), n) for a, n in i.terms])
 
     def atom(a: Any) -> Any:
         if isinstance(a, Var):
             return a.key
-        if isinstance(a, Picked):
+        if isinstance(a, IndirectIndex):
             return ("picked", known[a.expr], a.size)
         return (type(a).__name__, index(a.index), a.n)
 
@@ -225,7 +225,7 @@ def inside(nest: Nest, buffers: list[str], numbers: list[int], of_index: Callabl
     stages = [
         (
             tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype) for s in stage.before),
-            tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype, s.past) for s in stage.stores),
+            tuple((order[s.buffer], index(s.index), known[s.expr], s.dtype, s.nontemporal) for s in stage.stores),
             tuple(
                 (t.op, known[t.expr], t.dtype, t.kind, -1 if t.buffer is None else order[t.buffer])
                 for t in (*stage.totals, *stage.columns, *stage.downs)

@@ -1,14 +1,14 @@
-"""Loop nests: what a step computes, as loops over rows and columns with scalar expressions inside.
+"""Loop nests: the computation of a step, as loops over rows and columns with scalar expressions in them.
 
     for r in rows:
+        values of the row
         for c in columns:   # once for each stage
             totals of the row, elements that are stored
-        what there is one of in each row
 
-A total is there when its stage is over, so what depends on it is in a later stage. Totals of columns, and of what there is one
-of in each row, are added up beside: each piece of the rows has its own, and they are put together at the end.
+A total is complete when its stage is over, so expressions that need it are in a later stage. Totals of columns, and of one
+value per row ("down"), are accumulated separately: each piece of the rows has its own, and they are combined at the end.
 
-Nests that differ in buffers, numbers and sizes alone may be one, which goes through them one after the other (`siblings.py`).
+Nests that differ only in buffers, scalars and sizes may be fused into one (`horizontal_fusion.py`).
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from ..ir.expr import Expr, picked, walk
-from ..schedule.fusion import Schedule
-from ..ir.index import Index, Picked, Var, depends
+from ..ir.expr import Expr, indirect_exprs, walk
+from ..ir.index import Index, IndirectIndex, Var, depends_on
 from ..lowering.op_lowering import dtype_of
+from ..schedule.fusion import Schedule
 from ..schedule.step import Domain, Step, UnfusableError
 
-SHORTEST = 16  # columns that loops have at least, if there are as many
+MIN_COLUMNS = 16  # shorter rows would waste vectors
 
 
 @dataclass
 class Store:
-    """An element that goes to memory."""
+    """An element that is stored."""
 
     buffer: str
     index: Index
     expr: Expr
     dtype: str  # in memory
-    late: bool = False  # it overwrites what the nest reads: in the last stage
-    past: bool = False  # it goes past the caches, if a flag says so
+    overwrites: bool = False  # it overwrites memory that the nest reads, so it is in the last stage
+    nontemporal: bool = False  # as a non-temporal store, if `flag` is set
 
     @property
     def flag(self) -> str:
-        """The name of that flag: the buffer's memory is not new."""
+        """The name of the flag that says that the buffer's memory is not new."""
         return f"{self.buffer} again"
 
 
 @dataclass
 class Scatter:
-    """An element that is added to one of a buffer, which is 0 at first."""
+    """An element that is added to one of a buffer of zeros."""
 
     buffer: str
     index: Index
@@ -54,25 +54,25 @@ class Scatter:
 
 @dataclass
 class Total:
-    """A reduction, by `op`: of a row (kind total), of the columns (column) or of the rows' values (down)."""
+    """A reduction by `op`: of a row (kind "total"), of a column ("column"), or of one value per row ("down")."""
 
     name: str
     op: str
     expr: Expr
     dtype: str
     kind: str
-    buffer: str | None = None  # of column and down: where it goes
+    buffer: str | None = None  # where a column or down is stored
 
 
 @dataclass
 class Stage:
-    """One loop over the columns, and what comes before it."""
+    """One loop over the columns, and what is computed once per row before it."""
 
-    before: list[Store] = field(default_factory=list)  # one for each row; what was added up before is known
+    before: list[Store] = field(default_factory=list)  # once per row; totals of earlier stages are known
     totals: list[Total] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     columns: list[Total] = field(default_factory=list)
-    downs: list[Total] = field(default_factory=list)  # before the loop, as they are of rows
+    downs: list[Total] = field(default_factory=list)  # once per row, before the loop
 
     @property
     def loops(self) -> bool:
@@ -81,37 +81,37 @@ class Stage:
 
 @dataclass
 class Nest:
-    """See the module's text. With a product it is what follows a contraction: one stage, without totals."""
+    """See the module's text. The epilogue of a contraction is one stage, without totals."""
 
     domain: Domain
     stages: list[Stage]
-    vector: str  # r or c: the loop whose steps are done several at a time
+    vector: str  # r or c: the vectorised loop
     lines: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     scatters: tuple[Scatter, ...] = ()
-    also: tuple[Nest, ...] = ()  # those that do the same with other buffers, numbers and sizes, in the same kernel
+    fused_with: tuple[Nest, ...] = ()  # nests with the same body and other buffers, scalars and sizes, in the same kernel
 
     @property
     def all(self) -> tuple[Nest, ...]:
-        """It and those that do the same, each for itself."""
-        return (replace(self, also=()), *self.also) if self.also else (self,)
+        """All nests of the kernel, one by one."""
+        return (replace(self, fused_with=()), *self.fused_with) if self.fused_with else (self,)
 
     def stores(self) -> list[Store]:
-        return [s for nest in (self, *self.also) for stage in nest.stages for s in (*stage.before, *stage.stores)]
+        return [s for nest in (self, *self.fused_with) for stage in nest.stages for s in (*stage.before, *stage.stores)]
 
     def totals(self) -> list[Total]:
         return [t for stage in self.stages for t in (*stage.totals, *stage.columns, *stage.downs)]
 
     def expressions(self) -> list[Expr]:
         rows: list[Store | Scatter] = [*self.stores(), *self.scatters]
-        picks = [e for s in rows for e in picked(s.index)]
+        picks = [e for s in rows for e in indirect_exprs(s.index)]
         return [*[s.expr for s in rows], *picks, *[t.expr for t in self.totals()]]
 
     def loads(self) -> list[Expr]:
         return [e for e in walk(self.expressions()) if e.kind == "load"]
 
     def reads(self) -> set[str]:
-        """The buffers that it loads from."""
+        """The buffers that are loaded from."""
         return set[str]().union(*[e.reads for e in self.expressions()])
 
     def buffers(self) -> list[str]:
@@ -121,18 +121,18 @@ class Nest:
         return list(dict.fromkeys(names))
 
     def numbers(self) -> list[int]:
-        """The places of all numbers that each call brings, in the order in which they appear."""
+        """The places of all runtime scalars, in the order in which they appear."""
         return list(dict.fromkeys(e.data for e in walk(self.expressions()) if e.kind == "number"))
 
     def __str__(self) -> str:
-        return text(self)
+        return nest_text(self)
 
 
-def nest_of(schedule: Schedule, step: Step, stored: set[str]) -> Nest:
-    """The loops of a step, which store some of its members."""
+def make_nest(schedule: Schedule, step: Step, stored: set[str]) -> Nest:
+    """The loop nest of a step that stores the members in `stored`."""
     assert step.domain is not None
     domain, forms = step.domain, schedule.forms
-    depth = Depths(step)
+    depth = StageDepths(step)
     stages: list[Stage] = []
 
     def stage(n: int) -> Stage:
@@ -155,7 +155,7 @@ def nest_of(schedule: Schedule, step: Step, stored: set[str]) -> Nest:
             assert m.index is not None
             row = Scatter(m.name, m.index, m.expr, dtype)
             return Nest(domain, stages, "c", (m.node.line,), (m.node.op.name,), (row,))
-        buffer = schedule.backs.get(m.name, m.name)
+        buffer = schedule.write_back_targets.get(m.name, m.name)
         if m.kind == "total":
             stage(depth.of(m.expr)).totals.append(Total(m.name, m.node.op.name, m.expr, dtype, m.kind))
             if m.name in stored:
@@ -172,31 +172,31 @@ def nest_of(schedule: Schedule, step: Step, stored: set[str]) -> Nest:
             place = domain.place(forms[m.name].shape)
             assert place is not None
             index = schedule.address(buffer, place)
-            store = Store(buffer, index, m.expr, dtype, late=m.name in schedule.backs)
+            store = Store(buffer, index, m.expr, dtype, overwrites=m.name in schedule.write_back_targets)
             by_row = domain.cols != 1 and math.prod(forms[m.name].shape) == domain.rows
             target = stage(depth.of(m.expr))
             (target.before if by_row else target.stores).append(store)
     overwrite_last(stages)
     lines = tuple(dict.fromkeys(m.node.line for m in step.members.values() if m.node.line))
     ops = tuple(m.node.op.name for m in step.members.values())
-    return Nest(domain, stages, vector_of(domain, step), lines, ops)
+    return Nest(domain, stages, vector_loop(domain, step), lines, ops)
 
 
 def overwrite_last(stages: list[Stage]) -> None:
-    """What overwrites memory that the nest reads goes to the end: elements into the last loop, those of rows after it."""
+    """Move stores that overwrite what the nest reads to the end: elements into the last loop, values of rows after it."""
     last = stages[-1]
-    rows = [x for s in stages for x in s.before if x.late]
+    rows = [x for s in stages for x in s.before if x.overwrites]
     for s in stages:
-        s.before = [x for x in s.before if not x.late]
+        s.before = [x for x in s.before if not x.overwrites]
         if s is not last:
-            last.stores += [x for x in s.stores if x.late]
-            s.stores = [x for x in s.stores if not x.late]
+            last.stores += [x for x in s.stores if x.overwrites]
+            s.stores = [x for x in s.stores if not x.overwrites]
     if rows:
         stages.append(Stage(before=rows))
 
 
-class Depths:
-    """In which stage something can be computed: after the totals it depends on."""
+class StageDepths:
+    """The stage in which an expression can be computed: after those of the totals it depends on."""
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -215,8 +215,8 @@ class Depths:
         return self.known[expr]
 
 
-def vector_of(domain: Domain, step: Step) -> str:
-    """The loop along which most elements stand one after the other."""
+def vector_loop(domain: Domain, step: Step) -> str:
+    """The loop to vectorise: the one along which most elements are contiguous."""
     if step.node is not None or any(m.kind in ("column", "down") for m in step.members.values()):
         return "c"
     if domain.cols == 1 and domain.rows > 1:
@@ -225,67 +225,67 @@ def vector_of(domain: Domain, step: Step) -> str:
 
 
 def choose_rows(schedule: Schedule, step: Step) -> None:
-    """Loops without reductions: as few rows as leave plain addresses along the columns."""
+    """Choose the domain of a step without reductions: as few rows as leave affine addresses along the columns."""
     shape, size = step.shape, math.prod(step.shape)
     lengths = [math.prod(shape[k:]) for k in range(len(shape) + 1)]
-    fitting = step.domain  # in which its members were found to fit
+    fitting = step.domain  # the last domain for which all members can be computed
     while lengths:
         cols = lengths.pop(0)
         step.domain, step.cache = Domain(size // cols if cols else 0, cols), {}
         try:
-            schedule.again(step)
-        except UnfusableError:  # a member that reads another one is not seen to do so at the place where the loop is
+            schedule.rebuild_exprs(step)
+        except UnfusableError:  # a member seems to read another one at a place where the loop is not
             continue
         fitting = step.domain
-        found = [n for m in step.members.values() if m.expr for e in walk([m.expr]) for n in breaks(e, step.domain)]
+        found = [n for m in step.members.values() if m.expr for e in walk([m.expr]) for n in stride_breaks(e, step.domain)]
         if not found:
             break
         finer = math.gcd(cols, *found)
-        if SHORTEST <= finer < cols and finer not in lengths:
+        if MIN_COLUMNS <= finer < cols and finer not in lengths:
             lengths = sorted({*lengths, finer}, reverse=True)
-        if not lengths or lengths[0] < SHORTEST:
-            break  # shorter rows would waste vectors: elements are gathered
+        if not lengths or lengths[0] < MIN_COLUMNS:
+            break  # elements are gathered instead
     if step.domain is not fitting:
         step.domain, step.cache = fitting, {}
-        schedule.again(step)
-    step.decided = True
+        schedule.rebuild_exprs(step)
+    step.rows_fixed = True
 
 
-def breaks(e: Expr, domain: Domain) -> list[int]:
-    """The lengths after which addresses do not go on in equal steps along the columns."""
-    return [a.n for i in e.indices for a, _ in i.terms if not isinstance(a, (Var, Picked)) and depends(a, domain.c)]
+def stride_breaks(e: Expr, domain: Domain) -> list[int]:
+    """The lengths after which the addresses of an expression are not affine along the columns."""
+    return [a.n for i in e.indices for a, _ in i.terms if not isinstance(a, (Var, IndirectIndex)) and depends_on(a, domain.c)]
 
 
 # ---- printing
 
 
-def text(nest: Nest) -> str:
-    if nest.also:
-        return text_of_several(nest)
+def nest_text(nest: Nest) -> str:
+    if nest.fused_with:
+        return fused_nest_text(nest)
     domain = nest.domain
-    lines = [f"for r in range({domain.rows}):" + ("  # several at a time" if nest.vector == "r" else "")]
+    lines = [f"for r in range({domain.rows}):" + ("  # vectorised" if nest.vector == "r" else "")]
     for stage in nest.stages:
-        lines += [f"    {t.name} {joined(t.op)} {t.expr}" for t in stage.downs]
+        lines += [f"    {t.name} {update_operator(t.op)} {t.expr}" for t in stage.downs]
         lines += [f"    {s.buffer}[{s.index}] = {s.expr}" for s in stage.before]
         if stage.loops:
-            lines.append(f"    for c in range({domain.cols}):" + ("  # several at a time" if nest.vector == "c" else ""))
-        lines += [f"        {t.name} {joined(t.op)} {t.expr}" for t in stage.totals]
-        lines += [f"        {t.name}[c] {joined(t.op)} {t.expr}" for t in stage.columns]
-        lines += [f"        {s.buffer}[{s.index}] = {s.expr}" + "  # past the caches" * s.past for s in stage.stores]
+            lines.append(f"    for c in range({domain.cols}):" + ("  # vectorised" if nest.vector == "c" else ""))
+        lines += [f"        {t.name} {update_operator(t.op)} {t.expr}" for t in stage.totals]
+        lines += [f"        {t.name}[c] {update_operator(t.op)} {t.expr}" for t in stage.columns]
+        lines += [f"        {s.buffer}[{s.index}] = {s.expr}" + "  # non-temporal" * s.nontemporal for s in stage.stores]
     if nest.scatters:
         lines.append(f"    for c in range({domain.cols}):")
         lines += [f"        {s.buffer}[{s.index}] += {s.expr}" for s in nest.scatters]
     return "\n".join(lines) + "\n"
 
 
-def text_of_several(nest: Nest) -> str:
-    """One loop for all, in the names of the first; before it, numbers of elements and what these names stand for in turn."""
+def fused_nest_text(nest: Nest) -> str:
+    """One loop in the names of the first nest, over a table of sizes, buffers and scalars."""
     given = [", ".join([*x.buffers(), *[f"s{n}" for n in x.numbers()]]) for x in nest.all]
     rows = [f"    ({x.domain.cols}, {names})," for x, names in zip(nest.all, given, strict=True)]
     stores = [f"        {s.buffer}[{s.index}] = {s.expr}" for s in nest.all[0].stores()]
-    loop = "    for c in range(n):  # several at a time"
+    loop = "    for c in range(n):  # vectorised"
     return "\n".join([f"for n, {given[0]} in (", *rows, "):", loop, *stores]) + "\n"
 
 
-def joined(op: str) -> str:
+def update_operator(op: str) -> str:
     return {"sum": "+=", "prod": "*=", "amax": "max=", "amin": "min=", "all": "&=", "any": "|="}[op]

@@ -1,30 +1,30 @@
-"""Nests with less arithmetic: what follows from totals of the row, and is computed as if it did not.
+"""Simplify nests: replace expressions that follow from totals of the row by cheaper ones. Last bits may change.
 
-- The elements of a softmax are exp((x - largest) - log(total)), where the total is the sum of exp(x - largest): they are what
-  was added up, divided by the total, which is there already. The total is between 1 and the number of columns, or NaN, so
-  nothing overflows; an exponential less is computed, and the result is more precise.
-- A sum over elements that are 0 but for one, which the row says (a class that is right), is that one.
-- Whether a column is the one that the row says is asked in 32 bits: twice as many of them fit into a vector.
+- The elements of a softmax are exp((x - largest) - log(total)), where the total is the sum of exp(x - largest): they are the
+  summand divided by the total, both of which are there already. The total is between 1 and the number of columns, or NaN, so
+  nothing overflows; an exponential is saved, and the result is more precise.
+- A sum over elements of which all but one are 0, at a column that the row gives (a target class), is that element.
+- Comparing the column with one that the row gives is done in 32 bits: twice as many fit into a vector.
 
-Loops on a GPU hold rows in registers, and find the total and its largest element in one go (`triton/online.py`): they stay as
-they are.
+Nests for a GPU stay as they are: they hold rows in registers, and find the total and the largest element in one loop
+(`codegen/triton/loops/online_softmax.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..ir.expr import Expr, Exprs
+from ..ir.expr import Expr, ExprBuilder
 from ..ir.index import atom
-from ..lowering.substitute import Moved
+from ..lowering.substitute import Substitution
 from .loop_nest import Nest, Stage, Total
 
 
-def simpler(nest: Nest, exprs: Exprs) -> Nest:
-    """The same loops with less to compute."""
+def simplify(nest: Nest, exprs: ExprBuilder) -> Nest:
+    """The same loops with cheaper expressions."""
     if len(nest.stages) == 1:
         return nest
-    found = Simpler(exprs, nest)
+    found = Simplifier(exprs, nest)
 
     def stage(x: Stage) -> Stage:
         totals = [t for t in x.totals if t.name not in found.single]
@@ -35,32 +35,32 @@ def simpler(nest: Nest, exprs: Exprs) -> Nest:
     return replace(nest, stages=[stage(x) for x in nest.stages])
 
 
-class Simpler(Moved):
-    """Makes the expressions of a nest anew."""
+class Simplifier(Substitution):
+    """Rewrites the expressions of a nest."""
 
-    def __init__(self, exprs: Exprs, nest: Nest) -> None:
+    def __init__(self, exprs: ExprBuilder, nest: Nest) -> None:
         super().__init__(exprs, {})
         self.column, self.columns = nest.domain.c, nest.domain.cols
         self.totals = {t.name: t for x in nest.stages for t in x.totals}
-        self.single = {name for name, t in self.totals.items() if self.only(t) is not None}  # sums of one element
+        self.single = {name for name, t in self.totals.items() if self.single_element(t) is not None}  # sums of one element
 
     def made(self, e: Expr) -> Expr:
         if e.kind == "total" and e.data in self.single:
-            return self.one(self.totals[e.data])
+            return self.select_element(self.totals[e.data])
         found = super().made(e)
-        return self.share(found) or self.here(found) or found
+        return self.softmax(found) or self.compare_column(found) or found
 
-    def here(self, e: Expr) -> Expr | None:
-        """Whether this is the column that a row says, in 32 bits."""
-        said = self.said(e)
+    def compare_column(self, e: Expr) -> Expr | None:
+        """A comparison of the column with one that the row gives, in 32 bits."""
+        said = self.row_column(e)
         if said is None or self.columns >= 1 << 31:
             return None
         exprs, column = self.exprs, self.exprs.index(atom(self.column))
         said = exprs.where(self.inside(said), said, exprs.const(-1, "int64"))
         return exprs.op("eq", "bool", exprs.cast(said, "int32"), exprs.cast(column, "int32"))
 
-    def said(self, e: Expr) -> Expr | None:
-        """The column that a row says, where an element is asked whether it is there."""
+    def row_column(self, e: Expr) -> Expr | None:
+        """The column that the row gives, if the expression compares the loop's column with it."""
         same = args_of(e, "eq")
         for column, other in (same, same[::-1]) if same is not None else ():
             if column is self.exprs.index(atom(self.column)) and other.dtype == "int64" and not other.depends(self.column):
@@ -68,13 +68,13 @@ class Simpler(Moved):
         return None
 
     def inside(self, column: Expr) -> Expr:
-        """Whether a row says a column that there is."""
+        """The condition that a column exists."""
         exprs = self.exprs
         first, end = exprs.const(0, "int64"), exprs.const(self.columns, "int64")
         return exprs.op("bitwise_and", "bool", exprs.op("ge", "bool", column, first), exprs.op("lt", "bool", column, end))
 
-    def share(self, e: Expr) -> Expr | None:
-        """What is a share of a total of exponentials, as a product."""
+    def softmax(self, e: Expr) -> Expr | None:
+        """A softmax element as the summand times the reciprocal of the total."""
         parts = args_of(e, "exp", "sub")
         if parts is None:
             return None
@@ -86,25 +86,25 @@ class Simpler(Moved):
         return self.exprs.op("mul", e.dtype, power, self.exprs.op("reciprocal", e.dtype, total[0]))
 
     def is_shifted(self, e: Expr) -> bool:
-        """Whether this is how far an element is below the largest of its row."""
+        """True for an element minus the largest of its row."""
         parts = args_of(e, "sub")
         return parts is not None and self.total(parts[1], "amax") is parts[0]
 
     def total(self, e: Expr, op: str) -> Expr | None:
-        """What some total is of."""
+        """The summand of a total by `op`."""
         t = self.totals.get(e.data) if e.kind == "total" else None
         return self.expr(t.expr) if t is not None and t.op == op and t.dtype == e.dtype == t.expr.dtype else None
 
-    def only(self, t: Total) -> tuple[Expr, Expr] | None:
-        """The column and the value of the only element that a sum has, for all that is known."""
+    def single_element(self, t: Total) -> tuple[Expr, Expr] | None:
+        """The column and the value of the only element of a sum that can be other than 0."""
         parts = args_of(t.expr, "where") if t.op == "sum" else None
         if parts is None or parts[2].kind != "const" or parts[2].data != 0 or parts[1].depends(self.column):
             return None
-        column = self.said(parts[0])
+        column = self.row_column(parts[0])
         return None if column is None else (column, parts[1])
 
-    def one(self, t: Total) -> Expr:
-        found = self.only(t)
+    def select_element(self, t: Total) -> Expr:
+        found = self.single_element(t)
         assert found is not None
         exprs, (column, value) = self.exprs, (self.expr(x) for x in found)
         zero = exprs.const(0.0, t.dtype) if "float" in t.dtype else exprs.const(0, t.dtype)
@@ -114,7 +114,7 @@ class Simpler(Moved):
 
 
 def args_of(e: Expr, *names: str) -> tuple[Expr, ...] | None:
-    """The operands of an op; or of the op that is its only operand, and so on."""
+    """The operands of the innermost of nested ops with these names; None if the expression is something else."""
     for name in names:
         if e.kind != "op" or e.data[0] != name or e.data[1]:
             return None

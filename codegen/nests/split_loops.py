@@ -1,8 +1,8 @@
-"""Loops that are cut where a guard begins or ceases to hold, so that none is left inside of them.
+"""Loop splitting: cut a loop where a guard on its variable begins or ceases to hold, so that no guard is left inside.
 
-What is concatenated, padded or shifted is read under guards: each element of each operand, where it is inside of that one. Most
-guards ask where a loop is and nothing else. Between two places where the answer changes, a stretch of the loop has expressions
-of its own, without that guard, and reads one operand.
+Concatenated, padded or shifted tensors are read under guards: each operand's elements where the index is inside of it. Most
+guards depend on one loop variable alone. Each range between two boundaries has expressions of its own, without that guard, and
+reads one operand.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ..ir.expr import Expr, Exprs, Guard, walk
+from ..ir.expr import Expr, ExprBuilder, Guard, walk
 from ..ir.index import Index, Var
-from ..lowering.op_lowering import converted
+from ..lowering.op_lowering import convert_scalar
 from .loop_nest import Nest, Stage
 
-MOST_STRETCHES = 8
-MOST_CODE = 400  # expressions in all stretches of a loop
+MAX_RANGES = 8
+MAX_EXPRS = 400  # in all ranges of a loop together
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """The part of a loop from one number to before another."""
+class LoopRange:
+    """Iterations `start` to before `stop` of a loop."""
 
     start: int
     stop: int
@@ -31,15 +31,15 @@ class Stretch:
         return self.stop - self.start
 
 
-def stretches(exprs: Iterable[Expr], variable: Var, unit: int) -> list[Stretch]:
-    """The stretches of a loop that does so many steps at a time; one, if it had better not be cut."""
-    whole, inside = [Stretch(0, variable.size)], walk(exprs)
-    places = sorted({x for g in guards(inside) for x in changes(g, variable) if 0 < x < variable.size})
-    if not places or len(places) >= MOST_STRETCHES or len(inside) * (len(places) + 1) > MOST_CODE:
+def split_loop(exprs: Iterable[Expr], variable: Var, unit: int) -> list[LoopRange]:
+    """The ranges of a loop whose vectors have `unit` elements; only one if splitting would cost more than it saves."""
+    whole, inside = [LoopRange(0, variable.size)], walk(exprs)
+    places = sorted({x for g in guards(inside) for x in boundaries(g, variable) if 0 < x < variable.size})
+    if not places or len(places) >= MAX_RANGES or len(inside) * (len(places) + 1) > MAX_EXPRS:
         return whole
-    found = [Stretch(a, b) for a, b in zip([0, *places], [*places, variable.size], strict=True)]
+    found = [LoopRange(a, b) for a, b in zip([0, *places], [*places, variable.size], strict=True)]
     rounds = sum(-(-x.length // unit) for x in found)
-    return found if 4 * rounds <= 5 * -(-variable.size // unit) else whole  # incomplete rounds cost as much as others
+    return found if 4 * rounds <= 5 * -(-variable.size // unit) else whole  # incomplete vectors cost as much as full ones
 
 
 def guards(exprs: Iterable[Expr]) -> Iterator[tuple[Index, int]]:
@@ -48,23 +48,23 @@ def guards(exprs: Iterable[Expr]) -> Iterator[tuple[Index, int]]:
             yield from e.data[2] if e.kind == "load" else e.data
 
 
-def changes(condition: tuple[Index, int], variable: Var) -> list[int]:
-    """Where a variable makes a condition hold or cease to hold, if it is about that variable alone."""
+def boundaries(condition: tuple[Index, int], variable: Var) -> list[int]:
+    """The iterations at which a condition begins or ceases to hold, if it depends on that variable alone."""
     index, n = condition
     if len(index.terms) != 1 or index.terms[0][0] is not variable:
         return []
     factor, const = index.terms[0][1], index.const
-    if factor > 0:  # the first that is not below 0, and the first that is not below n
+    if factor > 0:  # the first not below 0, and the first not below n
         return [-(const // factor), -((const - n) // factor)]
     return [const // -factor + 1, (const - n) // -factor + 1]
 
 
-class Within:
-    """Expressions as they are in a stretch of a variable's loop."""
+class RangeSpecializer:
+    """Specialises expressions to one range of a loop variable."""
 
-    def __init__(self, variable: Var, stretch: Stretch) -> None:
-        self.variable, self.stretch = variable, stretch
-        self.exprs = Exprs()
+    def __init__(self, variable: Var, range_: LoopRange) -> None:
+        self.variable, self.range = variable, range_
+        self.exprs = ExprBuilder()
         self.known: dict[Expr, Expr] = {}
 
     def __call__(self, expr: Expr) -> Expr:
@@ -76,12 +76,12 @@ class Within:
     def made(self, e: Expr) -> Expr:
         if e.kind == "load":
             buffer, index, guard = e.data
-            left = self.left(guard)
+            left = self.remaining(guard)
             if left is None:
-                return self.exprs.const(converted(0, e.dtype), e.dtype)
+                return self.exprs.const(convert_scalar(0, e.dtype), e.dtype)
             return e if left == guard else self.exprs.load(buffer, index, left, e.dtype)
         if e.kind == "inside":
-            left = self.left(e.data)
+            left = self.remaining(e.data)
             return self.exprs.const(False, "bool") if left is None else e if left == e.data else self.exprs.inside(left)
         if e.kind != "op":
             return e
@@ -91,8 +91,8 @@ class Within:
         same = all(a is b for a, b in zip(args, e.args, strict=True))
         return e if same else self.exprs.op(name, e.dtype, *args, **dict(attrs))
 
-    def left(self, guard: Guard) -> Guard | None:
-        """What of a guard has still to be asked; None if it never holds."""
+    def remaining(self, guard: Guard) -> Guard | None:
+        """The conditions of a guard that still have to be tested; None if it never holds."""
         found = []
         for index, n in guard:
             low, high = self.bounds(index)
@@ -105,7 +105,7 @@ class Within:
     def bounds(self, index: Index) -> tuple[int, int]:
         low = high = index.const
         for a, n in index.terms:
-            ends = (self.stretch.start, self.stretch.stop - 1) if a is self.variable else (a.low, a.high)
+            ends = (self.range.start, self.range.stop - 1) if a is self.variable else (a.low, a.high)
             low, high = low + min(n * x for x in ends), high + max(n * x for x in ends)
         return low, high
 

@@ -1,8 +1,8 @@
-"""What is computed again rather than kept: a value that is used soon and then not for a long time, as activations are.
+"""Rematerialise values that would be kept for a long time between two uses, as activations are.
 
-Between the forward and the backward pass everything that both use has to be kept. What follows from one large value that is
-kept anyway, by element-wise ops, is computed again where it is wanted: so of `gelu(x @ w + b)` only the product is kept, and of
-a layer norm nothing. Values that are handed out are in memory in any case.
+Everything that both the forward and the backward pass use has to be kept in between. What follows from one large kept value by
+elementwise ops is computed again where it is used: so of `gelu(x @ w + b)` only the matmul's result is kept, and of a layer
+norm nothing. Values that the caller can see are in memory in any case.
 """
 
 from __future__ import annotations
@@ -10,34 +10,46 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...tracer.graph.ir import Form, Node
-from ..lowering.op_lowering import lowerable
+from ..lowering.op_lowering import is_lowerable
+from .concat_layout import CONCAT_LAYOUT
+from .primitive_graph import PrimitiveGraph, add_value
 
-LARGE = 1 << 16  # bytes of values that are worth it
-LONG = 24  # nodes in which a value is not used, and is then worth computing again
-MOST = 32  # ops that are done again
+MIN_BYTES = 1 << 16  # smaller values are kept
+MIN_DISTANCE = 24  # nodes between two uses
+MAX_OPS = 32  # ops to compute a value again
 
 
-class Again:
-    """Finds values that are computed again, and writes the nodes that do it."""
+def rematerialize(work: PrimitiveGraph) -> PrimitiveGraph:
+    """Insert second copies of values before uses that are far from the last one."""
+    places = {name: i for i, node in enumerate(work.nodes) for name in node.results}
+    writers = {w.input.name: places[v] for w, v in work.write_backs}
+    parts = {x for node in work.nodes if node.op is CONCAT_LAYOUT for x in node.values()}
+    found = Rematerializer(work.nodes, work.forms, work.results | parts, writers)
+    nodes = found.run()
+    return replace(work, nodes=nodes, rematerialized=found.copies) if found.copies else work
 
-    def __init__(self, nodes: list[Node], forms: dict[str, Form], kept: set[str], writers: dict[str, int]) -> None:
+
+class Rematerializer:
+    """Finds values to compute again, and inserts the nodes that do it."""
+
+    def __init__(self, nodes: list[Node], forms: dict[str, Form], stored: set[str], writers: dict[str, int]) -> None:
         self.nodes = nodes
         self.forms = forms
-        self.kept = kept
-        self.writers = writers  # of inputs that are written: the node after which they are others
+        self.stored = stored  # values that are in memory in any case
+        self.writers = writers  # by input that is overwritten: the number of the node that does it
         self.maker = {name: (i, node) for i, node in enumerate(nodes) for name in node.results}
-        self.anchors: dict[str, frozenset[str]] = {}  # of what can be computed again: what it is computed from
-        self.ops: dict[str, int] = {}
-        self.made: set[str] = set()  # the names of what is computed again
+        self.anchors: dict[str, frozenset[str]] = {}  # by value that can be computed again: the kept values it follows from
+        self.ops: dict[str, int] = {}  # how many ops that takes
+        self.copies: set[str] = set()  # names of the second copies
         for node in nodes:
-            self.look_at(node)
+            self.find_anchors(node)
 
-    def look_at(self, node: Node) -> None:
-        """Whether a node's value can be computed again from one large value."""
+    def find_anchors(self, node: Node) -> None:
+        """Note the anchors of a node's value, if it can be computed again from at most one large value."""
         if node.op.kind not in ("pointwise", "movement") or len(node.results) != 1 or not node.values():
             return
         (name,) = node.results
-        if name in self.kept or not lowerable(node, self.forms):
+        if name in self.stored or not is_lowerable(node, self.forms):
             return
         found: set[str] = set()
         ops = int(node.op.kind == "pointwise")
@@ -45,39 +57,39 @@ class Again:
             found |= self.anchors.get(x, frozenset([x]))
             ops += self.ops.get(x, 0)
         large = [x for x in found if 2 * self.forms[x].size > self.forms[name].size]
-        if len(large) <= 1 and ops <= MOST:
+        if len(large) <= 1 and ops <= MAX_OPS:
             self.anchors[name] = frozenset(found)
             self.ops[name] = ops
 
-    def written(self) -> list[Node]:
-        """The nodes, with those that compute again where values are wanted after a long time."""
+    def run(self) -> list[Node]:
+        """The nodes, with copies inserted before distant uses."""
         found: list[Node] = []
-        self.last: dict[str, int] = {}  # of each value: where it, or what stands for it, was last used
-        self.names: dict[str, str] = {}  # what stands for it
+        self.last: dict[str, int] = {}  # by value: the node that last used it or its copy
+        self.names: dict[str, str] = {}  # by value: its latest copy
         for i, node in enumerate(self.nodes):
             for x in dict.fromkeys(node.values()):
                 if x in self.anchors:
-                    if self.long_ago(x, i) and self.forms[x].nbytes >= LARGE and self.allowed(x, i):
-                        found += self.again(x, i)
+                    if self.is_distant(x, i) and self.forms[x].nbytes >= MIN_BYTES and self.has_anchors(x, i):
+                        found += self.copy(x, i)
                     self.last[x] = i
             operands = tuple(self.names.get(x, x) if isinstance(x, str) else x for x in node.operands)
             found.append(node if operands == node.operands else replace(node, operands=operands))
         return found
 
-    def long_ago(self, name: str, at: int) -> bool:
-        return at - self.last.get(name, self.maker[name][0]) > LONG
+    def is_distant(self, name: str, at: int) -> bool:
+        return at - self.last.get(name, self.maker[name][0]) > MIN_DISTANCE
 
-    def allowed(self, name: str, at: int) -> bool:
-        """Whether nothing that it is computed from is overwritten by then."""
+    def has_anchors(self, name: str, at: int) -> bool:
+        """True if none of the anchors has been overwritten at node `at`."""
         return all(self.writers.get(x, at) >= at for x in self.anchors[name])
 
-    def again(self, name: str, at: int) -> list[Node]:
-        """The nodes that make a value again, from what was used just before or is kept; it has another name then."""
+    def copy(self, name: str, at: int) -> list[Node]:
+        """Nodes that compute a value again under a new name, from values that were used recently or are kept."""
         chain: list[str] = []
         stack = [name]
         while stack:
             x = stack.pop()
-            if x in self.anchors and x not in chain and self.long_ago(x, at):
+            if x in self.anchors and x not in chain and self.is_distant(x, at):
                 chain.append(x)
                 stack += self.maker[x][1].values()
         chain.sort(key=lambda x: self.maker[x][0])
@@ -92,9 +104,6 @@ class Again:
         return found
 
     def fresh(self, name: str) -> str:
-        found = f"{name}_again"
-        while found in self.forms:
-            found += "_"
-        self.forms[found] = self.forms[name]
-        self.made.add(found)
+        found = add_value(self.forms, f"{name}_again", self.forms[name])
+        self.copies.add(found)
         return found

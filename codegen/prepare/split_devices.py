@@ -1,9 +1,8 @@
-"""Segments whose tensors are partly on the CPU and partly on a GPU. Nothing goes from one to the other within a segment, so
-they are two graphs, and become two programs that run one after the other: native code first, then kernels, which may still be
-busy when the program returns.
+"""Device split: cut a segment whose tensors are partly on the CPU and partly on a GPU into two graphs.
 
-If one of them cannot go on, the plain program runs in the place of both. So nothing on the CPU may be written by then: where a
-segment writes there, all of it is a plain program.
+Nothing goes from one device to the other within a segment. The two programs run one after the other: native code first, then
+kernels, which may still be running when the program returns. If either has to bail out, the reference program runs in place of
+both. So nothing on the CPU may have been written by then: a segment that writes there is left to the reference program.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from dataclasses import replace
 from typing import Any
 
 from ...eager.arrays.devices import CPU, device
-from ...tracer.graph.ir import Graph, GraphError
 from ...tracer.execute.reference_program import Program
-from .device_placement import places
+from ...tracer.graph.ir import Graph, GraphError
+from .device_placement import devices_of
 
 
-class ElsewhereError(Exception):
-    """The plain program has to run."""
+class NeedsReferenceError(Exception):
+    """Raised by the CPU part to say that the reference program of the whole segment has to run."""
 
 
-def apart(graph: Graph) -> tuple[Graph, Graph] | None:
-    """The graph of what is on the CPU, and that of what is on a GPU; None if all of it is in one place, or on several GPUs."""
-    found = places(graph)
+def split_devices(graph: Graph) -> tuple[Graph, ...]:
+    """The graph on the CPU and the graph on the GPU; only the graph itself if it is on one device, or on several GPUs."""
+    found = devices_of(graph)
     if CPU not in found or len(found) != 2:
-        return None
-    home, away = (part(graph, where) for where in (CPU, *(found - {CPU})))
+        return (graph,)
+    home, away = (subgraph_on(graph, where) for where in (CPU, *(found - {CPU})))
     if len(home.nodes) + len(away.nodes) < len(graph.nodes):
-        raise GraphError("an op has to do with tensors on several devices")
+        raise GraphError("an op has tensors on several devices")
     if home.write_backs:
-        raise GraphError("its tensors are on several devices, and some on the CPU are written")
+        raise GraphError("its tensors are on several devices, and it writes to some on the CPU; move those to the GPU")
     return home, away
 
 
-def part(graph: Graph, where: device) -> Graph:
-    """What is in one place."""
+def subgraph_on(graph: Graph, where: device) -> Graph:
+    """The part of a graph that is on one device."""
 
     def here(*names: str) -> bool:
         return all(graph.forms[name].where == where for name in names)
@@ -50,20 +49,20 @@ def part(graph: Graph, where: device) -> Graph:
     )
 
 
-def refusing(arrays: list[Any], scalars: list[Any]) -> None:
-    """In the place of a plain program, where that is only a part of what has to run."""
-    raise ElsewhereError
+def need_reference(arrays: list[Any], scalars: list[Any]) -> None:
+    """The reference program of the CPU part, which alone would not be enough."""
+    raise NeedsReferenceError
 
 
-def in_turn(home: Program, away: Program, plain: Program) -> Callable[[list[Any], list[Any]], None]:
-    """Both programs; the first was made with `refusing`, the second with the plain program of all."""
+def cpu_then_gpu(cpu: Program, gpu: Program, reference: Program) -> Callable[[list[Any], list[Any]], None]:
+    """Run both programs. The first was made with `need_reference`, the second with the reference program of the whole."""
 
     def run(arrays: list[Any], scalars: list[Any]) -> None:
         try:
-            home(arrays, scalars)
-        except ElsewhereError:
-            plain(arrays, scalars)
+            cpu(arrays, scalars)
+        except NeedsReferenceError:
+            reference(arrays, scalars)
         else:
-            away(arrays, scalars)
+            gpu(arrays, scalars)
 
     return run

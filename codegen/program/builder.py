@@ -1,28 +1,28 @@
-"""What every target makes of a graph before there is code: steps, where each value is in memory, what is in danger.
+"""Build a program: the part that all targets share. Holds the launches of a graph, and where each value is in memory.
 
-A value is an input, a constant, an output, or in the arena, the memory that a program has to itself. Targets add what their
-kernels need there.
+A value is an input, a constant, an output, or in the arena, the memory that exists only while a program runs. Targets add what
+their kernels need there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...tracer.graph.ir import Form, Graph
 from ...tracer.graph.interpreter import run_op
+from ...tracer.graph.ir import Form, Graph
 from ...tracer.trace.trace import Number
-from ..lowering.random_ops import DRAWN
+from ..lowering.random_ops import RANDOM_OPS
+from ..nests.kernels import Launch, in_place_pairs, make_launches
+from ..prepare.primitive_graph import PrimitiveGraph
 from ..schedule.fusion import Schedule
-from ..nests.kernels import Launch, heirs, launches
-from ..schedule.memory_plan import Arena, Life, planned
-from ..prepare.canonicalize import Prepared
+from ..schedule.memory_plan import Lifetime, MemoryPlan, plan_memory
 
 
-class Stop(Protocol):
-    """Something that is run at a time: one launch, or several at once."""
+class LaunchGroup(Protocol):
+    """Launches that run at the same time."""
 
     @property
     def launches(self) -> Sequence[Launch]: ...
@@ -33,48 +33,58 @@ class Stop(Protocol):
 
 
 @dataclass(frozen=True)
-class Single:
-    """One launch at a time."""
+class SingleLaunch:
+    """A launch that runs alone."""
 
     launches: tuple[Launch]
     reads: AbstractSet[str]
     writes: AbstractSet[str]
 
 
-def singles(steps: list[Launch]) -> list[Single]:
-    return [Single((x,), x.reads, x.writes) for x in steps]
+def single_launches(steps: list[Launch]) -> list[SingleLaunch]:
+    return [SingleLaunch((x,), x.reads, x.writes) for x in steps]
 
 
 class Build:
-    """The steps of a graph; a list of so many arrays (`slots`) will be given."""
+    """The launches of a graph whose program is called with `slots` arrays."""
 
-    apart = False  # whether the elements of a kernel are read and written by threads that do not wait for each other
+    unordered_threads = False  # True if a kernel's threads run without a barrier (GPU)
 
-    def __init__(self, graph: Graph, slots: int, work: Prepared, schedule: Schedule) -> None:
+    work: PrimitiveGraph
+    steps: list[Launch]
+    decisions: list[str]  # of fusion and of merged matmuls, for `explain(kernels=True)`
+    layout: Callable[[str], tuple[int, ...]]  # strides of a value, in elements
+    blocks: dict[str, list[tuple[str, int]]]  # concat layouts: their parts, and the byte at which each begins
+
+    def __init__(self, graph: Graph, slots: int) -> None:
         self.graph = graph
         self.slots = slots
-        self.work = work
+
+    def make_loop_nests(self, schedule: Schedule) -> list[Launch]:
+        """The pass from steps to launches. All that follows it relies on what it sets."""
+        self.work = work = schedule.graph
         self.decisions = schedule.decisions
         self.layout = schedule.layout
         self.blocks = schedule.blocks
         self.forms: dict[str, Form] = work.forms
-        self.steps = launches(schedule)
         self.inputs = {x.name: x.slot for x in work.inputs}
         self.constants = {n.results[0]: n.attrs["array"] for n in work.nodes if n.op.name == "constant"}
         self.outputs = {v: i for i, v in enumerate(dict.fromkeys(v for _, v in work.outputs if v not in self.inputs))}
+        self.steps = make_launches(schedule)
+        return self.steps
 
-    def plan(self, stops: Sequence[Stop], others: list[Life], sizes: dict[str, int] | None = None) -> Arena:
-        """Places for what is in the arena, and for other things that kernels need there. `sizes` are those of buffers that are
-        no values."""
+    def plan(self, stops: Sequence[LaunchGroup], others: list[Lifetime], sizes: dict[str, int] | None = None) -> MemoryPlan:
+        """The memory plan of the arena. `others` are buffers that kernels need besides values; `sizes` are those of
+        buffers that are no values."""
         first: dict[str, int] = {}
         last: dict[str, int] = {}
         for i, x in enumerate(stops):
-            for name in sorted(x.writes | x.reads):  # in the same order in each process: the disk cache finds it
+            for name in sorted(x.writes | x.reads):  # the same order in each process, for the disk cache
                 if name in self.inputs or name in self.constants or name in self.outputs:
                     continue
                 first.setdefault(name, i)
                 last[name] = i
-        for x in stops:  # flags are looked at later, at different times: nobody overwrites them
+        for x in stops:  # flags are read later: nothing may reuse their memory
             for launch in x.launches:
                 if launch.check:
                     last[launch.check] = len(stops) - 1
@@ -84,55 +94,56 @@ class Build:
             (old, new)
             for i, x in enumerate(stops)
             for launch in x.launches
-            for old, new in heirs(launch, self.apart)
+            for old, new in in_place_pairs(launch, self.unordered_threads)
             if last.get(old) == first.get(new) == i and known[old] == known[new] and not {old, new} & inside
-            if self.forms[old].itemsize == self.forms[new].itemsize  # else an element would not be where the other was
-            if all(y is launch or old not in y.buffers for y in x.launches)  # who runs at the same time may read it later
+            if self.forms[old].itemsize == self.forms[new].itemsize  # else elements would be at other addresses
+            if all(y is launch or old not in y.buffers for y in x.launches)  # a concurrent launch may still read it
         ]
-        alone = [Life(n, known[n], first[n], last[n]) for n in first if n not in inside]
-        return planned([*alone, *self.wholes(first, last), *others], frozenset(pairs))
+        alone = [Lifetime(n, known[n], first[n], last[n]) for n in first if n not in inside]
+        return plan_memory([*alone, *self.wholes(first, last), *others], frozenset(pairs))
 
-    def wholes(self, first: dict[str, int], last: dict[str, int]) -> list[Life]:
-        """Buffers that others are parts of. A part is wanted as long as somebody uses it, or the whole."""
+    def wholes(self, first: dict[str, int], last: dict[str, int]) -> list[Lifetime]:
+        """The lifetimes of concat layouts. A part lives as long as it, or the whole, is used."""
         found = []
         for name, parts in self.blocks.items():
             if name in first:
                 lives = tuple(
-                    (at, Life(x, self.forms[x].nbytes, min(first[x], first[name]), max(last[x], last[name]))) for x, at in parts
+                    (at, Lifetime(x, self.forms[x].nbytes, min(first[x], first[name]), max(last[x], last[name])))
+                    for x, at in parts
                 )
                 ends = [life.last for _, life in lives]
-                found.append(Life(name, self.forms[name].nbytes, min(x.first for _, x in lives), max(ends), lives))
+                found.append(Lifetime(name, self.forms[name].nbytes, min(x.first for _, x in lives), max(ends), lives))
         return found
 
     def memories(self) -> list[int]:
-        """Of each new memory: the output whose form it has."""
+        """By new memory: the output that has its form."""
         forms = {v: i for i, (_, v) in reversed(list(enumerate(self.work.outputs)))}
         return [forms[v] for v in self.outputs]
 
     def shown(self) -> list[int]:
-        """Of each output: the slot of the memory that it shows. New memories are after all arrays."""
+        """By output: the slot of its memory. New memories come after all arrays."""
         return [self.inputs[v] if v in self.inputs else self.slots + self.outputs[v] for _, v in self.work.outputs]
 
     def number_kinds(self) -> dict[int, str]:
-        """Of numbers that each call brings, by place: double, i64, or bits, which are 64 of any meaning."""
+        """By place of a runtime scalar: "double", "i64", or "bits" for 64 bits of any meaning."""
         return {
-            x.place: "double" if x.type is float else "bits" if node.op.name in DRAWN and i < 2 else "i64"  # seed and call
+            x.place: "double" if x.type is float else "bits" if node.op.name in RANDOM_OPS and i < 2 else "i64"  # seed and call
             for node in self.work.nodes
             for i, x in enumerate(node.operands)
             if isinstance(x, Number)
         }
 
-    def in_danger(self, stops: Sequence[Stop], fails: list[bool]) -> list[int]:
-        """Slots of inputs that are written before something that may still fail."""
+    def in_danger(self, stops: Sequence[LaunchGroup], fails: list[bool]) -> list[int]:
+        """Slots of inputs that are written before a launch that may still fail: a bailout has to restore them."""
         last = max((i for i, x in enumerate(fails) if x), default=0)
         return sorted({self.inputs[b] for x in stops[:last] for b in x.writes if b in self.inputs})
 
 
-class Opaque:
-    """An op that is called as it is, on arrays of a module (`xp`). `place` gives a part of the arena as an array: of a form,
-    from so many bytes on, with strides in bytes."""
+class OpaqueCall:
+    """Calls the eager kernel of an opaque op, on arrays of the module `xp`. `place(form, offset, strides)` is a part of the
+    arena as an array, in bytes."""
 
-    def __init__(self, build: Build, launch: Launch, arena: Arena, place: Any, xp: Any) -> None:
+    def __init__(self, build: Build, launch: Launch, arena: MemoryPlan, place: Any, xp: Any) -> None:
         assert launch.node is not None
         self.node = launch.node
         self.build = build
@@ -150,7 +161,7 @@ class Opaque:
         return True
 
     def computed(self, arrays: list[Any], scalars: list[Any]) -> Any:
-        """What the op makes: an array, or a tuple of them."""
+        """Run the op: an array, or a tuple of them."""
         given = []
         for x, name in zip(self.operands, self.node.operands, strict=True):
             if isinstance(x, Number):
@@ -179,7 +190,7 @@ class Opaque:
         return as_strided(begin, form.shape, steps)
 
     def base(self, arrays: list[Any], buffer: str) -> Any:
-        """The array that a buffer outside of the arena is."""
+        """The array of a buffer outside of the arena."""
         build = self.build
         if buffer in build.inputs:
             return arrays[build.inputs[buffer]]

@@ -1,29 +1,33 @@
-"""Names of graphs in the disk cache: texts that say all that a program depends on."""
+"""Cache keys of programs: hashes of everything that a program depends on."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from functools import cache as once
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from ...eager.core import library
+from ...eager.core.library import hash_sources, is_library
 from ...eager.core.op import Op
 from ...tracer.graph.ir import Form, Graph, Operand
 from ...tracer.trace.trace import Constant, Number
+from ..lowering.definitions import DEFINITIONS
 from . import disk_cache as cache
 
+TARGETS = ("llvm", "triton")  # a program depends on one of these folders
 
-def name_of(graph: Graph, slots: int, target: str, *more: str) -> str | None:
-    """The name of a graph's recipe for a kind of target, `llvm` or `triton`, and more that it depends on; None if the graph
+
+def program_key(graph: Graph, slots: int, target: str, *more: str) -> str | None:
+    """The name of a graph's executable for a kind of target, `llvm` or `triton`, and more that it depends on; None if the graph
     holds something that has no name, or ops of which only the user knows what they mean."""
     try:
-        rows: list[str] = [str(slots), source(target), *more]
+        rows: list[str] = [str(slots), source_hash(target), *more]
         rows += [f"{x.name} {x.slot} {form_text(graph.forms[x.name])}" for x in graph.inputs]
-        if not all(map(is_known, {node.op for node in graph.nodes})):
+        if not all(map(has_library_meaning, {node.op for node in graph.nodes})):
             return None
         for node in graph.nodes:
             given = [operand_text(x) for x in node.operands]
@@ -38,28 +42,19 @@ def name_of(graph: Graph, slots: int, target: str, *more: str) -> str | None:
 
 
 @once
-def source(target: str) -> str:
-    """The text of the generator itself, and of what says what ops mean: what they make may be another thing tomorrow."""
-    here = os.path.dirname(__file__)
-    meanings = [folder for folder, _, _ in os.walk(os.path.join(os.path.dirname(here), "eager"))]
-    found = []
-    for folder in (here, os.path.join(here, target), *sorted(meanings)):
-        for name in sorted(os.listdir(folder)):
-            if name.endswith(".py"):
-                with open(os.path.join(folder, name), "rb", buffering=0) as file:
-                    found.append(file.read())
-    return hashlib.sha256(b"".join(found)).hexdigest()  # at once: Python's lock is taken again after each of its calls
+def source_hash(target: str) -> str:
+    """A hash of the source of the generator and of the ops: an edit of either may change the code of a graph."""
+    others = [name for name in TARGETS if name != target]
+    return hash_sources(os.path.join(library.ROOT, "codegen"), skip=others) + hash_sources(os.path.join(library.ROOT, "eager"))
 
 
-def is_known(op: Op) -> bool:
-    """Whether that text says what an op means: it does not of the user's own ops, nor of rules that the user has added."""
-    lower = sys.modules.get(f"{__package__}.lower")  # where there is none yet, nobody has added any
-    rule = None if lower is None else lower.DEFINITIONS.get(op.name)
-    library = __package__.partition(".")[0] + "."
-    return all(part is None or part.__module__.startswith(library) for part in (op.body, op.expand, op.infer, rule))
+def has_library_meaning(op: Op) -> bool:
+    """True if the library's source defines an op: not for the user's own ops, nor those with a user's rule."""
+    parts = (op.body, op.expand, op.infer, DEFINITIONS.get(op.name))
+    return all(part is None or is_library(part) for part in parts)
 
 
-@lru_cache(4096)  # how many forms there are: a graph has few, and NumPy takes long to name a dtype
+@lru_cache(4096)  # a graph has few forms, and NumPy takes long to name a dtype
 def form_text(form: Form) -> str:
     return f"{form.dtype} {form.shape} {form.strides} {form.where}"
 
@@ -71,10 +66,10 @@ def operand_text(x: Operand) -> str:
 
 
 def setting_text(x: Any) -> str:
-    """A setting as text that says all of it; TypeError for what has none."""
+    """An attribute as text that determines it. TypeError for objects without one."""
     if isinstance(x, np.ndarray):
         return f"array {x.dtype} {x.shape} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()}"
-    if isinstance(x, Op) and is_known(x):
+    if isinstance(x, Op) and has_library_meaning(x):
         return f"op {x.name}"
     if isinstance(x, dict):
         return "{" + ", ".join(f"{k}: {setting_text(v)}" for k, v in x.items()) + "}"

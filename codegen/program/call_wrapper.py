@@ -1,6 +1,7 @@
-"""The Python around a program: it makes room for outputs, runs the kernels, and hands out; the same for all targets.
+"""Call wrappers: generate the Python around a program, which allocates outputs, runs the kernels and returns views. The same
+for all targets.
 
-Where something fails, what is in danger is put back, and the plain program runs, which raises what eager execution raises.
+If something fails, overwritten inputs are restored and the reference program runs, which raises what eager execution raises.
 """
 
 from __future__ import annotations
@@ -10,78 +11,69 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ...tracer.graph.functionalize import overlaps
 from ...tracer.graph.ir import Form, Graph, GraphError
-from .compiled_python import written
+from .compiled_python import exec_cached
+from .executable import Executable
 
 Program = Callable[[list[Any], list[Any]], None]
 
 
-class Runs(Protocol):
-    """What recipes for all targets say."""
-
-    slots: int
-    memories: list[int]
-    shown: list[int]
-    danger: list[int]
-    checked: bool
-
-    @property
-    def steps(self) -> Sequence[str]: ...
-
-
-def runner(
-    recipe: Runs,
+def make_call_wrapper(
+    executable: Executable,
     graph: Graph,
     programs: list[Any],
     plain: Program,
     xp: Any,
     empties: Sequence[Any] | None = None,
     again: Sequence[int] = (),
-    past: Sequence[int] = (),
+    nontemporal: Sequence[int] = (),
     spare: Any = None,
 ) -> Program:
-    """The function that makes room for outputs, runs, and hands out, as straight Python, for arrays of a module. `empties` make
-    new arrays, one for each new memory. Those `again` may be what the list still holds of the run before, if nobody else does:
-    then gradients that nobody has looked at do not need room twice. Of those in `past` a flag tells the program whether they
-    are. The `spare` is what runs instead of the one program if that says that its memory is in use."""
-    space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain, "references": sys.getrefcount, "alone": alone()}
-    space.update(spare=spare, done_before=done_before, flags=(np.zeros((), np.bool_), np.ones((), np.bool_)))
-    space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(recipe.memories))})
+    """Generate the function that allocates outputs, runs the programs and returns views of the outputs.
+
+    `empties` allocate, one for each new memory. Outputs in `again` may reuse the array that the list still holds of the run
+    before, if nobody else refers to it: gradients that nobody has read then need no second allocation. For outputs in
+    `nontemporal`, a flag tells the program whether that happened. `spare` runs in place of the only program when that one says
+    that its arena is in use.
+    """
+    space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain, "references": sys.getrefcount, "alone": unshared_refcount()}
+    space.update(spare=spare, done_before=ran_to_completion, flags=(np.zeros((), np.bool_), np.ones((), np.bool_)))
+    space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(executable.memories))})
     lines = ["def run(a, s):"]
-    lines += [f"    old{i} = a[{i}].copy(order='K')" for i in recipe.danger]
-    failed = [f"del a[{recipe.slots}:]", *[f"a[{i}][...] = old{i}" for i in recipe.danger], "return plain(a, s)"]
-    for i, output in enumerate(recipe.memories):
+    lines += [f"    old{i} = a[{i}].copy(order='K')" for i in executable.danger]
+    failed = [f"del a[{executable.slots}:]", *[f"a[{i}][...] = old{i}" for i in executable.danger], "return plain(a, s)"]
+    for i, output in enumerate(executable.memories):
         form, slot = graph.forms[graph.outputs[output].value], graph.outputs[output].slot
-        made = made_like(form, i, space)
+        made = new_array_code(form, i, space)
         taken = i in again and not graph.outputs[output].chain and form.flags.c_contiguous
         if taken:
-            space[f"last{i}"], space[f"again{i}"] = NOTHING, taken_again(i, space)
+            space[f"last{i}"], space[f"again{i}"] = NO_ARRAY, output_reuser(i, space)
             lines.append(f"    x = a[{slot}]; r = references(x) == alone")
             made = f"x if r and last{i}() is x else {made} if x is None else again{i}(x, r)"
         lines.append(f"    a.append({made})")
-        if i in past:
+        if i in nontemporal:
             lines.append(f"    flag{i} = flags[{'a[-1] is x' if taken else False}]")
     lines += ["    x = None"] if again else []
-    if recipe.checked:
+    if executable.checked:
         lines.append("    a.append(zeros((), '?'))")
-    lines += [f"    a.append(flag{i})" for i in past]
-    ends = handing_out(recipe, graph, space, xp)
-    flag = f"a[{recipe.slots + len(recipe.memories)}]"
+    lines += [f"    a.append(flag{i})" for i in nontemporal]
+    ends = output_lines(executable, graph, space, xp)
+    flag = f"a[{executable.slots + len(executable.memories)}]"
     for i, program in enumerate(programs):
         space[f"p{i}"] = program
-        if recipe.steps[i] and len(programs) == 1 and isinstance(program, BuiltinFunctionType):
+        if executable.steps[i] and len(programs) == 1 and isinstance(program, BuiltinFunctionType):
             lines += ["    try:", f"        done = p{i}(a, s)", "    except BaseException as error:"]
-            lines.append("        if done_before(error)" + (f" and not {flag}:" if recipe.checked else ":"))
+            lines.append("        if done_before(error)" + (f" and not {flag}:" if executable.checked else ":"))
             lines += [f"            {line}" for line in [*ends, "error.done = True"]]
             lines += ["        raise", "    if not " + ("(done or spare(a, s))" if spare is not None else "done")]
-            lines[-1] += f" or {flag}:" if recipe.checked else ":"
-        elif recipe.steps[i]:
-            stopped = f" or {flag}" if recipe.checked else ""
+            lines[-1] += f" or {flag}:" if executable.checked else ":"
+        elif executable.steps[i]:
+            stopped = f" or {flag}" if executable.checked else ""
             ran = f"(p{i}(a, s) or spare(a, s))" if spare is not None else f"p{i}(a, s)"
             lines.append(f"    if not {ran}{stopped}:")
         else:  # what it raises, the plain program raises in the right place
@@ -90,39 +82,39 @@ def runner(
     lines += [f"    {line}" for line in ends or ["pass"]]
     # wherever an interrupt comes, the list is left as it was given
     lines = [lines[0], "    try:", *[f"    {line}" for line in lines[1:]]]
-    lines += ["    except BaseException:", f"        del a[{recipe.slots}:]", "        raise"]
-    written("\n".join(lines), "<tapejit native>", space)
+    lines += ["    except BaseException:", f"        del a[{executable.slots}:]", "        raise"]
+    exec_cached("\n".join(lines), "native program", space)
     space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
-    return space["run"] if len(programs) == 1 else one_at_a_time(space["run"], plain)
+    return space["run"] if len(programs) == 1 else exclusive(space["run"], plain)
 
 
-def handing_out(recipe: Runs, graph: Graph, space: dict[str, Any], xp: Any) -> list[str]:
-    """Python that puts outputs where they belong, after a run."""
+def output_lines(executable: Executable, graph: Graph, space: dict[str, Any], xp: Any) -> list[str]:
+    """Python lines that put outputs into their slots after a run."""
     lines = []
-    for k, (o, slot) in enumerate(zip(graph.outputs, recipe.shown, strict=True)):
+    for k, (o, slot) in enumerate(zip(graph.outputs, executable.shown, strict=True)):
         view = f"a[{slot}]"
         for j, (op, attrs, index) in enumerate(o.chain):
-            space[f"v{k}_{j}"] = shown(op, attrs, xp)
+            space[f"v{k}_{j}"] = view_function(op, attrs, xp)
             view = f"v{k}_{j}({view})" + ("" if index is None else f"[{index}]")
         lines.append(f"a[{o.slot}] = {view}")
-    if recipe.memories or recipe.checked:
-        lines.append(f"del a[{recipe.slots}:]")
+    if executable.memories or executable.checked:
+        lines.append(f"del a[{executable.slots}:]")
     return lines
 
 
-def done_before(error: BaseException) -> bool:
-    """Whether an error that a call of a native program raised comes from a signal's handler, which Python runs when the call
-    is over: then the program is done. What the program itself raises has no frame below the caller's, and is no interrupt."""
+def ran_to_completion(error: BaseException) -> bool:
+    """True if an error comes from a signal handler that Python ran after the native call: then the program is done. An error of
+    the program itself has no frame below the caller's, and is no interrupt."""
     trace = error.__traceback__
     return not isinstance(error, Exception) or (trace is not None and trace.tb_next is not None)
 
 
-NOTHING: Callable[[], Any] = lambda: None
+NO_ARRAY: Callable[[], Any] = lambda: None
 
 
-def taken_again(i: int, space: dict[str, Any]) -> Callable[[Any, bool], Any]:
-    """What to take for an output where the list holds an array that was not taken last time: that array, if nobody else has it
-    and it is of the right form, or a new one. The next run knows it again, and need not ask for its form."""
+def output_reuser(i: int, space: dict[str, Any]) -> Callable[[Any, bool], Any]:
+    """A function that gives the memory of an output when the list holds an array that was not reused last time: that array, if
+    nobody else refers to it and its form is right, else a new one. The next run recognises it without comparing forms."""
 
     def again(x: Any, is_alone: bool) -> Any:
         shape, dtype = space[f"shape{i}"], space[f"dtype{i}"]
@@ -134,15 +126,15 @@ def taken_again(i: int, space: dict[str, Any]) -> Callable[[Any, bool], Any]:
     return again
 
 
-def alone() -> int:
-    """How many references to it Python tells of something that a list and a name have."""
+def unshared_refcount() -> int:
+    """The reference count that Python reports for an object that only a list and a name refer to."""
     a = [object()]
     x = a[0]
     return sys.getrefcount(x)
 
 
-def one_at_a_time(run: Program, plain: Program) -> Program:
-    """Of a program in several parts, which share their memory."""
+def exclusive(run: Program, plain: Program) -> Program:
+    """Let one thread at a time run a program whose parts share an arena; others get the reference program."""
     lock = threading.Lock()
 
     def locked(arrays: list[Any], scalars: list[Any]) -> None:
@@ -157,8 +149,8 @@ def one_at_a_time(run: Program, plain: Program) -> Program:
     return locked
 
 
-def made_like(form: Form, i: int, space: dict[str, Any]) -> str:
-    """Python for a new array of a form."""
+def new_array_code(form: Form, i: int, space: dict[str, Any]) -> str:
+    """Python that allocates an array of a form."""
     space[f"shape{i}"], space[f"dtype{i}"] = form.shape, form.dtype
     if form.flags.c_contiguous:
         return f"empty{i}(shape{i}, dtype{i})"
@@ -167,17 +159,17 @@ def made_like(form: Form, i: int, space: dict[str, Any]) -> str:
     back = tuple(order.index(d) for d in range(form.ndim))
     space[f"shape{i}"] = dense
     if np.empty(dense, form.dtype).transpose(back).strides != form.strides and form.size:
-        raise GraphError(f"[compile] output {i} has gaps in its memory")
+        raise GraphError(f"[compile] output {i} would have gaps in its memory; return a contiguous copy of it")
     return f"empty{i}(shape{i}, dtype{i}).transpose({back})"
 
 
-def shown(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:
+def view_function(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:
     run = op.run
     return lambda x: run(xp, x, **attrs)
 
 
 def check_outputs(graph: Graph) -> None:
-    """Refuse a graph whose outputs no memory of their own could be."""
+    """Raise GraphError for outputs whose elements overlap in memory."""
     for o in graph.outputs:
         if overlaps(graph.forms[o.value]):
-            raise GraphError(f"[compile] output {o.slot} shares memory with itself")
+            raise GraphError(f"[compile] elements of output {o.slot} share memory, as after expand(); return a copy of it")

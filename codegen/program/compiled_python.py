@@ -1,6 +1,6 @@
-"""Python that was written for a program, compiled once: what it compiles to is in the disk cache.
+"""Compile generated Python once: the bytecode is in the disk cache.
 
-Python takes 50 microseconds for a line of it, and a program with a hundred outputs has three hundred.
+Python takes 50 microseconds to compile a line, and a program with a hundred outputs has three hundred lines.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import sys
 from types import CodeType
 from typing import Any
 
+from ...tracer.trace.generated_python import file_name, show_source
 from . import disk_cache as cache
 
-LONG = 4096  # characters: what is shorter is compiled sooner than found
+MIN_CACHED = 4096  # characters: shorter texts are compiled faster than read from disk
 
 
-def written(text: str, name: str, space: dict[str, Any]) -> None:
-    """Run a text that defines things in some space."""
-    exec(code_of(text, name), space)
+def exec_cached(text: str, title: str, space: dict[str, Any]) -> None:
+    """Run a text that defines functions in some space."""
+    code = code_of(text, file_name(title, text))
+    show_source(code, text)
+    exec(code, space)
 
 
 def code_of(text: str, name: str) -> CodeType:
-    if len(text) < LONG:
+    if len(text) < MIN_CACHED:
         return compile(text, name, "exec")
     version = f"{sys.implementation.cache_tag} {importlib.util.MAGIC_NUMBER.hex()} {sys.flags.optimize}"
     key = cache.key("python", version, name, text)

@@ -1,4 +1,4 @@
-"""The disk cache: what was compiled once is not compiled again, in this process or another.
+"""Disk cache: code that was compiled once is not compiled again, in this process or another.
 
 An entry is a file named by its key, a hash of all that the bytes depend on. It begins with a hash of what follows; an entry
 that does not agree with it (a bit flipped, a file cut short) is removed and built again. Files are written aside and renamed,
@@ -8,7 +8,7 @@ Code is run from these files: the folder belongs to the user alone, and one that
 ever fails: without a usable folder there is one warning, and no cache.
 
     TAPEJIT_CACHE_DIR    where; otherwise XDG_CACHE_HOME/tapejit, otherwise ~/.cache/tapejit
-    TAPEJIT_CACHE_SIZE   its limit in megabytes, 512 unless told
+    TAPEJIT_CACHE_SIZE   its limit in megabytes, 512 by default
     TAPEJIT_CACHE=0      no cache
 """
 
@@ -203,7 +203,7 @@ class Cache:
 
 
 def _head(key: str, data: bytes) -> bytes:
-    """What an entry begins with. The key is hashed too: an entry under another's name is not taken for it."""
+    """The header of an entry. The key is hashed too: an entry under another's name is not taken for it."""
     return MAGIC + hashlib.sha256(key.encode() + data).digest()
 
 

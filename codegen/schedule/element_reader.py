@@ -1,4 +1,4 @@
-"""Where the elements come from that a step reads: its own members, memory, or the definitions of what is computed again."""
+"""Read the elements that a step needs: from its own members, from memory, or by inlining the definitions of others."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from ...tracer.graph.ir import Form, Node
 from ..ir.expr import Expr, Guard
-from ..ir.index import unflattened
-from ..lowering.op_lowering import Place, converted, definition_of, dtype_of, truth
+from ..ir.index import unflatten_index
+from ..lowering.op_lowering import Place, as_bool, convert_scalar, definition_of, dtype_of
 from .step import Step, UnfusableError
 
 if TYPE_CHECKING:
     from .fusion import Schedule
 
 
-class Reading:
-    """Reads elements for a step: from its members, from memory, or through definitions."""
+class ElementReader:
+    """The `Reader` of a step, or of an operand if `step` is None; with `upto`, it sees only the members before that one."""
 
     def __init__(self, schedule: Schedule, step: Step | None, upto: str | None = None) -> None:
         self.schedule = schedule
@@ -33,11 +33,11 @@ class Reading:
         return definition_of(node)(self, node, which, place, ())
 
     def input_of(self, node: Node, kind: str) -> Expr:
-        """What a reduction adds up, at a row and column; `down` goes down the rows, and there is one for each."""
+        """The element that a reduction combines at a row and column; at a row, for kind "down"."""
         assert self.step is not None and self.step.domain is not None
         x, domain = node.operands[0], self.step.domain
-        found = self.get(x, unflattened(domain.row if kind == "down" else domain.flat, self.forms[x].shape), ())
-        return truth(self.exprs, found) if node.op.name in ("all", "any") else found
+        found = self.get(x, unflatten_index(domain.row if kind == "down" else domain.flat, self.forms[x].shape), ())
+        return as_bool(self.exprs, found) if node.op.name in ("all", "any") else found
 
     def get(self, name: str, place: Place, guard: Guard) -> Expr:
         cache = self.step.cache if self.step is not None else {}
@@ -51,20 +51,20 @@ class Reading:
         if name in self.members:
             return self.own(name, place)
         schedule = self.schedule
-        if name in schedule.transparent or (name in schedule.repeated and schedule.home.get(name, 0) >= self.number):
-            node, which = schedule.maker[name]
+        if name in schedule.inlined or (name in schedule.materialised and schedule.home_step.get(name, 0) >= self.number):
+            node, which = schedule.producer[name]
             return definition_of(node)(self, node, which, place, guard)
-        if name not in schedule.home:
+        if name not in schedule.home_step:
             raise UnfusableError
-        if schedule.home[name] >= self.number:
+        if schedule.home_step[name] >= self.number:
             raise UnfusableError
-        buffer, dtype = schedule.backs.get(name, name), dtype_of(self.forms[name])
-        if not self.forms[name].size and self.step is not None:  # loops that read it do not run; what is before them does
-            return self.exprs.const(converted(0, dtype), dtype)
+        buffer, dtype = schedule.write_back_targets.get(name, name), dtype_of(self.forms[name])
+        if not self.forms[name].size and self.step is not None:  # the loops do not run, but code before them does
+            return self.exprs.const(convert_scalar(0, dtype), dtype)
         return self.exprs.load(buffer, schedule.address(buffer, place), guard, dtype)
 
     def own(self, name: str, place: Place) -> Expr:
-        """A value of the same step, where the loop is."""
+        """A member of the same step, at the place where the loop is. UnfusableError for any other place."""
         assert self.step is not None and self.step.domain is not None
         member = self.step.members[name]
         if member.kind in ("column", "down") or place != self.step.domain.place(self.forms[name].shape):

@@ -1,8 +1,8 @@
-"""Where buffers are: one block of memory for all that lives only while a program runs.
+"""Memory plan: offsets of buffers in one arena, by their lifetimes.
 
-Buffers whose lives do not overlap may share memory. Large ones are placed first, each at the lowest place that is free for all
-of its life. One that is written where another is read for the last time, element by element, may take over its memory. One that
-others are parts of is placed as a whole, but each part's memory is free for others before it and after it.
+Buffers whose lifetimes do not overlap may share memory. Large ones are placed first, each at the lowest offset that is free for
+its whole lifetime. A buffer that is written elementwise where another is read for the last time may be placed onto that one (in
+place). A concat layout is placed as a whole, but each part's memory is free for others outside of the part's own lifetime.
 """
 
 from __future__ import annotations
@@ -13,46 +13,46 @@ ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class Life:
-    """A buffer of so many bytes that is used from one step to another, both included."""
+class Lifetime:
+    """A buffer of `size` bytes that is used from launch `first` to launch `last`, both included."""
 
     name: str
     size: int
     first: int
     last: int
-    parts: tuple[tuple[int, Life], ...] = ()  # buffers in it, with the byte at which they begin
+    parts: tuple[tuple[int, Lifetime], ...] = ()  # of a concat layout, with their offsets in bytes
 
     @property
-    def pieces(self) -> tuple[tuple[int, Life], ...]:
-        """What it needs, and when."""
+    def pieces(self) -> tuple[tuple[int, Lifetime], ...]:
+        """The pieces of memory that it needs, each with its own lifetime."""
         return self.parts or ((0, self),)
 
-    def meets(self, other: Life) -> bool:
+    def meets(self, other: Lifetime) -> bool:
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass
-class Arena:
-    """Offsets of buffers, in bytes, and how much there is in all."""
+class MemoryPlan:
+    """Offsets and sizes of all buffers in the arena, in bytes."""
 
     offsets: dict[str, int] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     size: int = 0
-    lives: dict[str, tuple[int, int]] = field(default_factory=dict)  # the first and the last step of each
+    lives: dict[str, tuple[int, int]] = field(default_factory=dict)  # first and last launch of each
 
-    def place(self, life: Life, at: int, size: int) -> None:
+    def place(self, life: Lifetime, at: int, size: int) -> None:
         self.offsets[life.name] = at
         self.sizes[life.name] = size
         self.lives[life.name] = (life.first, life.last)
 
     def overlap(self, a: str, b: str) -> bool:
-        """Whether two buffers share memory."""
+        """True if two buffers share memory."""
         if a not in self.offsets or b not in self.offsets:
             return False
         return self.offsets[a] < self.offsets[b] + self.sizes[b] and self.offsets[b] < self.offsets[a] + self.sizes[a]
 
     def sharing(self, a: str) -> list[str]:
-        """The others that share memory with a buffer."""
+        """The other buffers that share memory with one."""
         if a not in self.offsets:
             return []
         start, stop, sizes = self.offsets[a], self.offsets[a] + self.sizes[a], self.sizes
@@ -63,15 +63,15 @@ class Arena:
         return "\n".join([f"{self.size} bytes", *rows])
 
 
-def planned(lives: list[Life], heirs: frozenset[tuple[str, str]] = frozenset()) -> Arena:
-    """`heirs` are pairs of buffers of the same size, of which the second may be where the first is."""
-    arena = Arena()
-    placed: list[tuple[Life, int, int]] = []  # with where it begins and ends
+def plan_memory(lives: list[Lifetime], in_place: frozenset[tuple[str, str]] = frozenset()) -> MemoryPlan:
+    """Place all buffers. `in_place` are pairs of buffers of the same size, of which the second may overwrite the first."""
+    arena = MemoryPlan()
+    placed: list[tuple[Lifetime, int, int]] = []  # with begin and end
     for life in sorted(lives, key=lambda x: (-x.size, x.first)):
-        size = rounded(life.size)
-        at = inherited(life, placed, heirs)
+        size = align(life.size)
+        at = in_place_offset(life, placed, in_place)
         if at is None:
-            at = lowest(life, size, placed)
+            at = first_fit(life, size, placed)
         arena.place(life, at, size)
         for offset, part in life.parts:
             arena.place(part, at + offset, part.size)
@@ -80,23 +80,23 @@ def planned(lives: list[Life], heirs: frozenset[tuple[str, str]] = frozenset()) 
     return arena
 
 
-def rounded(size: int) -> int:
+def align(size: int) -> int:
     return max(-(-size // ALIGNMENT), 1) * ALIGNMENT
 
 
-def lowest(life: Life, size: int, placed: list[tuple[Life, int, int]]) -> int:
-    """The lowest place where all that a buffer needs is free when it needs it."""
+def first_fit(life: Lifetime, size: int, placed: list[tuple[Lifetime, int, int]]) -> int:
+    """The lowest offset at which all pieces of a buffer are free during their lifetimes."""
     at = 0
-    for begin, end in sorted(forbidden(life, size, placed)):
+    for begin, end in sorted(conflicts(life, size, placed)):
         if at <= begin:
             break
         if at < end:
-            at = rounded(end)
+            at = align(end)
     return at
 
 
-def forbidden(life: Life, size: int, placed: list[tuple[Life, int, int]]) -> list[tuple[int, int]]:
-    """Between which places a buffer must not begin."""
+def conflicts(life: Lifetime, size: int, placed: list[tuple[Lifetime, int, int]]) -> list[tuple[int, int]]:
+    """The open intervals of offsets at which a buffer would overlap another one."""
     found = []
     for offset, part in life.pieces:
         length = part.size if life.parts else size
@@ -104,9 +104,9 @@ def forbidden(life: Life, size: int, placed: list[tuple[Life, int, int]]) -> lis
     return found
 
 
-def inherited(life: Life, placed: list[tuple[Life, int, int]], heirs: frozenset[tuple[str, str]]) -> int | None:
-    """The place of a buffer that another one takes over, or that is taken over, if nothing else is there meanwhile."""
-    related = [(x, start, stop) for x, start, stop in placed if (x.name, life.name) in heirs or (life.name, x.name) in heirs]
+def in_place_offset(life: Lifetime, placed: list[tuple[Lifetime, int, int]], pairs: frozenset[tuple[str, str]]) -> int | None:
+    """The offset of an in-place partner that is placed already, if nothing else is there meanwhile; else None."""
+    related = [(x, start, stop) for x, start, stop in placed if (x.name, life.name) in pairs or (life.name, x.name) in pairs]
     for relative, start, stop in related:
         others = [x for x, begin, end in placed if x is not relative and begin < stop and start < end and life.meets(x)]
         if relative.size == life.size and not others:

@@ -1,8 +1,9 @@
-"""Operands that products compute while they read them, so that they are never in memory: only for targets that ask for it.
+"""Prologue fusion: operands that contractions compute while they read them, so that they are never in memory.
 
-A product reads each element of an operand several times, once for each tile, so what is computed there has to be light. Halves
-that are widened are, and are fewer bytes as well. So is a short chain of an input, if nobody else wants it: to put it into
-memory would take a kernel of its own. What steps make is better computed once, where it is made.
+A contraction reads each element of an operand several times, once for each tile, so what it computes there has to be light. A
+widening cast is, and reads fewer bytes as well. So is a short chain of ops on an input that nothing else reads: storing its
+result would take a kernel of its own. What steps make is better computed once, where it is made. On a CPU, operands are
+computed while packing, once for each block, and a cost model decides (`codegen/llvm/prologue_cost.py`).
 """
 
 from __future__ import annotations
@@ -11,78 +12,82 @@ import math
 from collections.abc import Callable
 
 from ...tracer.graph.ir import Form, Node
-from ..ir.expr import HEAVY, Expr, walk
-from ..lowering.op_lowering import lowerable
+from ..ir.expr import EXPENSIVE_OPS, Expr, walk
+from ..lowering.op_lowering import is_lowerable
 
-MOST_OPS = 8  # of what is computed while it is read
-MOST_TIMES = 1024  # that an element is used, if more bytes are read for it than it has
-WIDENED = (2, 4)  # bytes of halves, and of what they become
+MAX_PROLOGUE_OPS = 8  # ops of an operand that is computed as it is loaded
+MAX_REUSE = 1024  # times an element may be read, if its sources have more bytes than it has
+WIDENING = (2, 4)  # bytes before and after a widening cast
 
 
-def widens(node: Node, forms: dict[str, Form]) -> bool:
-    """Whether a node makes halves longer."""
+def is_widening_cast(node: Node, forms: dict[str, Form]) -> bool:
+    """True for a cast from a 16-bit float to float32."""
     if node.op.name != "cast":
         return False
     before, after = forms[node.operands[0]], forms[node.results[0]]
-    return after.dtype.kind == "f" and before.dtype.kind in "fV" and (before.itemsize, after.itemsize) == WIDENED
+    return after.dtype.kind == "f" and before.dtype.kind in "fV" and (before.itemsize, after.itemsize) == WIDENING
 
 
-class Chains:
-    """What lies between a value and those in memory."""
+class ViewChains:
+    """Follows values through views, in both directions."""
 
     def __init__(self, nodes: list[Node], forms: dict[str, Form], fusable: Callable[[Node], bool]) -> None:
         self.forms = forms
         self.fusable = fusable
-        self.maker = {name: node for node in nodes for name in node.results}
+        self.producer = {name: node for node in nodes for name in node.results}
         self.readers: dict[str, list[Node]] = {}
         for node in nodes:
             for name in node.values():
                 self.readers.setdefault(name, []).append(node)
 
     def end(self, x: str, widening: bool) -> str:
-        """The value that an operand is a view of, or that it is widened from."""
-        while x in self.maker:
-            node = self.maker[x]
-            moves = node.op.kind == "movement" and lowerable(node, self.forms)
-            if not (moves or (widening and widens(node, self.forms))) or len(node.values()) != 1:
+        """The value that an operand is a view of; also through widening casts, if `widening`."""
+        while x in self.producer:
+            node = self.producer[x]
+            moves = node.op.kind == "movement" and is_lowerable(node, self.forms)
+            if not (moves or (widening and is_widening_cast(node, self.forms))) or len(node.values()) != 1:
                 break
             x = node.values()[0]
         return x
 
     def ends(self, x: str) -> list[Node]:
-        """What reads a value, or a view of it, and is no view itself."""
+        """The nodes that read a value, directly or through views, and are no views themselves."""
         found: dict[int, Node] = {}
         for node in self.readers.get(x, []):
-            moves = node.op.kind == "movement" and lowerable(node, self.forms) and len(node.values()) == 1
+            moves = node.op.kind == "movement" and is_lowerable(node, self.forms) and len(node.values()) == 1
             for reader in [r for name in node.results for r in self.ends(name)] if moves else [node]:
                 found[id(reader)] = reader
         return list(found.values())
 
     def follows_from_input(self, x: str, product: Node) -> bool:
-        """Whether a value is a few light ops of one input, and has one reader, a product. One that reads it many times is
+        """True if a value is a few light ops of one input, and a contraction alone reads it. One that reads it many times is
         better off with fewer bytes."""
         size, ops, large, stack = self.forms[x].size, 0, set(), [x]
         while stack:
             name = stack.pop()
-            node = self.maker.get(name)
+            node = self.producer.get(name)
             if node is None or node.op.name == "constant":
                 if 2 * self.forms[name].size > size:
                     large.add(name)
                 continue
-            if len(self.readers.get(name, [])) != 1 or node.op.kind not in ("pointwise", "movement") or node.op.name in HEAVY:
+            if (
+                len(self.readers.get(name, [])) != 1
+                or node.op.kind not in ("pointwise", "movement")
+                or node.op.name in EXPENSIVE_OPS
+            ):
                 return False
             if not self.fusable(node):
                 return False
             ops += node.op.kind == "pointwise"
             stack += node.values()
-        if not 0 < ops <= MOST_OPS or len(large) != 1:
+        if not 0 < ops <= MAX_PROLOGUE_OPS or len(large) != 1:
             return False
         before, after = self.forms[large.pop()].nbytes, self.forms[x].nbytes
-        return before <= after or (before <= 2 * after and pairs_of(product, self.forms) <= MOST_TIMES * size)
+        return before <= after or (before <= 2 * after and multiply_adds(product, self.forms) <= MAX_REUSE * size)
 
 
-def pairs_of(node: Node, forms: dict[str, Form]) -> int:
-    """How many pairs of elements meet in a product."""
+def multiply_adds(node: Node, forms: dict[str, Form]) -> int:
+    """The number of multiply-adds of a contraction."""
     first, second, result = (forms[x] for x in (*node.operands, *node.results))
     if node.op.name == "matmul":
         return int(result.size * first.shape[-1])
@@ -92,9 +97,9 @@ def pairs_of(node: Node, forms: dict[str, Form]) -> int:
     return int(outputs.size * math.prod(second.shape[1:]))
 
 
-def light(e: Expr, size: int, forms: dict[str, Form]) -> bool:
-    """Whether an operand of so many elements can be computed while it is read."""
+def is_light(e: Expr, size: int, forms: dict[str, Form]) -> bool:
+    """True if an operand of `size` elements is cheap enough to be computed as it is loaded."""
     parts = walk([e])
     ops = [x.data[0] for x in parts if x.kind == "op"]
     loads = {x.data[:2] for x in parts if x.kind == "load" and 2 * forms[x.data[0]].size > size}
-    return len(ops) <= MOST_OPS and not HEAVY.intersection(ops) and len(loads) <= 1 and not e.totals
+    return len(ops) <= MAX_PROLOGUE_OPS and not EXPENSIVE_OPS.intersection(ops) and len(loads) <= 1 and not e.totals

@@ -1,1 +1,1 @@
-"""Loop nests as Triton kernels. Printing needs no Triton; running and compiling what is printed does."""
+"""Prints loop nests as Triton kernels. Printing needs no Triton; running and compiling the printed kernels does."""

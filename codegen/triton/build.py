@@ -1,67 +1,93 @@
-"""From a graph to launches: the flat list of its kernels, the memory they need, and the table their parameters point into.
+"""Builds the executable of a GPU program: its kernels, the plan of its arena, and the table that launch parameters point into.
 
-What no kernel is printed for is an op that is called as it is; what follows it is a kernel that reads its result from memory.
-Products that cuBLAS does better are calls among the launches.
+An op without a kernel is opaque: it is called on CuPy's arrays, and a nest that follows it reads its result from memory.
+Matmuls that cuBLAS computes faster are calls among the launches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from ...tracer.graph.ir import Graph, GraphError
-from ..program.builder import Build
-from ..nests.kernels import scheduled
-from ..schedule.memory_plan import Arena, Life
-from .runtime.kernel_cache import Binary, Wanted, binaries
+from ...eager.arrays.devices import device
+from ...tracer.graph.ir import Form, Graph, GraphError
+from ...tracer.graph.passes import Pass, Pipeline, run_passes
+from ..nests.kernels import Launch, make_schedule
+from ..prepare.device_placement import with_device
+from ..program.builder import Build, OpaqueCall
+from ..program.executable import encode_array
+from ..schedule.memory_plan import Lifetime, MemoryPlan
+from .executable import GpuExecutable
+from .launches.group_launches import group_launches
+from .launches.launch_unit import Unit, private_name
+from .launches.print_launch import PRIMITIVE_PASSES, LaunchPrinter
+from .launches.scalars_in_memory import move_scalars_to_memory
 from .printing.expr_printer import PRODUCT
-from .runtime.cuda_graph import FEWEST
-from .launches.group_launches import grouped
-from .runtime.launcher import GEMM, KERNEL, LOOK, OP, WAIT, Recipe, Row, encoded
-from .launches.scalars_in_memory import in_memory
-from .launches.print_launch import Prints, prepared_for_gpu
 from .printing.kernel_text import Argument, Words
-from .launches.launch_unit import Unit, own
+from .runtime.cuda_graph import MIN_GRAPH_LAUNCHES
+from .runtime.kernel_cache import Binary, CompileRequest, compile_kernels
+from .runtime.launcher import GEMM, KERNEL, LOOK, OP, WAIT, KernelLaunch, Launcher, LaunchPlan
 
-OWN = "what Triton keeps of"  # a kernel
+TRITON_SCRATCH = "what Triton keeps of"  # a kernel
 
 
 class GpuBuild(Build):
-    """The steps of a graph, for a device."""
+    """Lowers and schedules a graph for a GPU target, and prints its kernels."""
 
-    apart = True
+    unordered_threads = True
 
     def __init__(
         self, graph: Graph, slots: int, target: str, precision: str, deterministic: bool, library: bool = False
     ) -> None:
-        work = prepared_for_gpu(graph)
-        super().__init__(graph, slots, work, scheduled(work, gpu=True))
+        super().__init__(graph, slots)
+        run_passes(self.passes(), graph)
         self.target = target
-        self.prints = Prints(self.forms, self.layout, target, precision, deterministic, library)
+        self.prints = LaunchPrinter(self.forms, self.layout, target, precision, deterministic, library)
+
+    def passes(self) -> Pipeline:
+        """Passes between a graph and its launches, in order; `launch_passes` continue from there."""
+        return (
+            *PRIMITIVE_PASSES,
+            Pass("fusion", lambda work: make_schedule(work, gpu=True), "step"),
+            Pass("loop nests", self.make_loop_nests, "kernel"),
+        )
+
+    def launch_passes(self, unaligned: frozenset[str]) -> Pipeline:
+        return (
+            Pass("horizontal fusion, launch order", lambda steps: group_launches(steps, self.prints, unaligned), "kernel"),
+            Pass("scalars in memory", scalars_in_memory, "kernel"),
+        )
 
     def units(self, unaligned: frozenset[str] = frozenset()) -> list[Unit]:
-        """The kernels, in the order in which they are launched. Where there are many, numbers come from memory: so their
-        launches can be a CUDA graph."""
-        found = grouped(self.steps, self.prints, unaligned)
-        if sum(x.printed is not None for x in found) < FEWEST:
-            return found
-        return [x if x.printed is None else replace(x, printed=in_memory(x.printed)) for x in found]
+        """Kernels, in launch order."""
+        found: list[Unit] = run_passes(self.launch_passes(unaligned), self.steps)
+        return found
 
     def assembly(self, unaligned: frozenset[str]) -> Assembly:
-        """The kernels, compiled. Some inputs may be at addresses that are no multiples of 16 bytes."""
+        """Compile the kernels. The addresses of `unaligned` inputs need not be multiples of 16 bytes."""
         units = self.units(unaligned)
         for x in units:
             words = [w for table in x.printed.tables.values() for w in table] if x.printed is not None else []
             if any(not isinstance(w, int) and w.buffer in unaligned for w in words):
                 raise GraphError("a kernel takes arrays from a table, and one is at an address that is no multiple of 16")
-        wanted = [Wanted(x.printed, x.kernel, unaligned) for x in units if x.printed is not None and x.kernel is not None]
-        return Assembly(self, units, binaries(wanted, self.target))
+        wanted = [
+            CompileRequest(x.printed, x.kernel, unaligned) for x in units if x.printed is not None and x.kernel is not None
+        ]
+        return Assembly(self, units, compile_kernels(wanted, self.target))
+
+
+def scalars_in_memory(units: list[Unit]) -> list[Unit]:
+    """Load scalars from memory if there are many kernels, so that their launches can be captured as a CUDA graph."""
+    if sum(x.printed is not None for x in units) < MIN_GRAPH_LAUNCHES:
+        return units
+    return [x if x.printed is None else replace(x, printed=move_scalars_to_memory(x.printed)) for x in units]
 
 
 class Assembly:
-    """Numbers words of the table, and writes rows."""
+    """Compiled units of a program: numbers the words of the launcher's table, and makes the launch plan."""
 
     def __init__(self, build: GpuBuild, units: list[Unit], made: list[tuple[str, Binary]]) -> None:
         self.build = build
@@ -75,15 +101,15 @@ class Assembly:
         for x in units:
             for name, words in x.printed.tables.items() if x.printed is not None else ():
                 if name not in self.tables:
-                    self.tables[name], self.starts[name] = padded(words), size
-                    size += 8 * len(padded(words))
-        self.arena: Arena = build.plan(units, self.own_memory(), self.scratch())
+                    self.tables[name], self.starts[name] = pad_table(words), size
+                    size += 8 * len(pad_table(words))
+        self.arena: MemoryPlan = build.plan(units, self.own_memory(), self.scratch())
         self.bound = {**build.inputs, **{v: build.slots + i for v, i in build.outputs.items()}}
         self.kinds = build.number_kinds()
         self.numbers = sorted({a.number for a in self.arguments() if not a.buffer})
         outside = self.bound.keys() | build.constants.keys() | self.tables.keys()
         named = [a.buffer for a in self.arguments() if a.buffer and a.buffer not in outside]
-        named += [name for name in self.arena.offsets if name.startswith(OWN)]
+        named += [name for name in self.arena.offsets if name.startswith(TRITON_SCRATCH)]
         integers = [w for words in self.tables.values() for w in words if isinstance(w, int)]
         self.places = {name: i for i, name in enumerate(dict.fromkeys(named))}
         self.integers = {n: i for i, n in enumerate(dict.fromkeys([0, *integers]))}
@@ -91,22 +117,22 @@ class Assembly:
         self.firsts = [0, *np.cumsum([len(x) for x in kinds]).tolist()]
 
     def scratch(self) -> dict[str, int]:
-        """The bytes of buffers that are no values."""
+        """Bytes of scratch buffers, which are no values of the graph."""
         found: dict[str, int] = {}
         for x in self.units:
             for name, (dtype, size) in x.printed.scratch.items() if x.printed is not None else ():
                 found[name] = max(size, 1) * (1 if dtype == "bool" else 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
             launch = x.launches[0]
             if x.called and launch.nest is not None and launch.node is not None:
-                found[own(PRODUCT, launch)] = self.build.forms[launch.node.results[0]].nbytes
+                found[private_name(PRODUCT, launch)] = self.build.forms[launch.node.results[0]].nbytes
         return found
 
-    def own_memory(self) -> list[Life]:
-        """What is in the arena besides buffers: what Triton wants for itself."""
-        found: list[Life] = []
+    def own_memory(self) -> list[Lifetime]:
+        """Lifetimes in the arena of the scratch memory that Triton allocates for itself."""
+        found: list[Lifetime] = []
         for k, ((i, kernel), (_, binary)) in enumerate(zip(self.kernels, self.made, strict=True)):
             if binary.scratch:
-                found.append(Life(f"{OWN} {k}", kernel.grid * binary.scratch, i, i))
+                found.append(Lifetime(f"{TRITON_SCRATCH} {k}", kernel.grid * binary.scratch, i, i))
         return found
 
     def arguments(self) -> Iterator[Argument]:
@@ -120,7 +146,7 @@ class Assembly:
     # ---- words
 
     def word(self, w: int | Argument) -> int:
-        """Which word of the table something is."""
+        """Index in the table of an integer, a scalar or an address."""
         bound, numbers, places, tables, constants, integers = self.firsts
         if isinstance(w, int):
             return integers + self.integers[w]
@@ -134,27 +160,27 @@ class Assembly:
             return tables + list(self.tables).index(w.buffer)
         return constants + list(self.build.constants).index(w.buffer)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[KernelLaunch]:
         found = []
         for k, ((_, kernel), (key, _)) in enumerate(zip(self.kernels, self.made, strict=True)):
-            mine = f"{OWN} {k}"
+            mine = f"{TRITON_SCRATCH} {k}"
             scratch = self.word(Argument("", "", buffer=mine)) if mine in self.places else self.word(0)
             words = [*map(self.word, kernel.arguments), scratch, self.word(0)]  # the last two are Triton's own
-            found.append(Row(key, kernel.grid, words))
+            found.append(KernelLaunch(key, kernel.grid, words))
         return found
 
-    # ---- what is done, one thing after the other
+    # ---- order of launches, copies and checks
 
     def checks(self) -> list[str]:
         return [x.check for x in self.build.steps if x.check]
 
     def writes(self, x: Unit) -> bool:
-        """Whether an input is written."""
+        """True if a unit writes an input."""
         return any(b in self.build.inputs for b in x.writes)
 
     def order(self) -> tuple[list[tuple[str, int]], int]:
-        """Flags are copied when they are there, and looked at before inputs are written, or at the end. The second result is
-        the first entry that writes an input."""
+        """Order the launches, the copies of flags and the checks. Flags are copied once they are written, and checked before
+        inputs are written, or at the end. The second result is the first entry that writes an input."""
         found: list[tuple[str, int]] = []
         checks, kernel, gemm, waiting, first_write = self.checks(), 0, 0, False, -1
         for i, x in enumerate(self.units):
@@ -178,37 +204,81 @@ class Assembly:
         return found, len(found) if first_write < 0 else first_write
 
     def is_last(self, i: int, flag: str) -> bool:
-        """Whether a flag is set when a unit is done."""
+        """True if no later unit writes a flag."""
         return all(flag not in x.writes for x in self.units[i + 1 :])
 
     def fails(self) -> list[bool]:
-        """Of each unit: whether it may fail."""
+        """For each unit, True if it may fail."""
         return [x.called or any(y.check for y in x.launches) for x in self.units]
 
-    def recipe(self) -> Recipe:
-        build, (order, first_write) = self.build, self.order()
-        return Recipe(
-            slots=build.slots,
-            bound=list(self.bound.values()),
-            numbers=[(n, self.kinds[n]) for n in self.numbers],
-            arena=self.arena.size,
+    def plan(self) -> LaunchPlan:
+        order, first_write = self.order()
+        inputs = self.build.inputs
+        return LaunchPlan(
             places=[self.arena.offsets[name] for name in self.places],
             starts=list(self.starts.values()),
-            constants=[encoded(c) for c in build.constants.values()],
             integers=list(self.integers),
             rows=self.rows(),
             calls=[x.call(lambda buffer: self.word(Argument("", "", buffer=buffer))) for x in self.gemms],
             order=order,
             flags=[self.arena.offsets[flag] for flag in self.checks()],
             tables=[self.word(w) for words in self.tables.values() for w in words],
-            memories=build.memories(),
-            shown=build.shown(),
-            danger=build.in_danger(self.units, self.fails()),
-            written=sorted({build.inputs[b] for x in self.units for b in x.writes if b in build.inputs}),
+            written=sorted({inputs[b] for x in self.units for b in x.writes if b in inputs}),
             first_write=first_write,
         )
 
+    def executable(self) -> GpuExecutable:
+        build = self.build
+        return GpuExecutable(
+            slots=build.slots,
+            bound=list(self.bound.values()),
+            numbers=[(n, self.kinds[n]) for n in self.numbers],
+            arena=self.arena.size,
+            constants=[encode_array(c) for c in build.constants.values()],
+            memories=build.memories(),
+            shown=build.shown(),
+            danger=build.in_danger(self.units, self.fails()),
+            steps=["all"],
+            plan=self.plan(),
+        )
 
-def padded(words: Words) -> Words:
-    """A table of an even number of words: the next one begins at a multiple of 16 bytes too."""
+    def opaque_ops(self, launcher: Launcher, xp: Any, where: device) -> dict[int, OpaqueOnDevice]:
+        """Ops without a kernel, by unit, on the launcher's arena."""
+        constants = {name: xp.asarray(c) for name, c in self.build.constants.items()}
+        called = [(i, x.launches[0]) for i, x in enumerate(self.units) if x.called]
+        return {i: OpaqueOnDevice(self, launch, launcher, constants, xp, where) for i, launch in called}
+
+
+class OpaqueOnDevice(OpaqueCall):
+    """Opaque op on CuPy's arrays. If a nest follows it, its result goes to the scratch buffer which the nest reads."""
+
+    def __init__(
+        self, assembly: Assembly, launch: Launch, launcher: Launcher, constants: dict[str, Any], xp: Any, where: device
+    ) -> None:
+        def place(form: Form, at: int, strides: tuple[int, ...]) -> Any:
+            return xp.ndarray(form.shape, form.dtype, launcher.memory + at, strides)
+
+        super().__init__(assembly.build, launch, assembly.arena, place, xp)
+        self.attrs = with_device(self.node.attrs, where)
+        self.followed = launch.nest is not None
+        self.product = private_name(PRODUCT, launch)
+        self.on_device = constants
+
+    def __call__(self, arrays: list[Any], scalars: list[Any]) -> bool:
+        if not self.followed:
+            return super().__call__(arrays, scalars)
+        form = self.build.forms[self.node.results[0]]
+        strides, step = [], form.itemsize
+        for n in reversed(form.shape):
+            strides.append(step)
+            step *= max(n, 1)
+        self.place(form, self.arena.offsets[self.product], tuple(reversed(strides)))[...] = self.computed(arrays, scalars)
+        return True
+
+    def base(self, arrays: list[Any], buffer: str) -> Any:
+        return self.on_device[buffer] if buffer in self.on_device else super().base(arrays, buffer)
+
+
+def pad_table(words: Words) -> Words:
+    """Pad a table to an even number of words, so that the next one begins at a multiple of 16 bytes."""
     return (*words, 0) if len(words) % 2 else words

@@ -1,8 +1,8 @@
-"""Programs compiled for a GPU that need not be there: files with their kernels, and a table of what each takes.
+"""Ahead-of-time compilation for a GPU that need not be present: kernel files, and a table of each kernel's resource use.
 
-For each different kernel there is its text in Triton, its assembly and its binary code. The table says how many registers it
-takes, whether some are spilled, its shared memory, the width of its accesses to memory, whether it uses matrix units, the bytes
-it has to move, its arithmetic, and the least time for that on a device.
+Each distinct kernel has its Triton text, its assembly and its binary. The table gives its registers and spills, its shared
+memory, the width of its memory accesses, its use of matrix units, the bytes it has to move, its arithmetic, and the least time
+for that on a device.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 from ...eager.arrays import dtypes
 from ...tracer.graph.ir import Form, Graph, GraphError
 from ..nests.cost_model import flops, traffic
-from ..nests.kernels import launches, scheduled
-from .device.compile import Resources, compiled, resources
-from .matmul.cublas import allowed
-from .device.specs import DEVICES, Device, kind_of, shared_memory
-from .launches.group_launches import grouped
-from .launches.print_launch import Prints, prepared_for_gpu
-from .printing.kernel_text import Printed
+from ..nests.kernels import make_launches, make_schedule
+from .device.compile import Resources, compile_kernel, resources
+from .device.specs import DEVICES, Device, compute_kind, shared_memory
+from .launches.group_launches import group_launches
 from .launches.launch_unit import Unit
+from .launches.print_launch import LaunchPrinter, prepare_for_gpu
+from .matmul.cublas import allowed
+from .printing.kernel_text import Printed
 
 __all__ = ["DEVICES", "ahead_of_time", "legend", "units_of"]
-MATRIX = re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync|v_s?mfma")
-COPIES = re.compile(r"cp\.async\.c[ag]\.shared\.global .*?, 0x([0-9a-f]+)|cp\.async\.bulk")
+MATRIX_INSTRUCTION = re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync|v_s?mfma")
+ASYNC_COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global .*?, 0x([0-9a-f]+)|cp\.async\.bulk")
 FILES = {"cuda": ("ptx", "cubin"), "hip": ("amdgcn", "hsaco")}
 SIZES = {"bool": 1, "bfloat16": 2}
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -39,20 +39,20 @@ MB, Mflop and us are of all launches of a kernel; us is the least time, and 2 fo
 registers and spills (bytes) are of each thread, shared memory (bytes) of each program
 bits: the widest access to memory, with * where others are narrower; matrix: whether matrix units multiply
 the texts of kernels say which lines of the script they are of"""
-NO_MATRIX = "products of float32 use no matrix units here; --precision tf32 allows it, and rounds what is multiplied"
-Say = Callable[[int, int], None]  # told how many kernels are compiled, of how many
+NO_MATRIX_UNITS = "products of float32 use no matrix units here; --precision tf32 allows it, and rounds what is multiplied"
+Progress = Callable[[int, int], None]  # told how many kernels are compiled, of how many
 
 
 @dataclass
-class Row:
-    """One kernel of a program, or a call of cuBLAS, which may be launched several times."""
+class KernelRow:
+    """Row of the table: one distinct kernel of a program, or a cuBLAS call, with the number of its launches."""
 
     name: str
-    kind: str  # nest, product, attention; cuBLAS for a product that is a call of it
-    launches: int  # how often it is launched
+    kind: str  # nest, product, attention; cuBLAS for a matmul by the library
+    launches: int  # number of launches
     grid: int
-    lines: list[str]  # of the user's source
-    bytes: int = 0  # of all its launches
+    lines: list[str]  # lines of the user's source
+    bytes: int = 0  # total over all launches
     flops: int | None = 0  # None where only an op that is called as it is knows
     seconds: float = 0.0
     registers: int = 0
@@ -61,19 +61,19 @@ class Row:
     width: int = 0  # bits of the widest access to memory
     narrow: int = 0  # accesses that are narrower than that
     matrix: bool = False
-    call: str = ""  # of cuBLAS: what it is given
+    call: str = ""  # arguments of a cuBLAS call
     error: str = ""  # why it did not compile
     files: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Program:
-    """What there is to be told of a program."""
+class ExportedProgram:
+    """Exported program: its kernels and totals."""
 
     name: str
     target: str
     device: str
-    rows: list[Row]
+    rows: list[KernelRow]
     called: list[str]  # ops that have no kernel
 
     @property
@@ -89,95 +89,95 @@ class Program:
         return sum(r.seconds for r in self.rows)
 
     def __str__(self) -> str:
-        return text(self)
+        return table_text(self)
 
 
 def units_of(graph: Graph, target: str, precision: str = "ieee") -> tuple[list[Unit], dict[str, Form]]:
-    """The launches of a graph for a target, and the forms of its values."""
-    work = prepared_for_gpu(graph)
-    schedule = scheduled(work, gpu=True)
-    prints = Prints(work.forms, schedule.layout, target, precision, library=allowed())
-    return grouped(launches(schedule), prints), work.forms
+    """Launches of a graph for a target, and the forms of its values."""
+    work = prepare_for_gpu(graph)
+    schedule = make_schedule(work, gpu=True)
+    prints = LaunchPrinter(work.forms, schedule.layout, target, precision, library=allowed())
+    return group_launches(make_launches(schedule), prints), work.forms
 
 
 def ahead_of_time(
-    graphs: Sequence[tuple[str, Graph]], device: Device, folder: Path | None, say: Say, precision: str = "ieee"
-) -> list[Program]:
-    """Programs, by their names, for a device; files go to a folder."""
-    found, jobs = [], list[tuple[Row, Printed, Path | None]]()
+    graphs: Sequence[tuple[str, Graph]], device: Device, folder: Path | None, say: Progress, precision: str = "ieee"
+) -> list[ExportedProgram]:
+    """Compile programs, given by name, for a device; writes the files to a folder."""
+    found, jobs = [], list[tuple[KernelRow, Printed, Path | None]]()
     for name, graph in graphs:
         try:
             units, forms = units_of(graph, device.target, precision)
         except GraphError as reason:
             raise GraphError(f"[compile] {name}: {reason}") from None
-        program = Program(name, device.target, device.name, [], [])
+        program = ExportedProgram(name, device.target, device.name, [], [])
         place = None if folder is None else folder / name
         jobs += [(row, printed, place) for row, printed in rows_of(units, forms, program, device, precision)]
         found.append(program)
     compile_all(jobs, device.target, say)
     if folder is not None:
         for program in found:
-            written(program, folder / program.name)
+            write_tables(program, folder / program.name)
     return found
 
 
 def rows_of(
-    units: list[Unit], forms: dict[str, Form], program: Program, device: Device, precision: str
-) -> list[tuple[Row, Printed]]:
-    """A row for each different kernel, and its text."""
-    known: dict[tuple[str, str], tuple[Row, Printed]] = {}
+    units: list[Unit], forms: dict[str, Form], program: ExportedProgram, device: Device, precision: str
+) -> list[tuple[KernelRow, Printed]]:
+    """Make one row per distinct kernel, with its text."""
+    known: dict[tuple[str, str], tuple[KernelRow, Printed]] = {}
     for x in units:
         if x.gemm is not None:
-            add(row_of_call(x, program), x, forms, device, precision)
+            add_launch(row_of_call(x, program), x, forms, device, precision)
             continue
         if x.printed is None or x.kernel is None:
             program.called += [y.node.op.name for y in x.launches if y.node is not None]
             continue
         key = (x.printed.source, x.kernel.name)
         if key not in known:
-            row = Row(unique(x.kernel.name, program.rows), x.kind, 0, x.kernel.grid, lines_of(x))
+            row = KernelRow(unique_name(x.kernel.name, program.rows), x.kind, 0, x.kernel.grid, user_lines(x))
             known[key] = row, x.printed
             program.rows.append(row)
-        add(known[key][0], x, forms, device, precision)
+        add_launch(known[key][0], x, forms, device, precision)
     return list(known.values())
 
 
-def row_of_call(x: Unit, program: Program) -> Row:
-    """The row of a product by cuBLAS, which is the same for all of a size."""
+def row_of_call(x: Unit, program: ExportedProgram) -> KernelRow:
+    """Row of a cuBLAS matmul; all matmuls of a size share it."""
     assert x.gemm is not None
     told = str(x.gemm.renamed(dict.fromkeys([m.buffer for m in x.gemm.matrices], "")))
     known = next((row for row in program.rows if row.call == told), None)
     if known is None:
         names = [y.nest.ops[0] for y in x.launches if y.nest is not None]
-        known = Row(unique(f"cublas_{names[0]}", program.rows), "cuBLAS", 0, 0, lines_of(x), call=told)
+        known = KernelRow(unique_name(f"cublas_{names[0]}", program.rows), "cuBLAS", 0, 0, user_lines(x), call=told)
         program.rows.append(known)
     return known
 
 
-def lines_of(x: Unit) -> list[str]:
-    """The lines of the user's source that a kernel is."""
+def user_lines(x: Unit) -> list[str]:
+    """Lines of the user's source that a kernel implements."""
     found = [line for y in x.launches if y.nest is not None for line in y.nest.lines]
     found += [y.node.line for y in x.launches if y.node is not None]
     return list(dict.fromkeys(line for line in found if line))
 
 
-def unique(name: str, rows: list[Row]) -> str:
+def unique_name(name: str, rows: list[KernelRow]) -> str:
     same = sum(row.name == name or row.name.startswith(f"{name}.") for row in rows)
     return f"{name}.{same + 1}" if same else name
 
 
-def add(row: Row, x: Unit, forms: dict[str, Form], device: Device, precision: str) -> None:
-    """Another launch of a kernel."""
-    moved, count = moved_by(x, forms), computed_by(x, forms)
-    kind = kind_of(dtype_of(x, forms), precision, x.kind in ("product", "attention"))
+def add_launch(row: KernelRow, x: Unit, forms: dict[str, Form], device: Device, precision: str) -> None:
+    """Add another launch of a kernel to its row."""
+    moved, count = bytes_moved(x, forms), flops_of(x, forms)
+    kind = compute_kind(compute_dtype(x, forms), precision, x.kind in ("product", "attention"))
     row.launches += 1
     row.bytes += moved
     row.flops = None if row.flops is None or count is None else row.flops + count
     row.seconds += device.seconds(moved, count or 0, kind)
 
 
-def dtype_of(x: Unit, forms: dict[str, Form]) -> str:
-    """What a launch computes in: products in what is multiplied, loops in the widest floats that they read or write."""
+def compute_dtype(x: Unit, forms: dict[str, Form]) -> str:
+    """Compute dtype of a launch: the operands' for a matmul, the widest float read or written for loops."""
     if x.dtype:
         return x.dtype
     node = x.launches[0].node if x.kind == "attention" else None
@@ -186,8 +186,8 @@ def dtype_of(x: Unit, forms: dict[str, Form]) -> str:
     return max(found & WIDTHS.keys(), key=WIDTHS.__getitem__, default="float32")
 
 
-def moved_by(x: Unit, forms: dict[str, Form]) -> int:
-    """The bytes that a launch has to move at least, each once."""
+def bytes_moved(x: Unit, forms: dict[str, Form]) -> int:
+    """Lower bound on the bytes that a launch moves: each once."""
     read: dict[str, int] = {}
     written: dict[str, int] = {}
     for launch in x.launches:
@@ -196,16 +196,16 @@ def moved_by(x: Unit, forms: dict[str, Form]) -> int:
         written |= {b: n for b, n in w.items() if b in x.writes}
     scratch = x.printed.scratch if x.printed is not None else {}
     own = {} if x.gemm is None else {b: n for b, n in x.gemm.bytes().items() if b not in forms}
-    scratch_bytes = sum(size_of(*s) for s in scratch.values()) + sum(own.values())
+    scratch_bytes = sum(nbytes_of(*s) for s in scratch.values()) + sum(own.values())
     return sum(read.values()) + sum(written.values()) + scratch_bytes
 
 
-def size_of(dtype: str, count: int) -> int:
+def nbytes_of(dtype: str, count: int) -> int:
     return count * (SIZES.get(dtype) or int(re.sub(r"\D", "", dtype)) // 8)
 
 
-def computed_by(x: Unit, forms: dict[str, Form]) -> int | None:
-    """The arithmetic of a launch. Second stages add up little: what they are of counts where its first stage is."""
+def flops_of(x: Unit, forms: dict[str, Form]) -> int | None:
+    """Flops of a launch. Second stages add little: a launch's flops count at its first stage."""
     counts = [flops(y, forms) for y in x.launches if y.kind == x.kind]
     return None if None in counts else sum(n for n in counts if n is not None)
 
@@ -213,8 +213,8 @@ def computed_by(x: Unit, forms: dict[str, Form]) -> int | None:
 # ---- compiling
 
 
-def compile_all(jobs: list[tuple[Row, Printed, Path | None]], target: str, say: Say) -> None:
-    """All kernels, several at a time: the compiler releases Python's lock."""
+def compile_all(jobs: list[tuple[KernelRow, Printed, Path | None]], target: str, say: Progress) -> None:
+    """Compile all kernels in a thread pool: the compiler releases Python's lock."""
     say(0, len(jobs))
     with ThreadPoolExecutor(os.cpu_count() or 1, "tapejit-aot") as pool:
         running = [pool.submit(compile_one, *job, target) for job in jobs]
@@ -223,27 +223,27 @@ def compile_all(jobs: list[tuple[Row, Printed, Path | None]], target: str, say: 
             say(i + 1, len(jobs))
 
 
-def compile_one(row: Row, printed: Printed, folder: Path | None, target: str) -> None:
+def compile_one(row: KernelRow, printed: Printed, folder: Path | None, target: str) -> None:
     (kernel,) = printed.kernels
     try:
-        made = compiled(printed, kernel, target)
+        made = compile_kernel(printed, kernel, target)
         used = resources(made, target)
     except Exception as reason:  # whatever the compiler says belongs into the table
         row.error = (str(reason).strip() or type(reason).__name__).splitlines()[-1]
         return
-    note(row, made, used)
+    note_resources(row, made, used)
     if used.shared > shared_memory(target):
         row.error = f"it wants {used.shared} bytes of shared memory, and there are {shared_memory(target)}"
     if folder is not None:
         row.files = save(row.name, printed, made, folder)
 
 
-def note(row: Row, made: Any, used: Resources) -> None:
+def note_resources(row: KernelRow, made: Any, used: Resources) -> None:
     assembly = made.asm.get("ptx") or made.asm.get("amdgcn")
     row.registers, row.spills, row.shared = used.registers, used.spills, used.shared
-    row.matrix = MATRIX.search(assembly) is not None
+    row.matrix = MATRIX_INSTRUCTION.search(assembly) is not None
     widths = {**used.loads, **{bits: n + used.loads.get(bits, 0) for bits, n in used.stores.items()}}
-    for copy in COPIES.finditer(assembly):
+    for copy in ASYNC_COPY.finditer(assembly):
         bits = 8 * int(copy[1], 16) if copy[1] else 128
         widths[bits] = widths.get(bits, 0) + 1
     row.width = max(widths, default=0)
@@ -261,7 +261,7 @@ def save(name: str, printed: Printed, made: Any, folder: Path) -> list[str]:
     return names
 
 
-def written(program: Program, folder: Path) -> None:
+def write_tables(program: ExportedProgram, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "table.txt").write_text(f"{program}\n\n{legend([program])}\n", encoding="utf-8")
     facts = asdict(program) | {"launches": program.launches, "bytes": program.bytes, "seconds": program.seconds}
@@ -271,20 +271,20 @@ def written(program: Program, folder: Path) -> None:
 # ---- words
 
 
-def legend(programs: Sequence[Program]) -> str:
-    """What the columns of tables mean."""
+def legend(programs: Sequence[ExportedProgram]) -> str:
+    """Legend of the tables' columns."""
     plain = any(r.kind == "product" and not r.error and not r.matrix for p in programs for r in p.rows)
-    return f"{LEGEND}\n{NO_MATRIX}" if plain else LEGEND
+    return f"{LEGEND}\n{NO_MATRIX_UNITS}" if plain else LEGEND
 
 
-def text(program: Program) -> str:
+def table_text(program: ExportedProgram) -> str:
     head = ["kernel", "launches", "programs", "registers", "spills", "shared", "bits", "matrix", "MB", "Mflop", "us"]
-    rows = [cells(r) for r in program.rows]
+    rows = [row_cells(r) for r in program.rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [f"{program.name}, compiled for {program.target}; times are the least on {program.device}", ""]
     for first, *rest in [head, *rows]:
         lines.append("  ".join([first.ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True)]]))
-    lines += ["", totals(program)]
+    lines += ["", totals_line(program)]
     lines += [f"{r.name} did not compile: {r.error}" for r in program.rows if r.error]
     lines += [f"{r.name} is {r.call}" for r in program.rows if r.call]
     if program.called:
@@ -292,7 +292,7 @@ def text(program: Program) -> str:
     return "\n".join(lines)
 
 
-def totals(program: Program) -> str:
+def totals_line(program: ExportedProgram) -> str:
     known = [r.flops for r in program.rows if r.flops is not None]
     spills = sum(r.spills > 0 for r in program.rows)
     size = f"{program.bytes / 1e6:.1f} MB, {sum(known) / 1e9:.2f} Gflop"
@@ -304,7 +304,7 @@ def totals(program: Program) -> str:
     return f"{launches}, {size}, {least}, {spills} kernels with spills"
 
 
-def cells(r: Row) -> list[str]:
+def row_cells(r: KernelRow) -> list[str]:
     bits = f"{r.width}" + ("*" if r.narrow else "") if r.width else "-"
     count = "-" if r.flops is None else f"{r.flops / 1e6:.1f}"
     numbers = [f"{r.registers}", f"{r.spills}", f"{r.shared}", bits, "yes" if r.matrix else "-"]

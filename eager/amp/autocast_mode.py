@@ -1,6 +1,6 @@
 """`autocast`: a context or a decorator in which matrix products run in low precision and delicate ops in float32.
 
-The lists of ops and the casting are in `eager/autocast.py`.
+The lists of ops and the casting are in `eager/core/autocast.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import dtypes
 from .. import cuda
-from ..core.autocast import Setting, install, installed, reinstall
+from ..arrays import dtypes
+from ..core.autocast import AutocastSetting, install_setting, restore_setting, using_setting
 from ..core.tape.node import local
 from ..core.tensor import Tensor
 
@@ -24,12 +24,12 @@ DEFAULTS = {"cpu": dtypes.bfloat16, "cuda": dtypes.float16}
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether there is an autocast for a kind of device: "cpu" or "cuda"."""
+    """True if there is an autocast for a kind of device: "cpu" or "cuda"."""
     return device_type in KINDS
 
 
 def is_autocast_enabled(device_type: str | None = None) -> bool:
-    """Whether this thread is inside an enabled autocast for a kind of device; for "cuda" if none is given."""
+    """True if this thread is inside an enabled autocast for a kind of device; for "cuda" if none is given."""
     setting = local.state.autocast
     return setting is not None and (device_type or "cuda") in setting.low
 
@@ -43,7 +43,7 @@ def get_autocast_dtype(device_type: str) -> dtypes.dtype:
 
 
 def is_autocast_cache_enabled() -> bool:
-    """Whether weights are cast once for all ops of a region."""
+    """True if weights are cast once for all ops of a region."""
     setting = local.state.autocast
     return True if setting is None else setting.caching
 
@@ -104,11 +104,11 @@ class autocast:  # noqa: N801 -- PyTorch's spelling
                 low[kind] = dtype
             else:
                 low.pop(kind, None)
-        self._before.append(install(local.state, Setting(low, self._cache_enabled, outer) if low else None))
+        self._before.append(install_setting(local.state, AutocastSetting(low, self._cache_enabled, outer) if low else None))
         return self
 
     def __exit__(self, *_: object) -> None:
-        reinstall(local.state, self._before.pop())
+        restore_setting(local.state, self._before.pop())
 
     def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
         if not callable(func):
@@ -164,7 +164,7 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str) -> Ca
     @functools.wraps(bwd)
     def decorated(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         used = ctx._fwd_used_autocast
-        with installed(Setting({device_type: ctx._dtype}, True, None) if used else None):
+        with using_setting(AutocastSetting({device_type: ctx._dtype}, True, None) if used else None):
             return bwd(ctx, *args, **kwargs)
 
     return decorated

@@ -6,8 +6,8 @@ import functools
 import warnings
 from typing import Any
 
-from ..arrays import dtypes
 from .. import cuda
+from ..arrays import dtypes
 from . import autocast_mode, grad_scaler
 
 __all__ = ["GradScaler", "amp_definitely_not_available", "autocast", "custom_bwd", "custom_fwd"]
@@ -22,7 +22,7 @@ def _deprecated(name: str) -> None:
 
 
 def amp_definitely_not_available() -> bool:
-    """Whether there is no GPU to use mixed precision on."""
+    """True if there is no GPU to use mixed precision on."""
     return not cuda.is_available()
 
 

@@ -13,15 +13,16 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any
 
-from ..arrays import dtypes
 from .. import cuda
+from ..arrays import dtypes
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tape.grad_mode import no_grad
-from ..core.op import apply, primitive
+from ..core.tensor import Tensor
 from ..ops.create import full
 from ..ops.pointwise import isfinite
-from ..optim.update_kernels import updated
 from ..optim.optimizer import Optimizer
-from ..core.tensor import Tensor
+from ..optim.update_kernels import run_update
 
 
 def run_unscale(xp: Any, g: Any, found: Any, inverse: float) -> None:
@@ -29,7 +30,7 @@ def run_unscale(xp: Any, g: Any, found: Any, inverse: float) -> None:
         xp.maximum(found, xp.logical_not(xp.isfinite(g).all()), out=found)
         xp.multiply(g, inverse, out=g)
 
-    updated(kernel, (g,), (0,))
+    run_update(kernel, (g,), (0,))
 
 
 def expand_unscale(g: Tensor, found: Tensor, inverse: float) -> None:
@@ -42,7 +43,7 @@ UNSCALE_UPDATE = primitive("unscale_update", "composite", run_unscale, expand=ex
 
 
 class OptState(Enum):
-    """How far an optimizer is in an iteration."""
+    """The stage of an optimizer within an iteration."""
 
     READY = 0
     UNSCALED = 1
@@ -136,7 +137,7 @@ class GradScaler:
         found: dict[Any, Tensor] = {}
         for group in optimizer.param_groups:
             for p in group["params"]:
-                gradient = p._grad
+                gradient = p.tj_grad
                 if gradient is None:
                     continue
                 if gradient.dtype is dtypes.float16:
@@ -217,7 +218,7 @@ class GradScaler:
         return self._init_growth_tracker if self._growth_tracker is None else int(self._growth_tracker.item())
 
     def get_growth_factor(self) -> float:
-        """What the scale is multiplied by after many good steps."""
+        """The factor on the scale after `growth_interval` steps without overflow."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -225,7 +226,7 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What the scale is multiplied by after an overflow."""
+        """The factor on the scale after an overflow."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
@@ -233,7 +234,7 @@ class GradScaler:
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """How many good steps in a row make the scale grow."""
+        """The number of consecutive steps without overflow after which the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
@@ -241,7 +242,7 @@ class GradScaler:
         self._growth_interval = new_interval
 
     def is_enabled(self) -> bool:
-        """Whether this scaler does anything."""
+        """True if this scaler does anything."""
         return self._enabled
 
     # ---- saving

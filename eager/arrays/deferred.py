@@ -1,8 +1,8 @@
-"""An array that is not there yet: it knows its shape, dtype, strides and device, and what makes it can be asked for the rest.
+"""Deferred arrays: the shape, dtype, strides and device of an array that is not computed yet.
 
-While the tracer records or replays a function, the tensors it makes hold one of these in the place of their array. All that
-Python asks about a tensor's form is answered from class attributes; whatever needs the values, here or inside NumPy, calls
-`resolve()`, by which the tracer learns that a value is read. There is no memory behind it that could be read by mistake.
+While the tracer records or replays a function, the tensors that it makes hold one of these in place of their array. Questions
+about a tensor's form are answered from class attributes; whatever needs the values, here or inside NumPy, calls `resolve()`,
+which tells the tracer that a value is read. There is no memory behind it that could be read by mistake.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Flags:
-    """The part of `ndarray.flags` that can be known."""
+    """The part of `ndarray.flags` that is known without the array."""
 
     __slots__ = ("c_contiguous",)
     writeable, owndata = True, False
@@ -27,13 +27,13 @@ class Flags:
         self.c_contiguous = c_contiguous
 
 
-class Pending(NDArrayOperatorsMixin):
-    """See the module's text. `form` makes a subclass for each form, so that to make one is to set two attributes."""
+class DeferredArray(NDArrayOperatorsMixin):
+    """An array that is computed when first read. `form` makes a subclass for each form, so an instance costs two attributes."""
 
     __slots__ = ("frame", "real", "slot")
     __array_priority__ = 2000
 
-    frame: Any  # what makes it: has `read(pending)`, by which `become` is called; None from then on
+    frame: Any  # computes it: `frame.read(self)` calls `become`; None from then on
     real: Any
     slot: int
     shape: tuple[int, ...]
@@ -54,18 +54,18 @@ class Pending(NDArrayOperatorsMixin):
             self.real = real
 
     def resolve(self) -> Any:
-        """The array itself, computed if need be."""
+        """Return the array, computing it first if necessary."""
         if self.frame is not None:
             self.frame.read(self)
         return self.real
 
     def become(self, array: Any) -> None:
-        """The array is there, and this stands for it wherever it is still held."""
+        """Hold the computed array, for whoever still has this object."""
         self.real = array
         self.frame = None
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__array_") or name in Pending.__slots__:  # NumPy looks for protocols; there are no others
+        if name.startswith("__array_") or name in DeferredArray.__slots__:  # NumPy looks for protocols; there are no others
             raise AttributeError(name)
         return getattr(self.resolve(), name)
 
@@ -74,12 +74,12 @@ class Pending(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if "out" in kwargs:
-            kwargs["out"] = tuple(resolved(x) for x in kwargs["out"])
+            kwargs["out"] = tuple(resolve_array(x) for x in kwargs["out"])
         if not self.on_cpu:
             from .devices import module_for
 
             ufunc = getattr(module_for(self.where), ufunc.__name__)
-        return getattr(ufunc, method)(*[resolved(x) for x in inputs], **kwargs)
+        return getattr(ufunc, method)(*[resolve_array(x) for x in inputs], **kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         return function(*_deep(args), **{k: _deep(v) for k, v in kwargs.items()})
@@ -118,18 +118,18 @@ class Pending(NDArrayOperatorsMixin):
         return memoryview(self.resolve())
 
 
-def resolved(x: Any) -> Any:
-    """An array that is there, for one that may not be."""
-    return x.resolve() if isinstance(x, Pending) else x
+def resolve_array(x: Any) -> Any:
+    """Return the array itself for one that may be deferred."""
+    return x.resolve() if isinstance(x, DeferredArray) else x
 
 
 def _deep(x: Any) -> Any:
-    return type(x)(_deep(v) for v in x) if type(x) in (tuple, list) else resolved(x)
+    return type(x)(_deep(v) for v in x) if type(x) in (tuple, list) else resolve_array(x)
 
 
 @functools.lru_cache(4096)
-def form(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], where: device) -> type[Pending]:
-    """The class of pending arrays of one form."""
+def form(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...], where: device) -> type[DeferredArray]:
+    """Return the class of deferred arrays of one form."""
     size = 1
     for n in shape:
         size *= n
@@ -143,8 +143,8 @@ def form(shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...],
         "on_cpu": where.type == "cpu",
         "itemsize": dtype.itemsize, "nbytes": size * dtype.itemsize, "flags": Flags(ordered or size == 0),
     }  # fmt: skip
-    return type("Pending", (Pending,), {"__slots__": (), **known})
+    return type("DeferredArray", (DeferredArray,), {"__slots__": (), **known})
 
 
-def form_of(array: Any, where: device) -> type[Pending]:
+def form_of(array: Any, where: device) -> type[DeferredArray]:
     return form(array.shape, array.dtype, array.strides, where)

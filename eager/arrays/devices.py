@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from .deferred import Pending, resolved
+from .deferred import DeferredArray, resolve_array
 
 Array = Any  # np.ndarray or cupy.ndarray; both behave alike where we use them
 
 
 class device:  # noqa: N801 -- PyTorch's spelling
-    """Where a tensor lives: `device("cpu")`, `device("cuda")`, `device("cuda:1")`, `device("cuda", 1)`."""
+    """The device of a tensor: `device("cpu")`, `device("cuda")`, `device("cuda:1")`, `device("cuda", 1)`."""
 
     __slots__ = ("index", "type")
 
@@ -57,7 +57,7 @@ CPU = device("cpu")
 
 @functools.cache
 def _driver_device_count() -> int:
-    """How many GPUs the CUDA driver reports; 0 without a driver. A fraction of a millisecond, and no CuPy import."""
+    """Return the number of GPUs that the CUDA driver reports, in a fraction of a millisecond and without importing CuPy."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -100,20 +100,20 @@ def cuda_device_count() -> int:
 
 
 def use_cuda_module(module: Any) -> Any:
-    """Put `module` behind device 'cuda' (None: real CuPy again) and return what stood there. For tests."""
+    """Use `module` for device 'cuda' (None: real CuPy again) and return the one before. For tests."""
     previous, _cuda.module = _cuda.module, module
     return previous
 
 
 def module_of(array: Array) -> Any:
-    """The array module (`xp`) an array belongs to."""
+    """Return the array module (`xp`) that an array belongs to."""
     return np if type(array) is np.ndarray else module_for(device_of(array))
 
 
 def device_of(array: Array) -> device:
     if type(array) is np.ndarray:
         return CPU
-    if isinstance(array, Pending):
+    if isinstance(array, DeferredArray):
         return array.where
     return device("cuda", array.device.id)
 
@@ -148,7 +148,7 @@ def as_device(where: Any) -> device:
 
 
 def module_for(where: device) -> Any:
-    """The array module for a device."""
+    """Return the array module of a device."""
     return np if where.type == "cpu" else _cuda.load()
 
 
@@ -169,8 +169,8 @@ def on(where: device) -> Any:
 
 
 def move(array: Array, where: device) -> Array:
-    """The array itself if it is on `where` already, else a copy there."""
-    array = resolved(array)
+    """Return the array itself if it is on `where` already, else a copy there."""
+    array = resolve_array(array)
     if device_of(array) == where:
         return array
     if where.type == "cpu":
@@ -181,12 +181,12 @@ def move(array: Array, where: device) -> Array:
 
 def copy(array: Array) -> Array:
     """A copy where the array is; CuPy's own copy goes to the current GPU."""
-    array = resolved(array)
+    array = resolve_array(array)
     with on(device_of(array)):
         return array.copy()
 
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
-    """The values on the CPU; no copy for a NumPy array."""
-    array = resolved(array)
+    """Return the values on the CPU; no copy for a NumPy array."""
+    array = resolve_array(array)
     return array if type(array) is np.ndarray else _cuda.load().asnumpy(array)

@@ -154,7 +154,7 @@ def combine(higher: dtype | None, lower: dtype | None) -> dtype | None:
 
 
 def can_cast(from_: dtype, to: dtype) -> bool:
-    """Whether an in-place result of one dtype may be stored in another: never downwards in category."""
+    """True if an in-place result of one dtype may be stored in another: never downwards in category."""
     return from_.category <= to.category
 
 

@@ -1,8 +1,9 @@
-"""Who else can write a tensor's memory: NumPy arrays that show it, and whatever DLPack and buffers were handed to.
+"""Exported memory: tracks who else can write a tensor's memory, through NumPy arrays, DLPack or buffers.
 
-The tracer computes ops later than Python comes to them, so it has to know whether memory can change in between without any op.
-The note is the second element of a version counter, which all tensors on the memory share. NumPy arrays are made on a *lease*,
-an object that lives exactly as long as an array on the memory does: views of such an array refer to it, and it to the lease.
+The tracer computes ops later than Python calls them, so it has to know whether memory can change in between without any op.
+The record is the second element of a version counter, which all tensors on the memory share. NumPy arrays are made over an
+`ExportedBuffer`, which lives exactly as long as some array on the memory does: views of such an array refer to the array, and
+the array to the buffer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 
-class Lease:
+class ExportedBuffer:
     """The memory of an array, as NumPy's array interface describes it."""
 
     __slots__ = ("__array_interface__", "__weakref__", "array")
@@ -24,73 +25,73 @@ class Lease:
         self.__array_interface__ = array.__array_interface__
 
 
-def leased(lease: Lease) -> Any:
-    """An array on a lease."""
-    array: Any = np.asarray(lease)
-    dtype = lease.array.dtype
+def array_over(buffer: ExportedBuffer) -> Any:
+    """Make an array over an exported buffer."""
+    array: Any = np.asarray(buffer)
+    dtype = buffer.array.dtype
     return array if array.dtype == dtype else array.view(dtype)
 
 
-class Exposure:
-    """The note on a memory."""
+class ExportRecord:
+    """The exports of one memory."""
 
-    __slots__ = ("beneath", "for_good", "given", "parent", "taken")
+    __slots__ = ("beneath", "exported", "forever", "imported", "parent")
 
     def __init__(self, parent: list[Any] | None = None) -> None:
-        self.for_good = False  # nobody can tell any more
-        self.given: list[weakref.ref[Lease]] = []  # to arrays that NumPy's side has
-        self.taken: list[Lease] = []  # of arrays that NumPy's side had first
-        self.beneath: list[Lease] = []  # of these, what those are on that show a tensor's memory
-        self.parent = parent  # of `x.data`, which has a counter of its own: x's
+        self.forever = False  # exported to somebody whose lifetime is unknown
+        self.exported: list[weakref.ref[ExportedBuffer]] = []  # buffers of arrays that NumPy code got from a tensor
+        self.imported: list[ExportedBuffer] = []  # buffers of NumPy arrays that tensors were made of
+        self.beneath: list[ExportedBuffer] = []  # of `imported`: buffers below arrays that are themselves exports
+        self.parent = parent  # of `x.data`, which has a version counter of its own: x's counter
 
-    def lasts(self) -> bool:
-        """Whether somebody still has the memory."""
-        if self.for_good:
+    def is_alive(self) -> bool:
+        """True if somebody outside may still hold the memory."""
+        if self.forever:
             return True
-        if self.given:
-            self.given = [r for r in self.given if r() is not None]
-            if self.given:
+        if self.exported:
+            self.exported = [r for r in self.exported if r() is not None]
+            if self.exported:
                 return True
-        for lease in (*self.taken, *self.beneath) if self.beneath else self.taken:
-            if sys.getrefcount(lease.array) > 2:
+        for buffer in (*self.imported, *self.beneath) if self.beneath else self.imported:
+            if sys.getrefcount(buffer.array) > 2:
                 return True
-        return self.parent is not None and exposed(self.parent)
+        return self.parent is not None and is_exported(self.parent)
 
 
-def exposed(box: list[Any] | None) -> bool:
-    """Whether memory with this version counter can be written by others than ops."""
-    return box is not None and len(box) > 1 and box[1].lasts()
+def is_exported(box: list[Any] | None) -> bool:
+    """True if memory with this version counter can be written by anything but ops."""
+    return box is not None and len(box) > 1 and box[1].is_alive()
 
 
-def notes(box: list[Any]) -> list[Exposure]:
-    """The notes to write to: the memory's own, and for `x.data` that of x."""
+def export_records(box: list[Any]) -> list[ExportRecord]:
+    """Return the records to update: the memory's own, and for `x.data` also that of x."""
     if len(box) == 1:
-        box.append(Exposure())
-    note: Exposure = box[1]
-    return [note] if note.parent is None else [note, *notes(note.parent)]
+        box.append(ExportRecord())
+    record: ExportRecord = box[1]
+    return [record] if record.parent is None else [record, *export_records(record.parent)]
 
 
-def lend(array: Any, box: list[Any]) -> Any:
-    """A NumPy array on a tensor's memory, to be handed to the user."""
-    lease = Lease(array)
-    for note in notes(box):
-        note.given.append(weakref.ref(lease))
-    return leased(lease)
+def export_array(array: Any, box: list[Any]) -> Any:
+    """Return a NumPy array over a tensor's memory, for the user."""
+    buffer = ExportedBuffer(array)
+    for record in export_records(box):
+        record.exported.append(weakref.ref(buffer))
+    return array_over(buffer)
 
 
-def borrow(array: Any, box: list[Any]) -> Any:
-    """A NumPy array of the user's as a tensor's memory."""
-    lease, owner = Lease(array), array
+def import_array(array: Any, box: list[Any]) -> Any:
+    """Return a NumPy array of the user's as a tensor's memory."""
+    buffer, owner = ExportedBuffer(array), array
     while type(owner) is np.ndarray:
         owner = owner.base
-    for note in notes(box):
-        note.taken.append(lease)
-        if type(owner) is Lease:
-            note.beneath.append(owner)
-    return leased(lease)
+    for record in export_records(box):
+        record.imported.append(buffer)
+        if type(owner) is ExportedBuffer:
+            record.beneath.append(owner)
+    return array_over(buffer)
 
 
-def give_away(box: list[Any]) -> None:
-    """Memory is handed to somebody of whom nothing more will be known."""
-    for note in notes(box):
-        note.for_good = True
+def export_forever(box: list[Any]) -> None:
+    """Note that the memory went to a consumer whose lifetime is unknown (DLPack, buffers)."""
+    for record in export_records(box):
+        record.forever = True

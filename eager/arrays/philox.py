@@ -26,7 +26,7 @@ ROUNDS = 10
 CHUNK = 1 << 13  # blocks at a time on the CPU: the working arrays stay in the cache
 
 # Half precision takes as many bits as fit exactly below 1: no rounding, so never 1.0.
-KEPT_BITS = {np.dtype(np.float16): 11, np.dtype(ml_dtypes.bfloat16): 8, np.dtype(np.float32): 24}
+SIGNIFICAND_BITS = {np.dtype(np.float16): 11, np.dtype(ml_dtypes.bfloat16): 8, np.dtype(np.float32): 24}
 
 
 @functools.lru_cache(maxsize=64)
@@ -107,7 +107,7 @@ def uniform(xp: Any, seed: int, call: int, count: int, dtype: np.dtype[Any]) -> 
     """Uniform in [0, 1): 24 bits as float32, 53 as float64, what fits as half precision."""
     if dtype == np.float64:
         return fill(xp, seed, call, count, dtype, 2, _fraction64)
-    bits = KEPT_BITS[dtype]
+    bits = SIGNIFICAND_BITS[dtype]
     return fill(xp, seed, call, count, dtype, 1, lambda words: _fraction32(words, bits))
 
 
@@ -152,18 +152,18 @@ def integers(xp: Any, seed: int, call: int, count: int, low: int, high: int) -> 
     up to 2**32 wider than 65536 one part in 2**32."""
     span = high - low
     if span <= 1 << 16:
-        return fill(xp, seed, call, count, np.int64, 1, lambda words: scaled(words, span) + low)
+        return fill(xp, seed, call, count, np.int64, 1, lambda words: multiply_high(words, span) + low)
     if span <= 1 << 32:
-        return fill(xp, seed, call, count, np.int64, 2, lambda words: _scaled64(words, span) + low)
+        return fill(xp, seed, call, count, np.int64, 2, lambda words: _multiply_high64(words, span) + low)
     return fill(xp, seed, call, count, np.int64, 2, lambda words: _wrapped(words.view(np.uint64) % np.uint64(span), low))
 
 
-def scaled(words: Any, span: int) -> Any:
+def multiply_high(words: Any, span: int) -> Any:
     """The high half of word * span: in [0, span) without a division."""
     return (words.astype(np.uint64) * np.uint64(span) >> HALF_WORD).view(np.int64)
 
 
-def _scaled64(words: Any, span: int) -> Any:
+def _multiply_high64(words: Any, span: int) -> Any:
     low = words[::2].astype(np.uint64) * np.uint64(span) >> HALF_WORD
     return (words[1::2].astype(np.uint64) * np.uint64(span) + low >> HALF_WORD).view(np.int64)
 
@@ -173,7 +173,7 @@ def _wrapped(offsets: Any, low: int) -> Any:
     return (offsets + np.uint64(low % (1 << 64))).view(np.int64)
 
 
-def keep(xp: Any, seed: int, call: int, count: int, p: float) -> Any:
+def bernoulli(xp: Any, seed: int, call: int, count: int, p: float) -> Any:
     """True with probability p: whether a uniform float32 of the same word is below p, compared exactly."""
     bound = np.uint32(min(max(math.ceil(p * 2.0**24), 0), 1 << 24))
     return fill(xp, seed, call, count, np.bool_, 1, lambda words: words >> np.uint32(8) < bound)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-PIECE = 1 << 15  # elements: with its temporaries, a piece fits the second-level cache
+CHUNK_ELEMENTS = 1 << 15  # elements: with its temporaries, a piece fits the second-level cache
 
 
 def elementwise(kernel: Callable[..., Any], xp: Any, x: Any, *args: Any, dtype: Any = None) -> Any:
@@ -21,13 +21,13 @@ def elementwise(kernel: Callable[..., Any], xp: Any, x: Any, *args: Any, dtype: 
     with np.errstate(all="ignore"):
         if xp is not np:
             return kernel(xp, x.astype(dtype or x.dtype, copy=False), *args).astype(x.dtype, copy=False)
-        if x.size <= PIECE and x.ndim:
+        if x.size <= CHUNK_ELEMENTS and x.ndim:
             return kernel(np, x.astype(dtype or x.dtype, copy=False), *args).astype(x.dtype, copy=False)
         flat = x.reshape(-1)
         out = np.empty_like(flat)
-        for start in range(0, flat.size, PIECE):
-            piece = flat[start : start + PIECE]
-            out[start : start + PIECE] = kernel(np, piece.astype(dtype or x.dtype, copy=False), *args)
+        for start in range(0, flat.size, CHUNK_ELEMENTS):
+            piece = flat[start : start + CHUNK_ELEMENTS]
+            out[start : start + CHUNK_ELEMENTS] = kernel(np, piece.astype(dtype or x.dtype, copy=False), *args)
         return out.reshape(x.shape)
 
 
@@ -240,7 +240,7 @@ def _lgamma(xp: Any, x: Any) -> Any:
     value = _lgamma_positive(xp, xp.where(reflect, 1 - x, x))
     if not bool(xp.any(reflect)):
         return value
-    reflected = math.log(math.pi) - xp.log(xp.abs(xp.sin(math.pi * _beyond_integer(xp, x)))) - value
+    reflected = math.log(math.pi) - xp.log(xp.abs(xp.sin(math.pi * _offset_from_nearest_integer(xp, x)))) - value
     return xp.where(xp.isinf(x), math.inf, xp.where(reflect, reflected, value))
 
 
@@ -266,7 +266,7 @@ def _digamma(xp: Any, x: Any) -> Any:
     reflect = x < 0
     value = _digamma_positive(xp, xp.where(reflect, 1 - x, x))
     if bool(xp.any(reflect)):
-        beyond = _beyond_integer(xp, x)
+        beyond = _offset_from_nearest_integer(xp, x)
         reflected = xp.where(beyond == 0, math.nan, value - math.pi / xp.tan(math.pi * beyond))
         value = xp.where(reflect, reflected, value)
     return xp.where(x == 0, -xp.copysign(math.inf, x), value)
@@ -293,7 +293,7 @@ def _polygamma(xp: Any, x: Any, n: int) -> Any:
     sign = -1 if n % 2 == 0 else 1
     reflect = x < 0
     value = sign * _factorial(n) * _zeta(xp, n + 1, xp.where(reflect, 1 - x, x))
-    beyond = _beyond_integer(xp, x)
+    beyond = _offset_from_nearest_integer(xp, x)
     if bool(xp.any(reflect)):
         cotangent = 1 / xp.tan(math.pi * beyond)
         slope = polynomial(cotangent, _cotangent_derivative(n)) * math.pi ** (n + 1)
@@ -334,6 +334,6 @@ def _as_float(value: int) -> float:
     return float(value) if abs(value) < 10**308 else math.copysign(math.inf, value)
 
 
-def _beyond_integer(xp: Any, x: Any) -> Any:
+def _offset_from_nearest_integer(xp: Any, x: Any) -> Any:
     """x less the nearest integer: what is left of it in functions with period 1."""
     return x - xp.around(x)

@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from ..core.tape import node as tape
+from ..core.dispatch import apply
+from ..core.tape import engine
 from ..core.tape.grad_mode import (
     enable_grad,
     inference_mode,
@@ -15,16 +16,15 @@ from ..core.tape.grad_mode import (
     no_grad,
     set_grad_enabled,
 )
-from ..core.op import apply
-from ..ops.create import FULL
-from ..ops.shape.reshape import stack
 from ..core.tape.node import local
 from ..core.tensor import Tensor
+from ..ops.create import FULL
+from ..ops.shape.reshape import stack
+from ..viz.tape_graph import draw
 from . import functional, hooks
 from .anomaly import detect_anomaly, is_anomaly_check_nan_enabled, is_anomaly_enabled, set_detect_anomaly
-from .gradcheck import GradcheckError, gradcheck, gradgradcheck
-from ..viz.tape_graph import draw
 from .function import Function
+from .gradcheck import GradcheckError, gradcheck, gradgradcheck
 from .variable import Variable
 
 __all__ = [
@@ -70,7 +70,7 @@ def _seeds(roots: tuple[Tensor, ...], given: Any) -> list[Tensor]:
                     f"grad can be implicitly created only for scalar outputs, but this one has shape {list(root.shape)}; "
                     "reduce it first, for example with .sum(), or pass gradient="
                 )
-            g = apply(FULL, (1,), {"shape": root._array.shape, "dtype": root.dtype, "device": root.device})
+            g = apply(FULL, (1,), {"shape": root.tj_array.shape, "dtype": root.dtype, "device": root.device})
         elif not isinstance(g, Tensor):
             raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
         if g.shape != root.shape:
@@ -98,7 +98,7 @@ def backward(
     for w in wanted or ():
         if not w.requires_grad:
             raise RuntimeError("backward(): one of `inputs` does not require grad")
-    tape.backward(roots, _seeds(roots, grad_tensors), keep, create_graph, wanted)
+    engine.backward(roots, _seeds(roots, grad_tensors), keep, create_graph, wanted)
 
 
 def grad(
@@ -143,7 +143,7 @@ def grad(
     for w in wanted:
         if not w.requires_grad:
             raise RuntimeError("One of the differentiated Tensors does not require grad")
-    found = tape.backward(roots, _seeds(roots, grad_outputs), keep, create_graph, wanted, accumulate=False)
+    found = engine.backward(roots, _seeds(roots, grad_outputs), keep, create_graph, wanted, accumulate=False)
     if materialize_grads:
         return tuple(w.new_zeros(w.shape) if g is None else g for g, w in zip(found, wanted, strict=True))
     for i, g in enumerate(found):
@@ -165,7 +165,7 @@ def _backward(
     """Add this tensor's gradients to `.grad` of the leaves it depends on."""
     tracer = local.state.tracer
     plain = gradient is None and inputs is None and not create_graph
-    if tracer is not None and plain and self._requires_grad and self._array.size == 1:
+    if tracer is not None and plain and self.tj_requires_grad and self.tj_array.size == 1:
         tracer.backward((self,), None, bool(retain_graph), False, None, True)
         return
     backward(self, gradient, retain_graph, create_graph, inputs)

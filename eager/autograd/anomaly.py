@@ -6,23 +6,19 @@ While it is on, each node notes the user's stack when it is made, and the engine
 from __future__ import annotations
 
 import linecache
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ..core.library import is_library
 from ..core.tape.node import Node, local
 from ..core.tensor import Tensor
-
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_OURS = tuple(os.path.join(_ROOT, name) + os.sep for name in ("eager", "tracer", "codegen"))
-
 
 FRAMES = 10  # of the user's stack are noted
 
 
 class Anomaly:
-    """What `local.state.anomaly` holds while anomalies are looked for."""
+    """The value of `local.state.anomaly` under `detect_anomaly`."""
 
     def __init__(self, check_nan: bool) -> None:
         self.check_nan = check_nan
@@ -64,7 +60,7 @@ def user_stack() -> str:
             lines.append("  ...\n")
             break
         code = frame.f_code
-        if not os.path.abspath(code.co_filename).startswith(_OURS):
+        if not is_library(code):
             text = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
             place = f'  File "{code.co_filename}", line {frame.f_lineno}, in {code.co_name}\n'
             lines.append(place + (f"    {text}\n" if text else ""))
@@ -81,7 +77,7 @@ def caused_by(node: Node) -> str:
 
 
 def has_nan(t: Tensor) -> bool:
-    array = t._array
+    array = t.tj_array
     return array.dtype.kind in "fV" and bool((array != array).any())
 
 
@@ -113,10 +109,10 @@ class detect_anomaly:  # noqa: N801
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether anomalies are being looked for in this thread."""
+    """True if anomalies are being looked for in this thread."""
     return local.state.anomaly is not None
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """Whether NaNs count as anomalies in this thread."""
+    """True if NaNs count as anomalies in this thread."""
     return local.state.anomaly is not None and bool(local.state.anomaly.check_nan)

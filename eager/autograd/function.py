@@ -16,20 +16,22 @@ from typing import Any
 
 import numpy as np
 
+from ..core.cast import cast
+from ..core.dispatch import apply
+from ..core.op import Op
+from ..core.tape.engine import graph_freed_error, sum_to
 from ..core.tape.grad_mode import no_grad
 from ..core.tape.inplace import take_history
-from ..core.op import Op, apply
-from ..ops.create import make
-from ..ops.shape.views import VIEW
-from ..ops.pointwise import cast
-from ..core.tape.node import FREED, Node, Pick, edge_of, local, restore, save, save_output, sum_to, used_up
+from ..core.tape.node import FREED, Node, Pick, edge_of, local, restore, save, save_output
 from ..core.tensor import Tensor, wrap
+from ..ops.create import new_filled
+from ..ops.shape.views import VIEW
 
 FUNCTION = Op("function", "opaque")
 
 
 class FunctionCtx:
-    """What `forward` and `backward` of one call share. Any attribute may be set on it."""
+    """The context that `forward` and `backward` of one call share. Any attribute may be set on it."""
 
     needs_input_grad: tuple[bool, ...] = ()
     _node: weakref.ref[FunctionNode] | None = None
@@ -71,7 +73,7 @@ class FunctionNode(Node):
     def __init__(self, function: type[Function], ctx: FunctionCtx, edges: tuple[Any, ...], inputs: tuple[Any, ...]) -> None:
         super().__init__(FUNCTION, edges, {})
         self.function, self.ctx = function, ctx
-        self.inputs = [(x._array.shape, x.dtype) if isinstance(x, Tensor) else None for x in inputs]
+        self.inputs = [(x.tj_array.shape, x.dtype) if isinstance(x, Tensor) else None for x in inputs]
         self.results: list[Any] = []  # (shape, dtype, device) of each output; None for what is no tensor
         self.saved_outputs: list[int | None] = []  # for each saved tensor: which output it is, if it is one
 
@@ -93,7 +95,7 @@ class FunctionNode(Node):
 
     def kept(self) -> tuple[Tensor | None, ...]:
         if self.saved is FREED:
-            raise used_up(self)
+            raise graph_freed_error(self)
         kept = self.saved.get("tensors", ())
         return tuple(restore(self, v, i) for v, i in zip(kept, self.saved_outputs, strict=True))
 
@@ -117,7 +119,7 @@ class FunctionNode(Node):
         if self.results[i] is None:
             return None
         shape, dtype, device = self.results[i]
-        return make(shape, 0, dtype, device, False)
+        return new_filled(shape, 0, dtype, device, False)
 
     def _checked(self, g: Any, i: int) -> Tensor | None:
         """A gradient that the user's backward returned, in the shape and dtype of its input."""
@@ -134,8 +136,8 @@ class FunctionNode(Node):
         if self.edges[i] is None:
             return None
         shape, dtype = given
-        if g._array.shape != shape:
-            if not _stretches(shape, g._array.shape):
+        if g.tj_array.shape != shape:
+            if not _stretches(shape, g.tj_array.shape):
                 raise RuntimeError(
                     f"Function {self.name()} returned an invalid gradient at index {i} - got {list(g.shape)} "
                     f"but expected shape compatible with {list(shape)}"
@@ -188,7 +190,7 @@ class Function:
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
         """Run `forward`, with `backward` as its gradient."""
         if local.state.tracer is not None:
-            return local.state.tracer.outside(cls._apply, f"{cls.__name__}.apply", *args, **kwargs)
+            return local.state.tracer.graph_break(cls._apply, f"{cls.__name__}.apply", *args, **kwargs)
         return cls._apply(*args, **kwargs)
 
     @classmethod
@@ -246,15 +248,15 @@ def _own_outputs(ctx: FunctionCtx, inputs: tuple[Any, ...], outputs: tuple[Any, 
     taken: set[int] = set()
     for t in outputs:
         if isinstance(t, Tensor) and ((id(t) in given and id(t) not in dirty) or id(t) in taken or _has_history(t, given)):
-            t = apply(VIEW, (t,), {"shape": t._array.shape})
+            t = apply(VIEW, (t,), {"shape": t.tj_array.shape})
         taken.add(id(t))
         own.append(t)
     return tuple(own)
 
 
 def _has_history(t: Tensor, given: set[int]) -> bool:
-    """Whether an output came from neither the inputs nor this forward but, say, from a closure, with a history to keep."""
-    return t._requires_grad and id(t) not in given
+    """True if an output came from neither the inputs nor this forward but, say, from a closure, with a history to keep."""
+    return t.tj_requires_grad and id(t) not in given
 
 
 def _connect(
@@ -270,34 +272,34 @@ def _connect(
         if not isinstance(t, Tensor):
             node.results.append(None)
             continue
-        node.results.append((t._array.shape, t.dtype, t.device))
+        node.results.append((t.tj_array.shape, t.dtype, t.device))
         if constant[i] or not t.dtype.is_floating_point:
             continue
         place = node if node.outputs == 1 else Pick(node, i)
         if id(t) in dirty:
             _rewrite(t, place)
         else:
-            t._node, t._requires_grad = place, True
-            if t._base is not None:
+            t.tj_node, t.tj_requires_grad = place, True
+            if t.tj_base is not None:
                 _part_from_base(t, inputs, outputs)
 
 
 def _rewrite(t: Tensor, place: Node) -> None:
     """An input that was changed in place takes the Function's history; through a view, its base does."""
-    if t._requires_grad and t._node is None:
+    if t.tj_requires_grad and t.tj_node is None:
         raise RuntimeError("a leaf Variable that requires grad has been used in an in-place operation.")
-    value = wrap(t._array)
-    value._node, value._requires_grad = place, True
+    value = wrap(t.tj_array)
+    value.tj_node, value.tj_requires_grad = place, True
     take_history(t, value)
 
 
 def _part_from_base(t: Tensor, inputs: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
     """A view of memory made inside `forward` is the only one to show it; one of an input's or another output's is not."""
     for x in (*inputs, *outputs):
-        if isinstance(x, Tensor) and x is not t and x._versions is t._versions:
-            t._by_function = True
+        if isinstance(x, Tensor) and x is not t and x.tj_versions is t.tj_versions:
+            t.tj_by_function = True
             return
-    t._base, t._chain = None, ()
+    t.tj_base, t.tj_view_chain = None, ()
 
 
 class _Refusal(Node):
@@ -329,6 +331,6 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 def _refused(t: Any, edges: tuple[Any, ...]) -> Any:
     if not isinstance(t, Tensor) or not t.dtype.is_floating_point:
         return t
-    found = wrap(t._array)
-    found._node, found._requires_grad = _Refusal(FUNCTION, edges, {}), True
+    found = wrap(t.tj_array)
+    found.tj_node, found.tj_requires_grad = _Refusal(FUNCTION, edges, {}), True
     return found

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.tape.grad_mode import enable_grad
-from ..ops.shape.reshape import stack
 from ..core.tensor import Tensor
+from ..ops.shape.reshape import stack
 
 Tensors = tuple[Tensor, ...]
 

@@ -129,14 +129,14 @@ class _Check:
                 "gradcheck expects at least one input tensor to require gradient, but none of them have requires_grad=True."
             )
         for i, t in zip(self.positions, self.wanted, strict=True):
-            if t._array.dtype != np.float64:
+            if t.tj_array.dtype != np.float64:
                 warnings.warn(
                     f"Input #{i} requires gradient and is not a double precision floating point. This check will likely fail "
                     "if all the inputs are not of double precision floating point.",
                     UserWarning,
                     stacklevel=4,
                 )
-            if any(s == 0 and n > 1 for s, n in zip(t._array.strides, t._array.shape, strict=True)):
+            if any(s == 0 and n > 1 for s, n in zip(t.tj_array.strides, t.tj_array.shape, strict=True)):
                 raise RuntimeError(
                     f"The {i}th input has a dimension with stride 0. gradcheck only supports inputs that are non-overlapping "
                     "to be able to compute the numerical gradients correctly. You should call .contiguous on the input before "
@@ -154,7 +154,7 @@ class _Check:
 
     def numerical(self, t: Tensor) -> list[Matrix]:
         """For each output, the slope by finite differences in the direction of each element of `t`."""
-        array = t._array
+        array = t.tj_array
         rows = [self.slopes(array, index, 1.0) for index in np.ndindex(array.shape)]
         if not rows:
             return [np.zeros((0, v.size)) for v in self.values()]
@@ -210,8 +210,8 @@ class _Check:
         random = np.random.default_rng(0)
         for i, t in enumerate(self.wanted):
             direction = _unit(random, t.numel())
-            shaped = devices.move(direction.astype(t._array.dtype).reshape(t._array.shape), t.device)
-            slopes = self.slopes(t._array, ..., shaped)
+            shaped = devices.move(direction.astype(t.tj_array.dtype).reshape(t.tj_array.shape), t.device)
+            slopes = self.slopes(t.tj_array, ..., shaped)
             for j, output in enumerate(self.outputs):
                 weight = _unit(random, output.numel())
                 found = self.gradients(output, weight, check_dtypes)[i] @ direction
@@ -271,12 +271,12 @@ def _wants_grad(t: Any) -> bool:
 
 
 def _flat(t: Tensor) -> Matrix:
-    return devices.to_numpy(t._array).astype(np.float64).reshape(-1)
+    return devices.to_numpy(t.tj_array).astype(np.float64).reshape(-1)
 
 
 def _like(t: Tensor, values: Matrix) -> Tensor:
     """A tensor with the shape, dtype and device of another."""
-    return wrap(devices.move(values.astype(t._array.dtype).reshape(t._array.shape), t.device))
+    return wrap(devices.move(values.astype(t.tj_array.dtype).reshape(t.tj_array.shape), t.device))
 
 
 def _unit(random: np.random.Generator, count: int) -> Matrix:
@@ -292,7 +292,7 @@ def _weights(func: Callable[..., Any], inputs: tuple[Any, ...], strided: bool) -
         if _wants_grad(t):
             weight = _like(t, random.standard_normal(t.numel()))
             if strided:
-                weight = wrap(weight._array.repeat(2).reshape(*t._array.shape, 2)[..., 0])
+                weight = wrap(weight.tj_array.repeat(2).reshape(*t.tj_array.shape, 2)[..., 0])
             found.append(weight.requires_grad_())
     return tuple(found)
 

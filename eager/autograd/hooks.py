@@ -1,4 +1,4 @@
-"""What a tensor or a node can be asked about its gradient: hooks that see or replace it, and `retain_grad` to keep it."""
+"""Gradient hooks of tensors and nodes, which see or replace a gradient, and `retain_grad`, which keeps it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from ..core.tape.engine import sum_to
 from ..core.tape.inplace import current_node
-from ..core.tape.node import Node, RemovableHandle, sum_to
-from ..core.tensor import Tensor, look_at
+from ..core.tape.node import Node, RemovableHandle
+from ..core.tensor import Tensor, notify_tape_read
 
 # ---- of tensors
 
@@ -17,15 +18,15 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Remo
     """Call `hook(grad)` once this tensor's gradient is known; what it returns, if anything, replaces the gradient."""
     if not self.requires_grad:
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-    look_at(self)
+    notify_tape_read(self)
     node = current_node(self)
     if node is not None:
         if node.hooks is None:
             node.hooks = {}
         return RemovableHandle.add(node.hooks, hook)
-    if self._hooks is None:
-        self._hooks = {}
-    return RemovableHandle.add(self._hooks, hook)
+    if self.tj_hooks is None:
+        self.tj_hooks = {}
+    return RemovableHandle.add(self.tj_hooks, hook)
 
 
 def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> RemovableHandle:
@@ -34,16 +35,16 @@ def register_post_accumulate_grad_hook(self: Tensor, hook: Callable[[Tensor], An
         raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
     if current_node(self) is not None:
         raise RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
-    if self._after_accumulate is None:
-        self._after_accumulate = {}
-    return RemovableHandle.add(self._after_accumulate, hook)
+    if self.tj_accumulate_hooks is None:
+        self.tj_accumulate_hooks = {}
+    return RemovableHandle.add(self.tj_accumulate_hooks, hook)
 
 
 def retain_grad(self: Tensor) -> None:
     """Have backward passes fill `.grad` although this tensor is not a leaf."""
     if not self.requires_grad:
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
-    look_at(self)
+    notify_tape_read(self)
     node = current_node(self)
     if node is not None:
         node.retained = weakref.ref(self)  # weak: a node must not keep its own output alive

@@ -1,11 +1,11 @@
-"""The mechanism of mixed precision: which ops run in which dtype, and where their inputs are cast. `amp` is the public side.
+"""Autocast: decides which ops run in which dtype, and casts their inputs. `amp` is the public side.
 
 PyTorch's lists are the tables below, one for each kind of device. An op is met in one of two places, so that it costs
 nothing while autocast is off:
 
 - a primitive that is a public op by itself, in `handler`, which stands in the thread's `State.handler` while it is on;
-- a public function made of several ops, or that looks at dtypes before it applies one, in `aware`, a wrapper that `public`
-  puts around the functions named here.
+- a public function made of several ops, or that looks at dtypes before it applies one, in `with_autocast`, a wrapper that
+  `public` puts around the functions named here.
 
 Either way the casts are ops on the tape, so gradients flow back through them and those of float32 weights are float32, and
 what a listed op does inside itself is left alone. A backward pass runs with autocast off: the dtypes of the forward decide.
@@ -19,16 +19,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..arrays import dtypes
+from .cast import cast
+from .dispatch import apply, execute
 from .tape.node import State, local
 from .tensor import Tensor
 
-# What is done to the inputs: cast to the low precision, to float32, to the widest among them; nothing, also not to the ops
-# inside; all but a float32 state rounded to the low precision; or the op is refused.
+# Policies: cast the inputs to the low precision, to float32, or to the widest among them; leave them, and the ops inside,
+# alone; round all but a float32 state to the low precision; or refuse the op.
 LOW, FULL, WIDEST, AS_GIVEN, CARRIED, REFUSED = "low", "full", "widest", "as given", "carried", "refused"
 
 # ---- PyTorch's lists
 
-_PRODUCTS = "addbmm addmm baddbmm bmm einsum linalg.vecdot mm prelu scaled_dot_product_attention"
+_MATMULS = "addbmm addmm baddbmm bmm einsum linalg.vecdot mm prelu scaled_dot_product_attention"
 _CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
 _RECURRENCES = "lstm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell"
 _CARRYING = "gru gru_cell lstm_cell"  # on the CPU only their products are in low precision: a float32 state stays one
@@ -45,7 +47,7 @@ _DECOMPOSITIONS = (
 
 FUNCTIONS: dict[str, dict[str, str]] = {
     "cpu": {
-        LOW: f"{_PRODUCTS} {_CONVOLUTIONS} {_RECURRENCES}",
+        LOW: f"{_MATMULS} {_CONVOLUTIONS} {_RECURRENCES}",
         FULL: f"{_LOSSES} {_DECOMPOSITIONS} adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d binary_cross_entropy cdist "
         "ctc_loss grid_sample max_pool3d max_unpool2d max_unpool3d nanquantile prod quantile trace",
         WIDEST: "index_copy",
@@ -53,7 +55,7 @@ FUNCTIONS: dict[str, dict[str, str]] = {
         CARRIED: _CARRYING,
     },
     "cuda": {
-        LOW: f"{_PRODUCTS} {_CONVOLUTIONS} {_RECURRENCES} {_CARRYING} addmv addr chain_matmul linalg.multi_dot mv",
+        LOW: f"{_MATMULS} {_CONVOLUTIONS} {_RECURRENCES} {_CARRYING} addmv addr chain_matmul linalg.multi_dot mv",
         FULL: f"{_LOSSES} cdist cosine_similarity cumprod cumsum dist group_norm interpolate layer_norm linalg.matrix_norm "
         "linalg.norm linalg.vector_norm log_softmax norm pairwise_distance pdist prod renorm rms_norm softmax upsample",
         WIDEST: "addcdiv addcmul bilinear cross dot grid_sample index_put linalg.cross scatter_add tensordot vdot",
@@ -72,7 +74,7 @@ PRIMITIVES: dict[str, dict[str, str]] = {
 
 
 def _by_name(table: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """For each op, the policy on each kind of device."""
+    """Return for each op its policy on each kind of device."""
     found: dict[str, dict[str, str]] = {}
     for kind, policies in table.items():
         for policy, names in policies.items():
@@ -89,41 +91,35 @@ _ELIGIBLE = frozenset(d.numpy for d in (dtypes.float16, dtypes.bfloat16, dtypes.
 # ---- the setting of a thread
 
 
-class Setting:
-    """What autocast is doing: the low precision of each kind of device it is on for, and the weights cast so far."""
+class AutocastSetting:
+    """The state of autocast: the low precision of each kind of device that it is on for, and the cache of cast weights."""
 
-    def __init__(self, low: dict[str, dtypes.dtype], caching: bool, outer: Setting | None) -> None:
+    def __init__(self, low: dict[str, dtypes.dtype], caching: bool, outer: AutocastSetting | None) -> None:
         self.low = low
         self.caching = caching
-        self.below: Callable[..., Any] | None = None  # the handler that stood there before
+        self.below: Callable[..., Any] | None = None  # the handler that was installed before
         self.cache: dict[int, tuple[Any, ...]] = {} if outer is None else outer.cache
 
     def cast(self, x: Any, target: dtypes.dtype, kind: str) -> Any:
-        """A value, or a list of them, with the floating-point tensors of a kind of device in another dtype."""
+        """Cast a value, or a list of them: the floating-point tensors on a kind of device, to another dtype."""
         if isinstance(x, Tensor):
-            if x._array.dtype == target.numpy or x._array.dtype not in _ELIGIBLE or kind_of(x) != kind:
+            if x.tj_array.dtype == target.numpy or x.tj_array.dtype not in _ELIGIBLE or kind_of(x) != kind:
                 return x
-            weight = x._requires_grad and x._node is None and x._base is None and x._array.dtype.itemsize == 4
-            return self._cast_weight(x, target) if weight and self.caching else to_dtype(x, target)
+            weight = x.tj_requires_grad and x.tj_node is None and x.tj_base is None and x.tj_array.dtype.itemsize == 4
+            return self._cast_weight(x, target) if weight and self.caching else cast(x, target)
         if type(x) in (list, tuple):
             return type(x)([self.cast(v, target, kind) for v in x])
         return x
 
     def _cast_weight(self, x: Tensor, target: dtypes.dtype) -> Tensor:
-        """Leaves are cast once, as long as nothing is written into them and the tape is as it was then."""
-        now = (x._array, x._version, local.state.grad, target)
+        """Cast a leaf, or return the cached cast if nothing was written into it since and grad mode is the same."""
+        now = (x.tj_array, x._version, local.state.grad, target)
         found = self.cache.get(id(x))
         if found is not None and found[1] is now[0] and found[2:5] == now[1:]:
             return found[5]  # type: ignore[no-any-return]
-        value = to_dtype(x, target)
+        value = cast(x, target)
         self.cache[id(x)] = (x, *now, value)
         return value
-
-
-def to_dtype(x: Tensor, dtype: dtypes.dtype) -> Tensor:
-    from ..ops.pointwise import cast
-
-    return cast(x, dtype)
 
 
 def kind_of(x: Tensor) -> str:
@@ -141,8 +137,8 @@ def first_tensor(values: Any) -> Tensor | None:
     return None
 
 
-def install(state: State, setting: Setting | None) -> tuple[Setting | None, Callable[..., Any] | None]:
-    """Make a setting (None: off) the thread's, and return what to hand to `reinstall` afterwards."""
+def install_setting(state: State, setting: AutocastSetting | None) -> tuple[AutocastSetting | None, Callable[..., Any] | None]:
+    """Make a setting (None: off) the thread's, and return what to hand to `restore_setting` afterwards."""
     before = (state.autocast, state.handler)
     below = before[1] if state.autocast is None else state.autocast.below
     if setting is None:
@@ -153,26 +149,26 @@ def install(state: State, setting: Setting | None) -> tuple[Setting | None, Call
     return before
 
 
-def reinstall(state: State, before: tuple[Setting | None, Callable[..., Any] | None]) -> None:
+def restore_setting(state: State, before: tuple[AutocastSetting | None, Callable[..., Any] | None]) -> None:
     state.autocast, state.handler = before
 
 
 @contextmanager
-def installed(setting: Setting | None) -> Iterator[None]:
-    """A setting for the length of a block."""
+def using_setting(setting: AutocastSetting | None) -> Iterator[None]:
+    """Use a setting for the length of a block."""
     state = local.state
-    before = install(state, setting)
+    before = install_setting(state, setting)
     try:
         yield
     finally:
-        reinstall(state, before)
+        restore_setting(state, before)
 
 
 # ---- where ops are met
 
 
-def policy_for(rules: dict[str, str], setting: Setting, values: Any) -> tuple[str | None, str]:
-    """What to do with a call, by the device of its first tensor."""
+def policy_for(rules: dict[str, str], setting: AutocastSetting, values: Any) -> tuple[str | None, str]:
+    """Return the policy for a call, by the device of its first tensor."""
     first = first_tensor(values)
     if first is None:
         return None, ""
@@ -180,7 +176,7 @@ def policy_for(rules: dict[str, str], setting: Setting, values: Any) -> tuple[st
     return (rules.get(kind) if kind in setting.low else None), kind
 
 
-def target_of(policy: str, setting: Setting, kind: str, values: Any) -> dtypes.dtype:
+def target_of(policy: str, setting: AutocastSetting, kind: str, values: Any) -> dtypes.dtype:
     if policy == LOW:
         return setting.low[kind]
     return dtypes.float32 if policy == FULL else widest(values, setting.low[kind], kind)
@@ -188,7 +184,7 @@ def target_of(policy: str, setting: Setting, kind: str, values: Any) -> dtypes.d
 
 def widest(values: Any, found: dtypes.dtype, kind: str) -> dtypes.dtype:
     for v in values:
-        if isinstance(v, Tensor) and v._array.dtype in _ELIGIBLE and kind_of(v) == kind:
+        if isinstance(v, Tensor) and v.tj_array.dtype in _ELIGIBLE and kind_of(v) == kind:
             found = dtypes.promote_types(found, v.dtype)
         elif type(v) in (list, tuple):
             found = widest(v, found, kind)
@@ -196,28 +192,26 @@ def widest(values: Any, found: dtypes.dtype, kind: str) -> dtypes.dtype:
 
 
 def handler(op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
-    """Stands in for `apply` while autocast is on: casts the inputs of listed primitives. In-place ops are left alone."""
-    from .op import apply, execute
-
+    """The handler while autocast is on: casts the inputs of listed primitives. In-place ops are left alone."""
     state = local.state
     setting = state.autocast
     rules = _PRIMITIVES.get(op.name) if out is None else None
     if rules is not None:
         policy, kind = policy_for(rules, setting, inputs)
         if policy is not None:
-            before = install(state, None)
+            before = install_setting(state, None)
             try:
                 target = target_of(policy, setting, kind, inputs)
                 return apply(op, tuple([setting.cast(x, target, kind) for x in inputs]), attrs)
             finally:
-                reinstall(state, before)
+                restore_setting(state, before)
     if setting.below is not None:
         return setting.below(op, inputs, attrs, out)
     return execute(op, inputs, attrs, out, state)
 
 
-def aware(name: str, function: Any) -> Any:
-    """A public function that casts its arguments while autocast is on; itself if it is on no list."""
+def with_autocast(name: str, function: Any) -> Any:
+    """Wrap a public function to cast its arguments while autocast is on; return it as it is if it is on no list."""
     rules = _FUNCTIONS.get(name)
     if rules is None:
         return function
@@ -232,8 +226,8 @@ def aware(name: str, function: Any) -> Any:
     return call
 
 
-def unaware(name: str, function: Any) -> Any:
-    """The same for the in-place version of a function, which runs as if autocast were off."""
+def without_autocast(name: str, function: Any) -> Any:
+    """Wrap the in-place version of a function to run as if autocast were off."""
     if name not in _FUNCTIONS:
         return function
 
@@ -241,14 +235,14 @@ def unaware(name: str, function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if local.state.autocast is None:
             return function(*args, **kwargs)
-        with installed(None):
+        with using_setting(None):
             return function(*args, **kwargs)
 
     return call
 
 
 def cast_call(
-    name: str, function: Any, rules: dict[str, str], setting: Setting, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: str, function: Any, rules: dict[str, str], setting: AutocastSetting, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     values = (*args, *kwargs.values())
     policy, kind = policy_for(rules, setting, values)
@@ -260,7 +254,7 @@ def cast_call(
             f"nn.functional.{name} is unsafe to autocast. Many models use a sigmoid layer right before the binary cross "
             f"entropy layer: in this case, combine the two layers using nn.functional.{name}_with_logits, which is safe."
         )
-    with installed(None):
+    with using_setting(None):
         if policy == AS_GIVEN:
             return function(*args, **kwargs)
         if policy == CARRIED:
@@ -270,8 +264,8 @@ def cast_call(
         return function(*args, **{k: setting.cast(v, target, kind) for k, v in kwargs.items()})
 
 
-def carried_call(function: Any, setting: Setting, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A recurrence with the dtype of its state: if that is float32, all else is rounded and then computed in float32."""
+def carried_call(function: Any, setting: AutocastSetting, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a recurrence in the dtype of its state: if that is float32, all else is rounded and then computed in float32."""
     named = {**dict(zip(("input", "hx"), args, strict=False)), **kwargs}
     packed = len(args) > 3 and type(args[3]) in (list, tuple)  # (data, batch_sizes, hx, params, ...)
     state = args[2] if packed else named["hx"]
@@ -283,8 +277,8 @@ def carried_call(function: Any, setting: Setting, kind: str, args: tuple[Any, ..
     return function(*[rounded(x) for x in args], **{k: rounded(v) for k, v in kwargs.items()})
 
 
-def for_product(*tensors: Any) -> tuple[Any, ...]:
-    """The operands of a matrix product, which refuses those of two dtypes, as autocast will have them; same if it is off."""
+def cast_matmul_operands(*tensors: Any) -> tuple[Any, ...]:
+    """Cast the operands of a matmul, which refuses two dtypes, as autocast would; return them as they are if it is off."""
     setting = local.state.autocast
     if setting is None:
         return tensors

@@ -1,4 +1,4 @@
-"""An array library's complaints as PyTorch's errors: a sentence with the op's name, the shapes and the remedy. And warnings."""
+"""Errors and warnings: NumPy's and CuPy's exceptions become PyTorch's, with the op's name, the shapes and the remedy."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
+from ..arrays import devices, dtypes
+from .library import is_library
 from .tensor import Tensor
 
 if TYPE_CHECKING:
     from .op import Op
 
 
-warned = [0]  # how many warnings there were: code that warns has to run for that
-IN_PLACE_NAMES = {"full": "__setitem__", "true_divide": "div_"}  # where it is not the op's name and "_"
+warned = [0]  # count of warnings: calls that warn must not be skipped
+IN_PLACE_NAMES = {"full": "__setitem__", "true_divide": "div_"}  # others are the op's name and "_"
 
 
 def in_place_name(op: Op) -> str:
-    """What the user called to have an op write into a tensor."""
+    """Return the name by which the user called an in-place op."""
     return IN_PLACE_NAMES.get(op.name) or op.name + "_"
 
 
 def common_device(op: Op, inputs: tuple[Any, ...]) -> devices.device:
-    """The device of all inputs, or an error that names two devices."""
+    """Return the device of all inputs; raise an error that names two devices if they differ."""
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     first = tensors[0].device
     for t in tensors[1:]:
@@ -38,33 +38,33 @@ def common_device(op: Op, inputs: tuple[Any, ...]) -> devices.device:
     return first
 
 
-def explained(op: Op, inputs: tuple[Any, ...], error: Exception, out: Tensor | None = None) -> Exception:
-    """An array library's complaint as PyTorch's error, with the op's name and what it was given."""
-    shapes = [x._array.shape for x in inputs if isinstance(x, Tensor)]
+def as_torch_error(op: Op, inputs: tuple[Any, ...], error: Exception, out: Tensor | None = None) -> Exception:
+    """Convert an array library's exception to PyTorch's error, with the op's name and its inputs."""
+    shapes = [x.tj_array.shape for x in inputs if isinstance(x, Tensor)]
     if out is not None:
         try:
             shape: Any = np.broadcast_shapes(*shapes)
         except ValueError:
             shape = None
-        if shape is not None and shape != out._array.shape:
+        if shape is not None and shape != out.tj_array.shape:
             return RuntimeError(
                 f"{in_place_name(op)}: output with shape {list(out.shape)} doesn't match the broadcast shape {list(shape)}"
             )
     if out is not None and isinstance(error, TypeError):
-        source = dtypes.from_numpy(np.result_type(*[x._array if isinstance(x, Tensor) else x for x in inputs]))
+        source = dtypes.from_numpy(np.result_type(*[x.tj_array if isinstance(x, Tensor) else x for x in inputs]))
         return RuntimeError(
             f"{in_place_name(op)}: result type {source.legacy} can't be cast to the desired output type {out.dtype.legacy}"
         )
     if op.kind == "pointwise":
-        clash = broadcast_clash(shapes)
+        clash = broadcast_error(shapes)
         if clash is not None:
             return RuntimeError(f"{op.name}: {clash}")
     given = ", ".join(describe(x) for x in inputs)
     return RuntimeError(f"{op.name}({given}): {error}")
 
 
-def broadcast_clash(shapes: list[tuple[int, ...]]) -> str | None:
-    """PyTorch's sentence for two shapes that do not broadcast; None if they do."""
+def broadcast_error(shapes: list[tuple[int, ...]]) -> str | None:
+    """Return PyTorch's message for two shapes that do not broadcast; None if all do."""
     for i, a in enumerate(shapes):
         for b in shapes[i + 1 :]:
             ndim = max(len(a), len(b))
@@ -79,15 +79,14 @@ def broadcast_clash(shapes: list[tuple[int, ...]]) -> str | None:
 
 
 def describe(x: Any) -> str:
-    """A value in an error message: `float32[3, 4]`, or the number itself."""
+    """Describe a value for an error message: `float32[3, 4]`, or the number itself."""
     return f"{x.dtype.name}{list(x.shape)}" if isinstance(x, Tensor) else repr(x)
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the user's line: the first that is not of this package."""
-    package = __name__.partition(".")[0] + "."
+    """Warn at the user's line: the innermost frame outside this package."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+    while frame.f_back is not None and is_library(frame.f_globals.get("__name__", "")):
         frame, level = frame.f_back, level + 1
     warned[0] += 1
     warnings.warn(message, category, stacklevel=level)

@@ -1,8 +1,7 @@
-"""The least and the largest element of integer arrays on a GPU, where they are known: from when they were brought there.
+"""Index ranges: minimum and maximum of integer arrays on a GPU, cached when they are transferred from the CPU.
 
-Indices are mostly made on the CPU, and looked at on the device: whether all of them are good. To ask the device takes as long
-as all that it was given before; to remember what the CPU has seen takes next to nothing. What is written into the memory later
-shows in its version counter.
+Indices are mostly made on the CPU and used on the device, where they have to be checked against bounds. Asking the device waits
+for all work queued before; the CPU's answer costs next to nothing. Later writes show in the memory's version counter.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ import numpy as np
 
 from .tensor import Tensor, versions_of
 
-MOST = 1 << 22  # elements that are looked at: a batch, not a data set
-_known: dict[int, tuple[Any, list[int], int, int, int]] = {}  # by an array's id: itself, versions and which, least and largest
+MAX_SCANNED_ELEMENTS = 1 << 22  # a batch, not a data set
+_known: dict[int, tuple[Any, list[int], int, int, int]] = {}  # by id: array, version counter, version, min, max
 
 
-def note(t: Tensor, source: Any) -> None:
-    """A tensor on a GPU was made of an array on the CPU."""
-    if type(source) is not np.ndarray or source.dtype.kind != "i" or not 0 < source.size <= MOST:
+def note_transfer(t: Tensor, source: Any) -> None:
+    """Cache the range of a GPU tensor that was copied from a CPU array."""
+    if type(source) is not np.ndarray or source.dtype.kind != "i" or not 0 < source.size <= MAX_SCANNED_ELEMENTS:
         return
-    key, box = id(t._array), versions_of(t)
-    alive = weakref.ref(t._array, lambda _: _known.pop(key, None))
+    key, box = id(t.tj_array), versions_of(t)
+    alive = weakref.ref(t.tj_array, lambda _: _known.pop(key, None))
     _known[key] = alive, box, box[0], int(source.min()), int(source.max())
 
 
-def extent(array: Any) -> tuple[int, int] | None:
-    """The least and the largest element of an array, if they are known without asking a device."""
+def known_range(array: Any) -> tuple[int, int] | None:
+    """Return the minimum and maximum of an array, if known without asking a device."""
     found = _known.get(id(array))
     if found is None:
         return None

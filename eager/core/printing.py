@@ -1,4 +1,4 @@
-"""Tensors as text, the way PyTorch prints them, and the options for it.
+"""Print tensors as PyTorch does, and the print options.
 
 The numbers of a tensor share one format, chosen from all that are shown: whole, fixed or scientific. Of a large tensor
 only the edges of each dimension are fetched and shown. Nothing here goes through an op, so printing leaves no trace on
@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
+from ..arrays import devices, dtypes
 from .tensor import Tensor
 
 PROFILES: dict[str, dict[str, Any]] = {
@@ -26,7 +25,7 @@ PROFILES: dict[str, dict[str, Any]] = {
 
 
 class Options:
-    """How tensors are printed: see `set_printoptions`."""
+    """Print options: see `set_printoptions`."""
 
     precision: int = 4
     threshold: float = 1000
@@ -46,7 +45,7 @@ def set_printoptions(
     profile: str | None = None,
     sci_mode: bool | None = None,
 ) -> None:
-    """How tensors are printed.
+    """Set how tensors are printed.
 
     `precision` is the number of digits after the point, `threshold` the number of elements above which only `edgeitems` at
     the ends of each dimension are shown, `linewidth` the length of a line, `sci_mode` scientific notation (None: as the
@@ -63,13 +62,13 @@ def set_printoptions(
 
 
 def get_printoptions() -> dict[str, Any]:
-    """The options now, as a dictionary that `set_printoptions(**...)` takes."""
+    """Return the current options, as a dictionary for `set_printoptions(**...)`."""
     return {name: getattr(options, name) for name in ("precision", "threshold", "edgeitems", "linewidth", "sci_mode")}
 
 
 @contextlib.contextmanager
 def printoptions(**kwargs: Any) -> Iterator[None]:
-    """Other print options for a while."""
+    """A context with other print options."""
     before = get_printoptions()
     set_printoptions(**kwargs)
     try:
@@ -120,7 +119,7 @@ class Formatter:
 
 
 def edges(array: Any) -> np.ndarray[Any, Any]:
-    """The elements that are shown of an array that is too large: the ends of each dimension."""
+    """Return the elements shown of an array that is too large: the ends of each dim."""
     xp, n = devices.module_of(array), options.edgeitems
     with devices.on(devices.device_of(array)):
         for d, length in enumerate(array.shape):
@@ -164,13 +163,13 @@ def contents(array: Any, indent: int) -> str:
 
 
 def suffixes(self: Tensor) -> list[str]:
-    """What is said after the numbers, where it does not go without saying."""
+    """Text after the numbers: device, dtype and grad_fn, where they are not the default."""
     found = []
     if self.is_cuda:
         found.append(f"device='{self.device}'")
-    is_empty = self._array.size == 0
-    if (is_empty and self._array.ndim != 1) or (not is_empty and not options.edgeitems):
-        found.append(f"size={self._array.shape}")
+    is_empty = self.tj_array.size == 0
+    if (is_empty and self.tj_array.ndim != 1) or (not is_empty and not options.edgeitems):
+        found.append(f"size={self.tj_array.shape}")
     unsaid = [dtypes.get_default_dtype()] if is_empty else [dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_]
     if self.dtype not in unsaid:
         found.append(f"dtype={self.dtype}")
@@ -185,7 +184,7 @@ def suffixes(self: Tensor) -> list[str]:
 def text(self: Tensor, name: str = "tensor") -> str:
     """`name([...], dtype=...)`."""
     prefix = name + "("
-    found = prefix + contents(self._array, len(prefix))
+    found = prefix + contents(self.tj_array, len(prefix))
     used = len(found) - found.rfind("\n") + 1
     for suffix in suffixes(self):
         if used + len(suffix) + 2 > options.linewidth:

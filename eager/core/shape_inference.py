@@ -1,7 +1,7 @@
-"""What an op returns, known without running it on data: shapes and dtypes from shapes and dtypes.
+"""Shape inference: shapes and dtypes of an op's results from those of its inputs, without data.
 
-Pointwise and reduce ops follow from their kind; an op with an `infer` of its own is asked; the rest are run on arrays of
-zeros that take no memory (all strides 0). Ops whose result's shape depends on values have no answer.
+Pointwise and reduce ops follow from their kind; an op's own `infer` comes first; the rest run on arrays of zeros that take no
+memory (all strides 0). For ops whose result's shape depends on values there is no answer: `DataDependentError`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .op import Op
 
 
 class Spec(NamedTuple):
-    """A tensor without its values."""
+    """Shape and dtype of a tensor."""
 
     shape: tuple[int, ...]
     dtype: dtypes.dtype
@@ -30,7 +30,7 @@ class DataDependentError(RuntimeError):
 
 
 def infer(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Spec, ...]:
-    """The specs of an op's results for specs and numbers as inputs."""
+    """Return the specs of an op's results, given specs and numbers as inputs."""
     if op.infer is not None:
         return op.infer(*inputs, **attrs)  # type: ignore[no-any-return]
     if op.kind == "pointwise":
@@ -41,21 +41,21 @@ def infer(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Spec,
     return run_on_zeros(op, inputs, attrs)
 
 
-# ---- what many ops have for their `infer`
+# ---- common values of `Op.infer`
 
 
 def like_first(x: Spec, *others: Any, **attrs: Any) -> tuple[Spec]:
-    """The result is of the form of the first input."""
+    """One result, with the spec of the first input."""
     return (x,)
 
 
-def with_places(x: Spec, **attrs: Any) -> tuple[Spec, Spec]:
-    """Values of the input's form, and where they stand in it."""
+def with_indices(x: Spec, **attrs: Any) -> tuple[Spec, Spec]:
+    """Values with the input's spec, and their int64 indices."""
     return x, Spec(x.shape, dtypes.int64)
 
 
-def as_asked(*inputs: Any, shape: tuple[int, ...], dtype: dtypes.dtype | None = None, **attrs: Any) -> tuple[Spec]:
-    """The result is of the shape, and of the dtype, that is among the settings; else it has the first input's dtype."""
+def from_attrs(*inputs: Any, shape: tuple[int, ...], dtype: dtypes.dtype | None = None, **attrs: Any) -> tuple[Spec]:
+    """One result with the attributes' shape and dtype; without a dtype, that of the first input."""
     return (Spec(tuple(shape), inputs[0].dtype if dtype is None else dtype),)
 
 
@@ -79,7 +79,7 @@ def run_on_zeros(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> tupl
 
 
 def run_kernel(op: Op, arrays: Sequence[Any], attrs: dict[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """What an op makes of arrays in whose values nobody is interested."""
+    """Run an op's kernel on placeholder arrays, ignoring warnings about their values."""
     if op.data_dependent:
         raise DataDependentError(f"the shape of {op.name}'s result depends on the values of its inputs")
     half = next((x.dtype for x in arrays if isinstance(x, np.ndarray) and x.dtype in dtypes.HALF), None) if op.upcast else None

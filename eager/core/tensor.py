@@ -1,8 +1,8 @@
 """The tensor: an array, its place on the tape and its memory's version. Ops are attached from `eager/ops`.
 
 An instance stores only what differs from the class-level defaults below, which keeps the making of one cheap. What a
-view is a view of (`_base`) and how it was made (`_chain`) is kept so that an in-place write through a view, or under
-one, can be put on the tape: see `inplace.py`.
+view is a view of (`tj_base`) and how it was made (`tj_view_chain`) is kept so that an in-place write through a view, or under
+one, can be put on the tape: see `tape/inplace.py`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
-from ..arrays.deferred import resolved
+from ..arrays import devices, dtypes
+from ..arrays.deferred import resolve_array
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +29,7 @@ _change_numbers = itertools.count(1)
 
 
 def tensor_changed() -> int:
-    """A tensor is not what it was, and no op says so. Returns the number of the change."""
+    """Count a change of a tensor that no op records (requires_grad, a hook, .grad). Return the number of the change."""
     CHANGES[0] = number = next(_change_numbers)
     return number
 
@@ -60,21 +59,25 @@ class Size(tuple[int, ...]):
 class Tensor:
     """A multi-dimensional array that records what is done to it. `Tensor([1, 2])` is float32; `Tensor(2, 3)` is empty."""
 
-    _array: Any
-    _requires_grad: bool = False
-    _grad: Tensor | None = None
-    _node: Node | None = None  # what made it, when that is on the tape
-    _base: Tensor | None = None  # the tensor whose memory this one views
-    _chain: tuple[Any, ...] = ()  # the view ops that lead from _base to here
-    _undo: tuple[Any, ...] = ()  # on a base: the view ops that undo changes of its shape in place, by `t_` and the like
-    _rebased: int = 0  # on a base: how often in-place writes changed its history; on a view: the count it has seen
-    _versions: list[int] | None = None  # [number of in-place writes], shared by all tensors on the same memory
-    _hooks: dict[int, Any] | None = None
-    _after_accumulate: dict[int, Any] | None = None
-    _made_without_grad: bool = False  # a view made under no_grad
-    _by_function: bool = False  # a view that a custom Function returned: writes through it cannot be recorded
-    _inference: bool = False  # made under inference_mode
-    _lender: Any = None  # of a gradient: the compiled function that fills it in when somebody looks
+    # The internal protocol: fields that the engine, the tracer and generated code read and write. They are not for users, who
+    # have the properties below; the prefix keeps them apart from attributes that users set on tensors. An instance stores only
+    # what differs from these defaults. Who writes `tj_array`, `tj_grad`, a flag or a hook other than through an op says so by
+    # `tensor_changed()`, as calls that skip Python rely on it.
+    tj_array: Any  # NumPy's, CuPy's, or a deferred array
+    tj_requires_grad: bool = False
+    tj_grad: Tensor | None = None
+    tj_node: Node | None = None  # what made it, when that is on the tape
+    tj_base: Tensor | None = None  # the tensor whose memory this one views
+    tj_view_chain: tuple[Any, ...] = ()  # the view ops that lead from tj_base to here
+    tj_undo_chain: tuple[Any, ...] = ()  # on a base: the view ops that undo changes of its shape in place, by `t_` and the like
+    tj_rebased: int = 0  # on a base: how often in-place writes changed its history; on a view: the count it has seen
+    tj_versions: list[int] | None = None  # [number of in-place writes], shared by all tensors on the same memory
+    tj_hooks: dict[int, Any] | None = None
+    tj_accumulate_hooks: dict[int, Any] | None = None
+    tj_made_without_grad: bool = False  # a view made under no_grad
+    tj_by_function: bool = False  # a view that a custom Function returned: writes through it cannot be recorded
+    tj_inference: bool = False  # made under inference_mode
+    tj_owner: Any = None  # of a gradient: the compiled function that fills it in when somebody looks
 
     __array_priority__ = 1000  # numpy_array * tensor is ours
 
@@ -129,37 +132,42 @@ class Tensor:
     def __init__(self, *data: Any, device: Any = None) -> None:
         where = devices.as_device(device)
         with devices.on(where):
-            self._array = devices.module_for(where).asarray(legacy_array(data, np.dtype(np.float32)))
+            self.tj_array = devices.module_for(where).asarray(legacy_array(data, np.dtype(np.float32)))
+
+    @property
+    def _base(self) -> Tensor | None:
+        """PyTorch's name for the tensor that this one is a view of."""
+        return self.tj_base
 
     # ---- metadata
 
     @property
     def shape(self) -> Size:
-        return Size(self._array.shape)
+        return Size(self.tj_array.shape)
 
     @property
     def dtype(self) -> dtypes.dtype:
-        return dtypes._FROM_NUMPY[self._array.dtype]
+        return dtypes._FROM_NUMPY[self.tj_array.dtype]
 
     @property
     def device(self) -> devices.device:
-        return devices.device_of(self._array)
+        return devices.device_of(self.tj_array)
 
     @property
     def ndim(self) -> int:
-        return int(self._array.ndim)
+        return int(self.tj_array.ndim)
 
     @property
     def itemsize(self) -> int:
-        return int(self._array.itemsize)
+        return int(self.tj_array.itemsize)
 
     @property
     def nbytes(self) -> int:
-        return int(self._array.nbytes)
+        return int(self.tj_array.nbytes)
 
     @property
     def is_cuda(self) -> bool:
-        return type(self._array) is not np.ndarray and self.device.type == "cuda"
+        return type(self.tj_array) is not np.ndarray and self.device.type == "cuda"
 
     is_sparse = is_quantized = is_xpu = is_mps = is_meta = False
     layout = "strided"
@@ -168,60 +176,60 @@ class Tensor:
         """The shape, or its length along `dim`."""
         if dim is None:
             return self.shape
-        return self._array.shape[wrap_dim(dim, self._array.ndim)]
+        return self.tj_array.shape[wrap_dim(dim, self.tj_array.ndim)]
 
     def dim(self) -> int:
         """The number of dimensions."""
-        return int(self._array.ndim)
+        return int(self.tj_array.ndim)
 
     ndimension = dim
 
     def numel(self) -> int:
         """The number of elements."""
-        return int(self._array.size)
+        return int(self.tj_array.size)
 
     nelement = numel
 
     def element_size(self) -> int:
         """The bytes of one element."""
-        return int(self._array.itemsize)
+        return int(self.tj_array.itemsize)
 
     def stride(self, dim: int | None = None) -> Any:
-        """Steps in elements, not bytes."""
-        strides = tuple(s // self._array.itemsize for s in self._array.strides)
-        return strides if dim is None else strides[wrap_dim(dim, self._array.ndim)]
+        """The strides, in elements and not in bytes."""
+        strides = tuple(s // self.tj_array.itemsize for s in self.tj_array.strides)
+        return strides if dim is None else strides[wrap_dim(dim, self.tj_array.ndim)]
 
     def storage_offset(self) -> int:
-        """How many elements this view begins after its base."""
-        resolved(self._array)
-        if self._base is None:
+        """Return the offset of the first element from that of the base, in elements."""
+        resolve_array(self.tj_array)
+        if self.tj_base is None:
             return 0
-        return int(data_pointer(self._array) - data_pointer(self._base._array)) // self._array.itemsize
+        return int(data_pointer(self.tj_array) - data_pointer(self.tj_base.tj_array)) // self.tj_array.itemsize
 
     def data_ptr(self) -> int:
         """The address of the first element."""
-        return data_pointer(self._array)
+        return data_pointer(self.tj_array)
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
-        """Whether the elements stand in memory in order, without gaps."""
-        return bool(self._array.flags.c_contiguous)
+        """True if the elements are in memory in order, without gaps."""
+        return bool(self.tj_array.flags.c_contiguous)
 
     def is_floating_point(self) -> bool:
-        """Whether the elements are floats."""
+        """True if the elements are floats."""
         return self.dtype.is_floating_point
 
     def is_complex(self) -> bool:
-        """Whether the elements are complex numbers: never."""
+        """True if the elements are complex numbers: never."""
         return False
 
     def is_signed(self) -> bool:
-        """Whether the dtype has negative numbers."""
+        """True if the dtype has negative numbers."""
         return self.dtype.is_signed
 
     def __len__(self) -> int:
-        if self._array.ndim == 0:
+        if self.tj_array.ndim == 0:
             raise TypeError("len() of a 0-d tensor")
-        return int(self._array.shape[0])
+        return int(self.tj_array.shape[0])
 
     def __hash__(self) -> int:
         return id(self)
@@ -232,7 +240,7 @@ class Tensor:
     def grad_fn(self) -> Node | None:
         from .tape.inplace import current_node
 
-        look_at(self)
+        notify_tape_read(self)
         node = current_node(self)
         return None if node is None else node.owner()
 
@@ -242,11 +250,11 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        if self._base is not None and self._rebased != self._base._rebased:
+        if self.tj_base is not None and self.tj_rebased != self.tj_base.tj_rebased:
             from .tape.inplace import current_node
 
-            current_node(self)  # a view of a rewritten base learns of it here
-        return self._requires_grad
+            current_node(self)  # updates a view whose base was rewritten
+        return self.tj_requires_grad
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -254,7 +262,7 @@ class Tensor:
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Ask for gradients of this leaf (or stop asking)."""
-        if self._node is not None:
+        if self.tj_node is not None:
             if requires_grad:
                 return self
             raise RuntimeError(
@@ -263,13 +271,13 @@ class Tensor:
             )
         if requires_grad and not self.dtype.is_floating_point:
             raise RuntimeError(f"only Tensors of floating point dtype can require gradients, this one is {self.dtype}")
-        self._requires_grad = bool(requires_grad)
+        self.tj_requires_grad = bool(requires_grad)
         tensor_changed()
         return self
 
     @property
     def grad(self) -> Tensor | None:
-        if self._grad is None and self._node is not None and self._node.retained is None:
+        if self.tj_grad is None and self.tj_node is not None and self.tj_node.retained is None:
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad attribute won't be "
                 "populated during autograd.backward(). If you indeed want the .grad field to be populated for a non-leaf "
@@ -277,9 +285,9 @@ class Tensor:
                 UserWarning,
                 stacklevel=2,
             )
-        if self._grad is not None and self._grad._lender is not None:
-            self._grad._lender.look()
-        return self._grad
+        if self.tj_grad is not None and self.tj_grad.tj_owner is not None:
+            self.tj_grad.tj_owner.look()
+        return self.tj_grad
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -288,74 +296,74 @@ class Tensor:
                 raise TypeError(f"assigned grad expected to be a Tensor or None but got {type(value).__name__}")
             if value is self:
                 raise RuntimeError("can't assign Variable as its own grad")
-            if value._array.shape != self._array.shape:
+            if value.tj_array.shape != self.tj_array.shape:
                 raise RuntimeError(
                     f"assigned grad has data of a different size: expected {list(self.shape)}, got {list(value.shape)}"
                 )
-            if value._array.dtype != self._array.dtype or value.device != self.device:
+            if value.tj_array.dtype != self.tj_array.dtype or value.device != self.device:
                 raise RuntimeError(
                     f"assigned grad has data of a different type: expected {self.dtype} on {self.device}, "
                     f"got {value.dtype} on {value.device}"
                 )
-        self._grad = value
+        self.tj_grad = value
         tensor_changed()
 
     @grad.deleter
     def grad(self) -> None:
-        self._grad = None
+        self.tj_grad = None
         tensor_changed()
 
     @property
     def output_nr(self) -> int:
-        look_at(self)
-        return self._node.output_nr if self._node is not None else 0
+        notify_tape_read(self)
+        return self.tj_node.output_nr if self.tj_node is not None else 0
 
     @property
     def _version(self) -> int:
-        resolved(self._array)  # writes that are pending count
-        return 0 if self._versions is None else self._versions[0]
+        resolve_array(self.tj_array)  # deferred writes count
+        return 0 if self.tj_versions is None else self.tj_versions[0]
 
     def is_inference(self) -> bool:
-        """Whether this tensor was made under `inference_mode`."""
-        return (self if self._base is None else self._base)._inference
+        """True if this tensor was made under `inference_mode`."""
+        return (self if self.tj_base is None else self.tj_base).tj_inference
 
     def _is_view(self) -> bool:
-        resolved(self._array)
-        return self._base is not None
+        resolve_array(self.tj_array)
+        return self.tj_base is not None
 
 
-def look_at(t: Tensor) -> None:
-    """The user looks at a tensor's place on the tape: a tracer has to put it there first."""
+def notify_tape_read(t: Tensor) -> None:
+    """Tell the tracer that the user is about to read a tensor's place on the tape, which may be deferred."""
     from .tape.node import local
 
     if local.state.tracer is not None:
-        local.state.tracer.looked_at(t)
+        local.state.tracer.tape_read(t)
 
 
 def wrap(array: Any) -> Tensor:
-    """A tensor over an array, with no history."""
+    """Make a tensor over an array, without history."""
     t = object.__new__(Tensor)
-    t._array = array
+    t.tj_array = array
     return t
 
 
 def versions_of(t: Tensor) -> list[int]:
-    """The version counter of a tensor's memory, made when first asked for."""
-    box = t._versions
+    """Return the version counter of a tensor's memory, made when first needed."""
+    box = t.tj_versions
     if box is None:
-        box = t._versions = [0]
+        box = t.tj_versions = [0]
     return box
 
 
 def data_pointer(array: Any) -> int:
-    array = resolved(array)
+    array = resolve_array(array)
     if type(array) is np.ndarray:
         return int(array.ctypes.data)
     return int(array.data.ptr)
 
 
 def wrap_dim(dim: int, ndim: int) -> int:
-    """A dimension counted from the front; negative ones count from the back. A 0-dim tensor may be asked for 0 and -1."""
+    """Convert a dim, perhaps negative, to one counted from the front. A 0-dim tensor accepts 0 and -1."""
     n = ndim or 1
     if dim.__class__ is not int:
         dim = as_index(dim, "a dimension")
@@ -365,7 +373,7 @@ def wrap_dim(dim: int, ndim: int) -> int:
 
 
 def wrap_dims(dim: Any, ndim: int) -> tuple[int, ...]:
-    """Several dimensions at once, each named once; None or () means all of them."""
+    """Convert several dims, each given once; None or () means all of them."""
     if dim is None:
         return tuple(range(ndim))
     if isinstance(dim, int):
@@ -378,7 +386,7 @@ def wrap_dims(dim: Any, ndim: int) -> tuple[int, ...]:
 
 
 def as_index(value: Any, what: str) -> int:
-    """An int from an int, a NumPy integer or a 0-dim integer tensor."""
+    """Convert an int, a NumPy integer or a 0-dim integer tensor to an int."""
     try:
         return int(value.__index__())
     except (AttributeError, TypeError):
@@ -386,7 +394,7 @@ def as_index(value: Any, what: str) -> int:
 
 
 def legacy_array(data: tuple[Any, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """What `FloatTensor(...)` and its family hold: sizes make an uninitialised array, a sequence gives the values."""
+    """Return the array for `FloatTensor(...)` and the like: sizes make an uninitialised array, a sequence gives the values."""
     if not data:
         return np.empty(0, dtype)
     if isinstance(data[0], Size) and len(data) == 1:
@@ -397,9 +405,9 @@ def legacy_array(data: tuple[Any, ...], dtype: np.dtype[Any]) -> np.ndarray[Any,
         raise TypeError(f"new(): expected sizes or one sequence of values, got {len(data)} arguments")
     value = data[0]
     if isinstance(value, Tensor):
-        return np.array(devices.to_numpy(value._array), dtype)
+        return np.array(devices.to_numpy(value.tj_array), dtype)
     if isinstance(value, (float, bool)):
         raise TypeError(f"new(): data must be a sequence (got {type(value).__name__})")
-    from ..ops.create import values_of
+    from .python_data import values_of
 
     return values_of(value, dtypes.from_numpy(dtype))

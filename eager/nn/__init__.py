@@ -1,7 +1,7 @@
 """Neural networks: modules, their parameters and initialisation; `functional` holds the functions they call."""
 
-from . import modules
-from . import functional, init, parallel, parameter, utils
+from . import attention, functional, init, modules, parallel, parameter, utils
+from .module import Module
 from .modules.activation import (
     CELU,
     ELU,
@@ -34,11 +34,15 @@ from .modules.activation import (
 )
 from .modules.adaptive import AdaptiveLogSoftmaxWithLoss
 from .modules.attention import MultiheadAttention
+from .modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm
+from .modules.channelshuffle import ChannelShuffle
 from .modules.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .modules.conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .modules.distance import CosineSimilarity, PairwiseDistance
 from .modules.dropout import AlphaDropout, Dropout, Dropout1d, Dropout2d, Dropout3d, FeatureAlphaDropout
-from .modules.sparse import Embedding, EmbeddingBag
+from .modules.flatten import Flatten, Unflatten
+from .modules.fold import Fold, Unfold
+from .modules.instancenorm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from .modules.lazy import (
     LazyBatchNorm1d,
     LazyBatchNorm2d,
@@ -54,7 +58,7 @@ from .modules.lazy import (
     LazyInstanceNorm3d,
     LazyLinear,
 )
-from .modules.linear import Bilinear, Flatten, Identity, Linear, Unflatten
+from .modules.linear import Bilinear, Identity, Linear
 from .modules.loss import (
     BCELoss,
     BCEWithLogitsLoss,
@@ -78,22 +82,25 @@ from .modules.loss import (
     TripletMarginLoss,
     TripletMarginWithDistanceLoss,
 )
-from .module import Module
-from .modules.normalization import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    GroupNorm,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-    LayerNorm,
-    LocalResponseNorm,
-    RMSNorm,
-    SyncBatchNorm,
+from .modules.normalization import GroupNorm, LayerNorm, LocalResponseNorm, RMSNorm
+from .modules.padding import (
+    CircularPad1d,
+    CircularPad2d,
+    CircularPad3d,
+    ConstantPad1d,
+    ConstantPad2d,
+    ConstantPad3d,
+    ReflectionPad1d,
+    ReflectionPad2d,
+    ReflectionPad3d,
+    ReplicationPad1d,
+    ReplicationPad2d,
+    ReplicationPad3d,
+    ZeroPad1d,
+    ZeroPad2d,
+    ZeroPad3d,
 )
-from .parallel import DataParallel
-from .parameter import Buffer, Parameter
+from .modules.pixelshuffle import PixelShuffle, PixelUnshuffle
 from .modules.pooling import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,
@@ -115,6 +122,7 @@ from .modules.pooling import (
     MaxUnpool3d,
 )
 from .modules.rnn import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNBase, RNNCell, RNNCellBase
+from .modules.sparse import Embedding, EmbeddingBag
 from .modules.transformer import (
     Transformer,
     TransformerDecoder,
@@ -122,32 +130,10 @@ from .modules.transformer import (
     TransformerEncoder,
     TransformerEncoderLayer,
 )
+from .modules.upsampling import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
+from .parallel import DataParallel
+from .parameter import Buffer, Parameter
 from .uninitialized import UninitializedBuffer, UninitializedParameter
-from .modules.vision import (
-    ChannelShuffle,
-    CircularPad1d,
-    CircularPad2d,
-    CircularPad3d,
-    ConstantPad1d,
-    ConstantPad2d,
-    ConstantPad3d,
-    Fold,
-    PixelShuffle,
-    PixelUnshuffle,
-    ReflectionPad1d,
-    ReflectionPad2d,
-    ReflectionPad3d,
-    ReplicationPad1d,
-    ReplicationPad2d,
-    ReplicationPad3d,
-    Unfold,
-    Upsample,
-    UpsamplingBilinear2d,
-    UpsamplingNearest2d,
-    ZeroPad1d,
-    ZeroPad2d,
-    ZeroPad3d,
-)
 
 __all__ = [
     "CELU",
@@ -311,6 +297,7 @@ __all__ = [
     "ZeroPad1d",
     "ZeroPad2d",
     "ZeroPad3d",
+    "attention",
     "functional",
     "init",
     "modules",
@@ -320,3 +307,5 @@ __all__ = [
 ]
 
 parameter.UninitializedParameter, parameter.UninitializedBuffer = UninitializedParameter, UninitializedBuffer  # type: ignore[attr-defined]
+
+TRUST = "modules"  # see core/library.py

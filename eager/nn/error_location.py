@@ -1,35 +1,36 @@
-"""Where in a model an op failed: errors that leave a module say its path, as in
+"""Error locations: exceptions that leave a module get a note with its path in the model, as in
 
     linear: mat1 and mat2 shapes cannot be multiplied ... (in encoder.layers.2.linear1: Linear(in_features=4, ...))
 
-A module does not know its own name; its parents do. So each `Module.__call__` that an error passes on its way up adds what
-it knows, by rewriting the message. The error's type stays, and a call that succeeds pays nothing.
+A module does not know its own name; its parents do. So each `Module.__call__` that an error passes on its way up adds its
+part of the path, by rewriting the message. The error's type stays, and a call that succeeds pays nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..core.library import is_library
+
 if TYPE_CHECKING:
     from .module import Module
 
-LOCATED = (RuntimeError, ValueError, IndexError, TypeError)  # what ops raise about shapes, dtypes and values
-_PACKAGE = __name__.partition(".")[0] + "."
+LOCATABLE_ERRORS = (RuntimeError, ValueError, IndexError, TypeError)  # raised by ops about shapes, dtypes and values
 
 
-def locate(error: Exception, module: Module) -> None:
+def add_location(error: Exception, module: Module) -> None:
     """Note in an error's message that it passed `module`."""
     place = error.__dict__.get("_place")
     if place is None:
         if not _is_ours(error):
             return
-        error._place = place = Place(error.args[0], module)  # type: ignore[attr-defined]
+        error._place = place = ErrorLocation(error.args[0], module)  # type: ignore[attr-defined]
     else:
         place.reach(module)
     error.args = (place.message(),)
 
 
-class Place:
+class ErrorLocation:
     """A failed module, and its path as seen from the outermost module that the error has passed so far."""
 
     def __init__(self, reason: str, module: Module) -> None:
@@ -37,7 +38,7 @@ class Place:
         self.what = type(module).__name__ if module._modules else repr(module)
 
     def reach(self, module: Module) -> None:
-        """Go on to a calling module, if it has the one reached before among its submodules."""
+        """Extend the path by a calling module, if the module reached so far is among its submodules."""
         found = next((name for name, other in module.named_modules() if other is self.top), "")
         if found:
             self.path = f"{found}.{self.path}" if self.path else found
@@ -48,9 +49,9 @@ class Place:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the error was raised in this package; what a user's forward raises itself is left alone."""
+    """True if the error was raised in this package; what a user's forward raises itself is left alone."""
     trace: Any = error.__traceback__
     while trace.tb_next is not None:
         trace = trace.tb_next
     raised_in = str(trace.tb_frame.f_globals.get("__name__", ""))
-    return len(error.args) == 1 and isinstance(error.args[0], str) and raised_in.startswith(_PACKAGE)
+    return len(error.args) == 1 and isinstance(error.args[0], str) and is_library(raised_in)

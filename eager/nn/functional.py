@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..core.op import exported, inplace_version
+from ..core.op import exported
+from ..core.registration import inplace_version
 from ..ops.pointwise import sigmoid, tanh
 
 if TYPE_CHECKING:  # the op table's functions

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..arrays.dtypes import float32
 from ..core.tape.grad_mode import no_grad
+from ..core.tensor import Tensor
 from ..ops.create import eye
 from ..ops.random import randn, randperm
-from ..core.tensor import Tensor
 
 _GAINS = {
     "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
@@ -103,7 +103,7 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
 
 
 def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
-    """How many inputs and outputs one weight's unit has."""
+    """Return fan-in and fan-out of a weight."""
     if tensor.ndim < 2:
         raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
     field = math.prod(tensor.shape[2:])

@@ -2,7 +2,7 @@
 
 Names, arguments, `state_dict` keys, repr and errors are PyTorch's. Every assignment to an attribute, train/eval switch
 and change of hooks bumps `_version_number`, a plain int that a compiled function's guard can read at no cost. Hooks are in
-`hooks.py`, saving and loading in `state.py`, errors that say their module's path in `located.py`.
+`module_hooks.py`, saving and loading in `state_dict.py`, errors that say their module's path in `error_location.py`.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Any, TypeVar
 
 from ..arrays.dtypes import as_dtype, bfloat16, float16, float32, float64
 from ..core.tape.grad_mode import no_grad
-from ..ops.convert import wanted
-from ..ops.create import empty_like
 from ..core.tape.node import local
 from ..core.tensor import Tensor, tensor_changed
-from .mutation_counter import note_change
+from ..ops.convert import parse_to_arguments
+from ..ops.create import empty_like
+from .error_location import LOCATABLE_ERRORS, add_location
 from .module_hooks import (
-    EVERYWHERE,
-    Hooked,
+    GLOBAL_HOOKS,
+    HooksMixin,
     register_module_forward_hook,
     register_module_forward_pre_hook,
     register_module_full_backward_hook,
     register_module_full_backward_pre_hook,
 )
-from .error_location import LOCATED, locate
+from .mutation_counter import count_mutation
 from .parameter import Buffer, Parameter
-from .state_dict import Stateful
+from .state_dict import StateDictMixin
 
 __all__ = [
     "Module",
@@ -46,14 +46,14 @@ _HOOKS = (
 
 
 def typename(value: Any) -> str:
-    """What kind of thing a value is, in an error message."""
+    """Describe the kind of a value, for an error message."""
     if isinstance(value, Tensor):
         return value.type()  # type: ignore[no-any-return]
     kind = value if isinstance(value, type) else type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-class Module(Hooked, Stateful):
+class Module(HooksMixin, StateDictMixin):
     """Base class of all networks and layers. Call `super().__init__()` before assigning anything."""
 
     training: bool
@@ -76,20 +76,26 @@ class Module(Hooked, Stateful):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            if self._forward_pre_hooks or self._forward_hooks or self._backward_hooks or self._backward_pre_hooks or EVERYWHERE:
+            if (
+                self._forward_pre_hooks
+                or self._forward_hooks
+                or self._backward_hooks
+                or self._backward_pre_hooks
+                or GLOBAL_HOOKS
+            ):
                 return self._call_with_hooks(args, kwargs)
             tracer = local.state.tracer
             if tracer is not None:
-                return tracer.module(self, args, kwargs)
+                return tracer.call_module(self, args, kwargs)
             return self.forward(*args, **kwargs)
-        except LOCATED as error:
-            locate(error, self)
+        except LOCATABLE_ERRORS as error:
+            add_location(error, self)
             raise
 
     def _changed(self) -> None:
         """Note that the module is not what it was, for guards."""
         self.__dict__["_version_number"] = self._version_number + 1
-        note_change()
+        count_mutation()
 
     # ---- attributes
 
@@ -349,9 +355,9 @@ class Module(Hooked, Stateful):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the parameters' gradients, or fill them with zeros."""
         for parameter in self.parameters():
-            gradient = parameter._grad
+            gradient = parameter.tj_grad
             if gradient is not None and set_to_none:
-                parameter._grad = None
+                parameter.tj_grad = None
                 tensor_changed()
             elif gradient is not None:
                 if gradient.grad_fn is not None:
@@ -367,8 +373,8 @@ class Module(Hooked, Stateful):
             for parameter in self._parameters.values():
                 if parameter is not None:
                     replace(parameter, fn)
-                    if parameter._grad is not None:
-                        replace(parameter._grad, fn)
+                    if parameter.tj_grad is not None:
+                        replace(parameter.tj_grad, fn)
             for name, buffer in self._buffers.items():
                 if buffer is not None:
                     self._buffers[name] = fn(buffer)
@@ -377,7 +383,7 @@ class Module(Hooked, Stateful):
 
     def to(self: T, *args: Any, **kwargs: Any) -> T:
         """Move to a device and/or convert floating-point members to a dtype."""
-        where, dtype, _ = wanted(args, kwargs)
+        where, dtype, _ = parse_to_arguments(args, kwargs)
         if dtype is not None and not as_dtype(dtype).is_floating_point:
             raise TypeError(f"nn.Module.to only accepts floating point dtypes, but got desired dtype={dtype}")
         return self._apply(lambda t: t.to(device=where, dtype=dtype if t.is_floating_point() else None))
@@ -420,7 +426,7 @@ class Module(Hooked, Stateful):
     # ---- printing
 
     def extra_repr(self) -> str:
-        """What stands between the parentheses of a layer's repr."""
+        """Text between the parentheses of a layer's repr."""
         return ""
 
     def _get_name(self) -> str:
@@ -444,5 +450,5 @@ def replace(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> None:
     found = fn(tensor.detach())
     if found is tensor:  # one without a shape: it has noted what was wanted
         return
-    if found._array is not tensor._array:
+    if found.tj_array is not tensor.tj_array:
         tensor.data = found  # type: ignore[attr-defined]

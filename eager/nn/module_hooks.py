@@ -15,7 +15,7 @@ from ..core.tape.grad_mode import is_grad_enabled
 from ..core.tape.node import RemovableHandle
 from ..core.tensor import Tensor
 
-EVERYWHERE: dict[int, tuple[str, Any]] = {}  # hooks of all modules: (the table they would stand in, the entry)
+GLOBAL_HOOKS: dict[int, tuple[str, Any]] = {}  # hooks of all modules: (the table they would stand in, the entry)
 
 
 class ModuleHandle(RemovableHandle):
@@ -28,8 +28,8 @@ class ModuleHandle(RemovableHandle):
         self.module._changed()
 
 
-class Hooked:
-    """What a module does about hooks. An entry of a table is a hook with its options."""
+class HooksMixin:
+    """Methods of a module that register and run hooks. An entry of a table is a hook with its options."""
 
     _forward_pre_hooks: dict[int, tuple[Any, bool]]
     _forward_hooks: dict[int, tuple[Any, bool, bool]]
@@ -76,7 +76,7 @@ class Hooked:
 
     def _hooks_of(self, table: str) -> tuple[Any, ...]:
         own = self.__dict__[table].values()
-        return (*(entry for kind, entry in EVERYWHERE.values() if kind == table), *own) if EVERYWHERE else tuple(own)
+        return (*(entry for kind, entry in GLOBAL_HOOKS.values() if kind == table), *own) if GLOBAL_HOOKS else tuple(own)
 
     def _call_with_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         after = list(self._hooks_of("_forward_hooks"))
@@ -127,24 +127,24 @@ class Hooked:
 
 def register_module_forward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Call `hook(module, args)` before each forward of every module."""
-    return RemovableHandle.add(EVERYWHERE, ("_forward_pre_hooks", (hook, False)))
+    return RemovableHandle.add(GLOBAL_HOOKS, ("_forward_pre_hooks", (hook, False)))
 
 
 def register_module_forward_hook(
     hook: Callable[..., Any], *, with_kwargs: bool = False, always_call: bool = False
 ) -> RemovableHandle:
     """Call `hook(module, args, output)` after each forward of every module."""
-    return RemovableHandle.add(EVERYWHERE, ("_forward_hooks", (hook, with_kwargs, always_call)))
+    return RemovableHandle.add(GLOBAL_HOOKS, ("_forward_hooks", (hook, with_kwargs, always_call)))
 
 
 def register_module_full_backward_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Call `hook(module, grad_input, grad_output)` after each backward of every module."""
-    return RemovableHandle.add(EVERYWHERE, ("_backward_hooks", hook))
+    return RemovableHandle.add(GLOBAL_HOOKS, ("_backward_hooks", hook))
 
 
 def register_module_full_backward_pre_hook(hook: Callable[..., Any]) -> RemovableHandle:
     """Call `hook(module, grad_output)` before each backward of every module."""
-    return RemovableHandle.add(EVERYWHERE, ("_backward_pre_hooks", hook))
+    return RemovableHandle.add(GLOBAL_HOOKS, ("_backward_pre_hooks", hook))
 
 
 # ---- the backward pass

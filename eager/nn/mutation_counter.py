@@ -1,16 +1,16 @@
-"""How often anything about modules has changed in this process: a setting, a child, a hook.
+"""A counter of mutations of modules in this process: a setting, a child, a hook.
 
-A compiled function skips the code of library modules as long as they are what they were when it was recorded. That this count
-has not moved is one comparison that stands for all of them; when it has, they are looked at one by one.
+A compiled function skips the code of library modules as long as they are unchanged since it was recorded. One comparison of
+this counter covers all of them; only when it has moved are they checked one by one.
 """
 
 from __future__ import annotations
 
 import itertools
 
-COUNT = [0]
+MUTATION_COUNT = [0]
 _numbers = itertools.count(1)
 
 
-def note_change() -> None:
-    COUNT[0] = next(_numbers)
+def count_mutation() -> None:
+    MUTATION_COUNT[0] = next(_numbers)

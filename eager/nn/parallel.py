@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..arrays.devices import cuda_device_count
+from ..distributed import check_group
 from .module import Module
 
 __all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
@@ -54,8 +55,6 @@ class DistributedDataParallel(Module):
     """The module, called as it is: a group of one process has nobody to average gradients with."""
 
     def __init__(self, module: Module, device_ids: Any = None, output_device: Any = None, dim: int = 0, **options: Any) -> None:
-        from ..distributed import check_group
-
         super().__init__()
         check_group()
         if not any(p.requires_grad for p in module.parameters()):

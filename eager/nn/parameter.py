@@ -13,7 +13,7 @@ def _show(target: Tensor, data: Tensor | None, kind: str) -> None:
     if data is None:
         Tensor.__init__(target)
     elif isinstance(data, Tensor):
-        target._array, target._versions = data._array, versions_of(data)
+        target.tj_array, target.tj_versions = data.tj_array, versions_of(data)
     else:
         raise TypeError(f"{kind}(): expected a Tensor, got {type(data).__name__}; wrap it in tapejit.tensor(...)")
 

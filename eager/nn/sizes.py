@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+Sizes = int | tuple[int, ...]
+
 
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
     """A function that makes a tuple of n equal values of one value, and a tuple of an iterable."""

@@ -22,7 +22,7 @@ _WRITES = "writes"  # in a module's metadata while loading: where to put writes 
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `load_state_dict` returns: the keys that found no counterpart."""
+    """The result of `load_state_dict`: the keys that found no counterpart."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -33,8 +33,8 @@ class IncompatibleKeys(NamedTuple):
         return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-class Stateful:
-    """What a module does about its state."""
+class StateDictMixin:
+    """Methods of a module that save and load its state."""
 
     _version = 1  # of the layout of this class's state, for `_load_from_state_dict` to look at
     _parameters: dict[str, Parameter | None]
@@ -78,7 +78,7 @@ class Stateful:
         """Put this module's own state, without that of its submodules, into `destination`."""
         for name, tensor in self._own_state().items():
             destination[prefix + name] = tensor if keep_vars else tensor.detach()
-        if type(self).get_extra_state is not Stateful.get_extra_state:
+        if type(self).get_extra_state is not StateDictMixin.get_extra_state:
             destination[prefix + EXTRA] = self.get_extra_state()
 
     def _own_state(self) -> dict[str, Tensor]:
@@ -154,7 +154,7 @@ class Stateful:
         for name, tensor in own.items():
             key = prefix + name
             if key in state_dict:
-                given, problem = fitted(key, tensor, state_dict[key])
+                given, problem = match_entry(key, tensor, state_dict[key])
                 if problem is not None:
                     error_msgs.append(problem)
                 else:
@@ -162,7 +162,7 @@ class Stateful:
                     writes.append(partial(self._take, name, tensor, given, assign))
             elif strict:
                 missing_keys.append(key)
-        if type(self).set_extra_state is not Stateful.set_extra_state:
+        if type(self).set_extra_state is not StateDictMixin.set_extra_state:
             if extra in state_dict:
                 writes.append(partial(self.set_extra_state, state_dict[extra]))
             elif strict:
@@ -230,7 +230,7 @@ class WithModule:
         return self.hook(self.module, *args)
 
 
-def fitted(key: str, own: Tensor, given: Any) -> tuple[Any, str | None]:
+def match_entry(key: str, own: Tensor, given: Any) -> tuple[Any, str | None]:
     """A state_dict's entry as it is to be written, and PyTorch's line of complaint if it does not fit."""
     if not isinstance(given, Tensor):
         return given, (

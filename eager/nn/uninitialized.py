@@ -6,9 +6,9 @@ from typing import Any, NoReturn
 
 from ..arrays.devices import as_device
 from ..arrays.dtypes import as_dtype, get_default_dtype
-from ..ops.convert import wanted
-from ..ops.create import empty
 from ..core.tensor import Tensor
+from ..ops.convert import parse_to_arguments
+from ..ops.create import empty
 from .parameter import Buffer, Parameter
 
 
@@ -21,7 +21,7 @@ class Uninitialized(Tensor):
         self._where, self._kind = as_device(device), get_default_dtype() if dtype is None else as_dtype(dtype)
 
     @property
-    def _array(self) -> NoReturn:  # type: ignore[override]
+    def tj_array(self) -> NoReturn:  # type: ignore[override]
         raise ValueError(
             "Attempted to use an uninitialized parameter. This error happens when you are using a `LazyModule` or explicitly "
             "manipulating `nn.parameter.UninitializedParameter` objects. When using LazyModules, call `forward` with a dummy "
@@ -53,7 +53,7 @@ class Uninitialized(Tensor):
         return bool(self._where.type == "cuda")
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is one."""
+        """True if the dtype is one."""
         return bool(self._kind.is_floating_point)
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
@@ -61,7 +61,7 @@ class Uninitialized(Tensor):
         memory = empty(tuple(shape), device=device or self._where, dtype=dtype or self._kind)
         self.__class__ = self.cls_to_become  # type: ignore[assignment]
         del self._where, self._kind
-        self._array = memory._array  # type: ignore[misc]
+        self.tj_array = memory.tj_array  # type: ignore[misc]
 
     # What a module does to its members before it is called.
 
@@ -71,7 +71,7 @@ class Uninitialized(Tensor):
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
         """Be on another device or of another dtype later."""
-        where, dtype, _ = wanted(args, kwargs)
+        where, dtype, _ = parse_to_arguments(args, kwargs)
         self._place(self._where if where is None else where, self._kind if dtype is None else dtype)
         return self
 
@@ -125,5 +125,5 @@ class UninitializedBuffer(Uninitialized, Buffer):
 
 
 def is_lazy(param: Any) -> bool:
-    """Whether a parameter or buffer has no shape yet."""
+    """True if a parameter or buffer has no shape yet."""
     return isinstance(param, Uninitialized)

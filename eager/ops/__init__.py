@@ -1,37 +1,28 @@
 """The op table, one family a file. Importing this package fills `eager.op.OPS` and attaches the methods of Tensor."""
 
-from .neural import activation
-from .spatial import adaptive_pool as adaptive
-from .shape import rearrange as arrange
-from .neural import attention
-from .linalg import matmul as contraction
-from .spatial import conv
-from .neural import cross_entropy
-from .neural import ctc_loss as ctc
-from .linalg import decompositions
-from .linalg import norms as distance
-from .neural import dropout
-from .linalg import einsum
-from .indexing import embedding
-from .indexing import gather
-from .spatial import grid_sample as grid
+from . import convert, create, pointwise, random, reduce, scan, softmax
+from .indexing import embedding, gather, sort
+from .indexing import getitem as subscript
 from .indexing import primitives as index
-from .shape import join
+from .indexing import select as pick
 from .linalg import api as linalg
-from .neural import loss
-from .shape import views as movement
+from .linalg import decompositions, einsum
+from .linalg import matmul as contraction
+from .linalg import norms as distance
+from .neural import activation, attention, cross_entropy, dropout, loss
+from .neural import ctc_loss as ctc
 from .neural import multihead_attention as multihead
 from .neural import normalization as norm
-from .indexing import select as pick
-from .spatial import pool
-from .neural import rnn_kernels as recurrence
 from .neural import rnn as recurrent
-from .spatial import interpolate as resize
+from .neural import rnn_kernels as recurrence
+from .shape import join
+from .shape import rearrange as arrange
 from .shape import reshape as shape
-from .indexing import sort
-from .indexing import getitem as subscript
-from .spatial import windows
-from . import convert, create, pointwise, random, reduce, scan, softmax
+from .shape import views as movement
+from .spatial import adaptive_pool as adaptive
+from .spatial import conv, pool, windows
+from .spatial import grid_sample as grid
+from .spatial import interpolate as resize
 
 __all__ = [
     "activation",
@@ -73,3 +64,5 @@ __all__ = [
     "subscript",
     "windows",
 ]
+
+TRUST = "ops"  # see core/library.py: functions in this package do nothing but run ops

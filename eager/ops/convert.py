@@ -8,17 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
-from ..arrays.exported_memory import Exposure, borrow, give_away, lend
-from ..core.index_range import note
-from ..core.op import apply, primitive, public, write
-from ..arrays.deferred import Pending, resolved
+from ..arrays import devices, dtypes
+from ..arrays.deferred import DeferredArray, resolve_array
+from ..arrays.exported_memory import ExportRecord, export_array, export_forever, import_array
 from ..arrays.op_samples import A, sample
+from ..core.cast import cast
+from ..core.dispatch import apply, write
+from ..core.index_range import note_transfer
+from ..core.op import primitive
+from ..core.registration import public
 from ..core.tape.node import local
 from ..core.tensor import Tensor, tensor_changed, versions_of, wrap
+from .pointwise import is_number
 from .shape.views import CLONE
-from .pointwise import cast, is_number
 
 TRANSFER = primitive(
     "transfer",
@@ -33,8 +35,8 @@ def transfer(x: Tensor, where: devices.device) -> Tensor:
     if x.device == where:
         return x
     found: Tensor = apply(TRANSFER, (x,), {"device": where, "source": x.device})
-    if type(x._array) is np.ndarray and not isinstance(found._array, Pending):
-        note(found, x._array)
+    if type(x.tj_array) is np.ndarray and not isinstance(found.tj_array, DeferredArray):
+        note_transfer(found, x.tj_array)
     return found
 
 
@@ -46,23 +48,23 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
 
 def detach(self: Tensor) -> Tensor:
     """The same memory without the history."""
-    t = wrap(self._array)
-    t._versions = versions_of(self)
+    t = wrap(self.tj_array)
+    t.tj_versions = versions_of(self)
     return t
 
 
 def detach_(self: Tensor) -> Tensor:
     """Forget the history, in place."""
-    if self._base is not None:
+    if self.tj_base is not None:
         raise RuntimeError("Can't detach views in-place. Use detach() instead.")
-    self._node, self._requires_grad = None, False
+    self.tj_node, self.tj_requires_grad = None, False
     tensor_changed()
     return self
 
 
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`to(dtype)`, `to(device)`, `to(device, dtype)`, `to(other)`; also by keyword, with `copy=True` for a sure copy."""
-    where, dtype, fresh = wanted(args, kwargs)
+    where, dtype, fresh = parse_to_arguments(args, kwargs)
     found = self
     if where is not None:
         found = transfer(found, devices.as_device(where))
@@ -78,12 +80,12 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
     return to(self, other)
 
 
-def wanted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
+def parse_to_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, bool]:
     """(device or None, dtype or None, copy) from the arguments of `to`."""
     rest, found = list(args), dict(kwargs)
     if rest and isinstance(rest[0], Tensor):
         found["other"] = rest.pop(0)
-    elif rest and is_place(rest[0]):
+    elif rest and is_device_like(rest[0]):
         found["device"] = rest.pop(0)
         if rest and not isinstance(rest[0], bool):
             found["dtype"] = rest.pop(0)
@@ -104,7 +106,7 @@ def wanted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, boo
     return found.get("device"), dtype, bool(found.get("copy"))
 
 
-def is_place(value: Any) -> bool:
+def is_device_like(value: Any) -> bool:
     return isinstance(value, (str, devices.device)) or (isinstance(value, int) and not isinstance(value, bool))
 
 
@@ -148,30 +150,30 @@ def numpy(self: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
                 "first."
             )
-    array = devices.to_numpy(self._array)
-    if array is not self._array:
+    array = devices.to_numpy(self.tj_array)
+    if array is not self.tj_array:
         return array
-    settle_reads()
-    return lend(array, versions_of(self))
+    flush_deferred_reads()
+    return export_array(array, versions_of(self))
 
 
-def settle_reads() -> None:
-    """Memory is about to be shown to somebody who may write it: ops that a tracer has put off read it before."""
+def flush_deferred_reads() -> None:
+    """Run deferred ops, which read the memory, before it is exported to somebody who may write it."""
     if local.state.tracer is not None:
-        local.state.tracer.catch_up("memory is shown to NumPy")
+        local.state.tracer.flush("memory is shared with NumPy")
 
 
 def item(self: Tensor) -> Any:
     """The value of a tensor with one element, as a Python number."""
-    if self._array.size != 1:
-        raise RuntimeError(f"a Tensor with {self._array.size} elements cannot be converted to Scalar")
-    value = devices.to_numpy(self._array).reshape(())[()]
-    return float(value) if self._array.dtype in dtypes.HALF else value.item()
+    if self.tj_array.size != 1:
+        raise RuntimeError(f"a Tensor with {self.tj_array.size} elements cannot be converted to Scalar")
+    value = devices.to_numpy(self.tj_array).reshape(())[()]
+    return float(value) if self.tj_array.dtype in dtypes.HALF else value.item()
 
 
 def tolist(self: Tensor) -> Any:
     """The values as nested lists of Python numbers."""
-    array = devices.to_numpy(self._array)
+    array = devices.to_numpy(self.tj_array)
     return (array.astype(np.float32) if array.dtype in dtypes.HALF else array).tolist()
 
 
@@ -200,9 +202,9 @@ def buffer(self: Tensor, flags: int) -> memoryview:
         raise BufferError(
             f"a buffer needs a CPU tensor that does not require grad, of a dtype Python knows; this is {self.type()}"
         )
-    array = resolved(self._array)
-    settle_reads()
-    give_away(versions_of(self))
+    array = resolve_array(self.tj_array)
+    flush_deferred_reads()
+    export_forever(versions_of(self))
     return memoryview(array)
 
 
@@ -228,12 +230,12 @@ def dlpack(self: Tensor, **kwargs: Any) -> Any:
     """A DLPack capsule on this tensor's memory."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    self._array = resolved(self._array)
-    settle_reads()
-    give_away(versions_of(self))
+    self.tj_array = resolve_array(self.tj_array)
+    flush_deferred_reads()
+    export_forever(versions_of(self))
     if self.dtype is not dtypes.bfloat16 or self.is_cuda:
-        return self._array.__dlpack__(**kwargs)
-    capsule = self._array.view(np.uint16).__dlpack__(**kwargs)
+        return self.tj_array.__dlpack__(**kwargs)
+    capsule = self.tj_array.view(np.uint16).__dlpack__(**kwargs)
     dlpack_code(capsule).value = DLPACK_BFLOAT
     return capsule
 
@@ -271,8 +273,8 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
             f"given numpy array has byte order different from the native byte order ({array.dtype}); use array.astype('=')"
         )
     box: list[Any] = [0]
-    found = wrap(borrow(array, box))
-    found._versions = box
+    found = wrap(import_array(array, box))
+    found.tj_versions = box
     return found
 
 
@@ -288,7 +290,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         array = array.view(dtypes.bfloat16.numpy) if source.is_bfloat16 else array
     dtypes.from_numpy(array.dtype)
     found = wrap(array)
-    give_away(versions_of(found))
+    export_forever(versions_of(found))
     moved = found if device is None else transfer(found, devices.as_device(device))
     if copy is False and moved is not found:
         raise ValueError(f"from_dlpack: cannot move from {found.device} to {device} without copying")
@@ -315,9 +317,9 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Set every element to a number or a 0-dim tensor."""
     if isinstance(value, Tensor):
-        if value._array.ndim:
+        if value.tj_array.ndim:
             raise RuntimeError(
-                f"fill_ only supports 0-dimension value tensor but got tensor with {value._array.ndim} dimensions."
+                f"fill_ only supports 0-dimension value tensor but got tensor with {value.tj_array.ndim} dimensions."
             )
         return copy_(self, value)
     if not is_number(value):
@@ -331,15 +333,15 @@ def zero_(self: Tensor) -> Tensor:
 
 
 def get_data(self: Tensor) -> Tensor:
-    t = wrap(self._array)
-    t._versions = [0, Exposure(versions_of(self))]  # type: ignore[list-item]  # a counter of its own
+    t = wrap(self.tj_array)
+    t.tj_versions = [0, ExportRecord(versions_of(self))]  # type: ignore[list-item]  # a counter of its own
     return t
 
 
 def set_data(self: Tensor, value: Tensor) -> None:
     """`x.data = y`: x shows y's memory from now on."""
     if local.state.tracer is not None:
-        local.state.tracer.outside(_set_data, "data is assigned", self, value)
+        local.state.tracer.graph_break(_set_data, "`data` is assigned", self, value)
     else:
         _set_data(self, value)
 
@@ -347,25 +349,25 @@ def set_data(self: Tensor, value: Tensor) -> None:
 def _set_data(self: Tensor, value: Tensor) -> None:
     if not isinstance(value, Tensor):
         raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
-    if self._requires_grad and not value.dtype.is_floating_point:
+    if self.tj_requires_grad and not value.dtype.is_floating_point:
         raise RuntimeError(f"data set to a tensor that requires gradients must be floating point, this one is {value.dtype}")
-    self._array = value._array
-    self._versions, self._base, self._chain, self._undo = None, None, (), ()
+    self.tj_array = value.tj_array
+    self.tj_versions, self.tj_base, self.tj_view_chain, self.tj_undo_chain = None, None, (), ()
     tensor_changed()
 
 
 # ---- Python's own conversions
 
 
-def truth(self: Tensor) -> bool:
-    if self._array.size != 1:
-        word = "more than one value" if self._array.size else "no values"
+def bool_value(self: Tensor) -> bool:
+    if self.tj_array.size != 1:
+        word = "more than one value" if self.tj_array.size else "no values"
         raise RuntimeError(f"Boolean value of Tensor with {word} is ambiguous; use .any() or .all()")
     return bool(item(self))
 
 
 def only_element(self: Tensor) -> Any:
-    if self._array.size != 1:
+    if self.tj_array.size != 1:
         raise ValueError(
             f"only one element tensors can be converted to Python scalars, this one has shape {list(self.shape)}; see tolist()"
         )
@@ -373,13 +375,13 @@ def only_element(self: Tensor) -> Any:
 
 
 def index(self: Tensor) -> int:
-    if self._array.dtype.kind not in "biu" or self._array.size != 1:
+    if self.tj_array.dtype.kind not in "biu" or self.tj_array.size != 1:
         raise TypeError("only integer tensors of a single element can be converted to an index")
     return int(item(self))
 
 
 def format_(self: Tensor, spec: str) -> str:
-    return format(item(self), spec) if self._array.ndim == 0 else object.__format__(self, spec)
+    return format(item(self), spec) if self.tj_array.ndim == 0 else object.__format__(self, spec)
 
 
 # ---- copies and pickles
@@ -388,7 +390,7 @@ ENGINE = frozenset(Tensor.__annotations__)  # the attributes of the engine; all 
 
 
 def attributes(self: Tensor) -> dict[str, Any]:
-    """What a user has stored on a tensor."""
+    """Return the attributes that a user has set on a tensor."""
     return {name: value for name, value in self.__dict__.items() if name not in ENGINE}
 
 
@@ -396,13 +398,13 @@ def shallow_copy(self: Tensor) -> Tensor:
     """`copy.copy`: another leaf on the same memory."""
     t = object.__new__(type(self))
     t.__dict__.update(attributes(self))
-    t._array, t._versions, t._requires_grad = self._array, versions_of(self), self.requires_grad
+    t.tj_array, t.tj_versions, t.tj_requires_grad = self.tj_array, versions_of(self), self.requires_grad
     return t
 
 
 def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """`copy.deepcopy`: a leaf of the same class with its own memory, gradient and attributes."""
-    if self._node is not None:
+    if self.tj_node is not None:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment. "
             "Use .detach().clone() of a computed one."
@@ -411,24 +413,24 @@ def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
         return memo[id(self)]  # type: ignore[no-any-return]
     t = object.__new__(type(self))
     memo[id(self)] = t
-    t._array, t._requires_grad = devices.copy(self._array), self._requires_grad
-    if self._grad is not None:
-        t._grad = deepcopy(self._grad, memo)
+    t.tj_array, t.tj_requires_grad = devices.copy(self.tj_array), self.tj_requires_grad
+    if self.tj_grad is not None:
+        t.tj_grad = deepcopy(self.tj_grad, memo)
     t.__dict__.update(copy.deepcopy(attributes(self), memo))
     return t
 
 
 def reduce_ex(self: Tensor, protocol: Any) -> Any:
     """Pickles hold values, dtype, device, class and attributes, but no history and no gradient."""
-    array = np.ascontiguousarray(devices.to_numpy(self._array)).reshape(self._array.shape)
+    array = np.ascontiguousarray(devices.to_numpy(self.tj_array)).reshape(self.tj_array.shape)
     return (rebuild, (type(self), array, str(self.device), self.requires_grad), attributes(self) or None)
 
 
 def rebuild(cls: type[Tensor], array: Any, where: str, requires_grad: bool) -> Tensor:
     t = object.__new__(cls)
     array = array.view(dtypes.from_numpy(array.dtype).numpy)  # unpickled dtypes are equal to NumPy's own, but other objects
-    t._array = devices.move(array, devices.as_device(where))
-    t._requires_grad = requires_grad
+    t.tj_array = devices.move(array, devices.as_device(where))
+    t.tj_requires_grad = requires_grad
     return t
 
 
@@ -437,8 +439,8 @@ def attach() -> None:
         "detach": detach, "detach_": detach_, "to": to, "type": type_, "cuda": cuda, "cpu": cpu, "numpy": numpy,
         "item": item, "tolist": tolist, "copy_": copy_, "fill_": fill_, "zero_": zero_,
         "data": property(get_data, set_data), "__array__": array_protocol, "__array_wrap__": array_wrap, "__buffer__": buffer,
-        "__dlpack__": dlpack, "__dlpack_device__": lambda self: self._array.__dlpack_device__(),
-        "__bool__": truth, "__index__": index, "__float__": lambda self: float(only_element(self)),
+        "__dlpack__": dlpack, "__dlpack_device__": lambda self: self.tj_array.__dlpack_device__(),
+        "__bool__": bool_value, "__index__": index, "__float__": lambda self: float(only_element(self)),
         "__int__": lambda self: int(only_element(self)), "__complex__": lambda self: complex(only_element(self)),
         "__format__": format_, "__copy__": shallow_copy, "__deepcopy__": deepcopy, "__reduce_ex__": reduce_ex,
         "type_as": type_as,
@@ -448,7 +450,7 @@ def attach() -> None:
         "get_device": lambda self: self.device.index if self.is_cuda else -1,
         "pin_memory": lambda self, device=None: self, "is_pinned": lambda self, device=None: False,
         "share_memory_": lambda self: self, "is_shared": lambda self: False,
-        "is_same_size": lambda self, other: self._array.shape == other._array.shape,
+        "is_same_size": lambda self, other: self.tj_array.shape == other.tj_array.shape,
     }  # fmt: skip
     methods.update({name: _converter(d) for name, d in dtypes.ALIASES.items()})
     for name, method in methods.items():

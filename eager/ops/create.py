@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import collections.abc
-import functools
 import math
 from typing import Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
-from ..core.errors import warn
-from ..core.op import apply, primitive, public
+from ..arrays import devices, dtypes
 from ..arrays.op_samples import A, I, sample
+from ..core.dispatch import apply
+from ..core.errors import warn
+from ..core.op import primitive
+from ..core.python_data import values_of
+from ..core.registration import public
 from ..core.tensor import Tensor, as_index, wrap
 from .convert import from_numpy
 from .pointwise import is_number, where
@@ -64,17 +65,17 @@ TRIANGLE = primitive("triangle_indices", "opaque", run_triangle)
 # ---- arguments
 
 
-def given(size: tuple[Any, ...], keywords: dict[str, Any], name: str) -> tuple[int, ...]:
+def parse_shape(size: tuple[Any, ...], keywords: dict[str, Any], name: str) -> tuple[int, ...]:
     """The shape a factory was asked for, `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))`, and no unknown keywords."""
-    no_others(keywords, name)
+    reject_keywords(keywords, name)
     if "size" in keywords:
         return sizes((keywords["size"],))
     if not size:
         raise TypeError(f'{name}() missing 1 required positional arguments: "size"')
-    return sizes(tuple(n.item() if isinstance(n, Tensor) and n._array.ndim == 0 else n for n in size))
+    return sizes(tuple(n.item() if isinstance(n, Tensor) and n.tj_array.ndim == 0 else n for n in size))
 
 
-def no_others(keywords: dict[str, Any], name: str) -> None:
+def reject_keywords(keywords: dict[str, Any], name: str) -> None:
     """Refuse keywords that PyTorch does not know either."""
     unknown = keywords.keys() - IGNORED - {"size"}
     if unknown:
@@ -92,19 +93,19 @@ def check_tensor(input: Any, name: str) -> None:
         raise TypeError(f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}")
 
 
-def number(value: Any) -> Any:
+def as_python_number(value: Any) -> Any:
     """A Python number from a number or a tensor with one element."""
     return value.item() if isinstance(value, (Tensor, np.generic)) else value
 
 
 def fill_number(value: Any, name: str) -> Any:
-    found = number(value)
+    found = as_python_number(value)
     if not isinstance(found, (bool, int, float)):
         raise TypeError(f"{name}(): argument 'fill_value' (position 2) must be Number, not {type(value).__name__}")
     return found
 
 
-def make(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+def new_filled(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
     """A tensor filled with `value`, or with whatever is there if that is None."""
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     attrs = {"shape": check_sizes(shape), "dtype": kind, "device": devices.as_device(device)}
@@ -121,18 +122,18 @@ def make(shape: tuple[int, ...], value: Any, dtype: Any, device: Any, requires_g
 @public(samples=[sample(2, 3, grad=False), sample((4,), grad=False), sample(0, 2, grad=False)], method=False)
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of zeros."""
-    return make(given(size, kw, "zeros"), 0, dtype, device, requires_grad)
+    return new_filled(parse_shape(size, kw, "zeros"), 0, dtype, device, requires_grad)
 
 
 @public(samples=[sample(2, 3, grad=False), sample((4,), grad=False), sample((), grad=False)], method=False)
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of ones."""
-    return make(given(size, kw, "ones"), 1, dtype, device, requires_grad)
+    return new_filled(parse_shape(size, kw, "ones"), 1, dtype, device, requires_grad)
 
 
 def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor whose values are whatever was in its memory."""
-    return make(given(size, kw, "empty"), None, dtype, device, requires_grad)
+    return new_filled(parse_shape(size, kw, "empty"), None, dtype, device, requires_grad)
 
 
 @public(
@@ -142,19 +143,19 @@ def full(
     size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """A tensor filled with a value, of the value's dtype unless told otherwise."""
-    no_others(kw, "full")
+    reject_keywords(kw, "full")
     if not hasattr(size, "__iter__"):
         raise TypeError(f"full(): argument 'size' (position 1) must be tuple of ints, not {type(size).__name__}")
     value = fill_number(fill_value, "full")
     kind = fill_value.dtype if isinstance(fill_value, Tensor) else dtypes.of_number(value)
-    return make(sizes((size,)), value, kind if dtype is None else dtype, device, requires_grad)
+    return new_filled(sizes((size,)), value, kind if dtype is None else dtype, device, requires_grad)
 
 
 def like(input: Any, value: Any, name: str, dtype: Any, device: Any, requires_grad: bool, kw: dict[str, Any]) -> Tensor:
     check_tensor(input, name)
-    no_others(kw, name)
+    reject_keywords(kw, name)
     place = input.device if device is None else device
-    return make(input._array.shape, value, input.dtype if dtype is None else dtype, place, requires_grad)
+    return new_filled(input.tj_array.shape, value, input.dtype if dtype is None else dtype, place, requires_grad)
 
 
 _shapes = [sample(A(2, 3), grad=False), sample(A(), grad=False), sample(I(4), grad=False)]
@@ -189,40 +190,40 @@ def new_full(
     self: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """A tensor filled with a value, of this tensor's dtype and device."""
-    no_others(kw, "new_full")
+    reject_keywords(kw, "new_full")
     place = self.device if device is None else device
     if not hasattr(size, "__iter__"):
         raise TypeError(f"new_full(): argument 'size' (position 1) must be tuple of ints, not {type(size).__name__}")
-    return make(sizes((size,)), fill_number(fill_value, "new_full"), dtype or self.dtype, place, requires_grad)
+    return new_filled(sizes((size,)), fill_number(fill_value, "new_full"), dtype or self.dtype, place, requires_grad)
 
 
 def new_zeros(
     self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """A tensor of zeros of this tensor's dtype and device."""
-    shape = given(size, kw, "new_zeros")
-    return make(shape, 0, dtype or self.dtype, self.device if device is None else device, requires_grad)
+    shape = parse_shape(size, kw, "new_zeros")
+    return new_filled(shape, 0, dtype or self.dtype, self.device if device is None else device, requires_grad)
 
 
 def new_ones(self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any) -> Tensor:
     """A tensor of ones of this tensor's dtype and device."""
-    shape = given(size, kw, "new_ones")
-    return make(shape, 1, dtype or self.dtype, self.device if device is None else device, requires_grad)
+    shape = parse_shape(size, kw, "new_ones")
+    return new_filled(shape, 1, dtype or self.dtype, self.device if device is None else device, requires_grad)
 
 
 def new_empty(
     self: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """An uninitialised tensor of this tensor's dtype and device."""
-    shape = given(size, kw, "new_empty")
-    return make(shape, None, dtype or self.dtype, self.device if device is None else device, requires_grad)
+    shape = parse_shape(size, kw, "new_empty")
+    return new_filled(shape, None, dtype or self.dtype, self.device if device is None else device, requires_grad)
 
 
 def new_tensor(
     self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """A tensor of data, of this tensor's dtype and device."""
-    no_others(kw, "new_tensor")
+    reject_keywords(kw, "new_tensor")
     place = self.device if device is None else device
     return tensor(data, dtype=dtype or self.dtype, device=place, requires_grad=requires_grad)
 
@@ -235,7 +236,7 @@ def eye(
     n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """A matrix with ones on the diagonal and zeros elsewhere."""
-    no_others(kw, "eye")
+    reject_keywords(kw, "eye")
     rows = as_index(n, "eye(): 'n'")
     columns = rows if m is None else as_index(m, "eye(): 'm'")
     for name, length in (("n", rows), ("m", columns)):
@@ -268,8 +269,8 @@ def arange(
     **kw: Any,
 ) -> Tensor:
     """`arange(end)`, `arange(start, end)`, `arange(start, end, step)`: equally spaced numbers from start to before end."""
-    no_others(kw, "arange")
-    start, end, step = range_of(list(bounds), start, end, step)
+    reject_keywords(kw, "arange")
+    start, end, step = parse_range(list(bounds), start, end, step)
     whole = not any(isinstance(v, float) for v in (start, end, step))
     kind = (dtypes.int64 if whole else dtypes.get_default_dtype()) if dtype is None else dtypes.as_dtype(dtype)
     if kind is dtypes.bool_:
@@ -293,7 +294,7 @@ def arange(
     return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
 
 
-def range_of(bounds: list[Any], start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
+def parse_range(bounds: list[Any], start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
     """start, end and step as Python numbers, from positional and keyword arguments."""
     if len(bounds) == 1 and end is None:
         end = bounds.pop()
@@ -305,7 +306,7 @@ def range_of(bounds: list[Any], start: Any, end: Any, step: Any) -> tuple[Any, A
         step = bounds.pop(0)
     if bounds or end is None:
         raise TypeError("arange(): expected (end), (start, end) or (start, end, step)")
-    values = [number(v) for v in (0 if start is None else start, end, 1 if step is None else step)]
+    values = [as_python_number(v) for v in (0 if start is None else start, end, 1 if step is None else step)]
     for v in values:
         if not is_number(v):
             raise TypeError(f"arange(): bounds must be numbers, not {type(v).__name__}")
@@ -317,9 +318,11 @@ def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **kw: Any
 ) -> Tensor:
     """`steps` equally spaced numbers from start to end, both included."""
-    no_others(kw, "linspace")
+    reject_keywords(kw, "linspace")
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    found = spaced(number(start), number(end), as_index(steps, "linspace(): 'steps'"), kind, device).to(kind)
+    found = linear_steps(
+        as_python_number(start), as_python_number(end), as_index(steps, "linspace(): 'steps'"), kind, device
+    ).to(kind)
     return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
 
 
@@ -336,16 +339,18 @@ def logspace(
     **kw: Any,
 ) -> Tensor:
     """`base` to the power of `steps` equally spaced exponents from start to end."""
-    no_others(kw, "logspace")
+    reject_keywords(kw, "logspace")
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    exponents: Any = spaced(number(start), number(end), as_index(steps, "logspace(): 'steps'"), kind, device)
+    exponents: Any = linear_steps(
+        as_python_number(start), as_python_number(end), as_index(steps, "logspace(): 'steps'"), kind, device
+    )
     if not is_number(base):
         raise TypeError(f"logspace(): argument 'base' must be float, not {type(base).__name__}")
     found = (float(base) ** exponents).to(kind)
     return found.requires_grad_() if requires_grad else found  # type: ignore[no-any-return]
 
 
-def spaced(start: Any, end: Any, steps: int, kind: dtypes.dtype, device: Any) -> Tensor:
+def linear_steps(start: Any, end: Any, steps: int, kind: dtypes.dtype, device: Any) -> Tensor:
     """Equally spaced numbers in a dtype to compute in. Each half is counted from its own end, so both ends are exact."""
     if steps < 0:
         raise RuntimeError(f"number of steps must be non-negative, got {steps}")
@@ -370,7 +375,7 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
 
 
 def triangle(row: Any, col: Any, offset: Any, lower: bool, dtype: Any, device: Any, kw: dict[str, Any], name: str) -> Tensor:
-    no_others(kw, name)
+    reject_keywords(kw, name)
     for what, length in (("row", row), ("col", col)):
         if as_index(length, f"{name}(): '{what}'") < 0:
             raise RuntimeError(f"{what} must be non-negative, got {length}")
@@ -397,94 +402,6 @@ def tensor(
         array = values_of(data, None if dtype is None else dtypes.as_dtype(dtype))
         found = wrap(devices.move(array, devices.as_device(device)))
     return found.requires_grad_() if requires_grad else found
-
-
-def values_of(data: Any, dtype: dtypes.dtype | None) -> np.ndarray[Any, Any]:
-    """Fresh values in the dtype asked for, else in the one the data implies (Python floats: the default dtype)."""
-    if isinstance(data, (np.ndarray, np.generic)) or (hasattr(data, "__array__") and not isinstance(data, Tensor)):
-        array = np.asarray(data)
-        return np.array(array, (dtype or dtypes.from_numpy(array.dtype)).numpy, copy=True)
-    if isinstance(data, str):
-        raise TypeError("new(): invalid data type 'str'")
-    implied, numbers = implied_dtype(data), plain(data)
-    try:
-        array = np.array(numbers)
-    except ValueError:
-        raise ragged(data) from None
-    if array.dtype.kind == "O" or array.dtype == np.uint64:
-        array = beyond_int64(numbers, dtype or implied)
-    dtype = dtype or implied
-    if dtype.category == dtypes.INTEGER:
-        check_fits(array, dtype)
-    return array.astype(dtype.numpy)
-
-
-def implied_dtype(data: Any) -> dtypes.dtype:
-    """What the elements promote to; the default dtype where there are none."""
-    found = element_dtypes(data)
-    return functools.reduce(dtypes.promote_types, found) if found else dtypes.get_default_dtype()
-
-
-def element_dtypes(data: Any) -> set[dtypes.dtype]:
-    if isinstance(data, (Tensor, np.ndarray, np.generic)):
-        return {data.dtype if isinstance(data, Tensor) else dtypes.from_numpy(data.dtype)}
-    if isinstance(data, (bool, int, float)):
-        return {dtypes.of_number(data)}
-    if isinstance(data, collections.abc.Sequence) and not isinstance(data, (str, bytes)):
-        kinds = set(map(type, data))
-        if kinds <= {bool, int, float}:  # the innermost lists, however long, cost no Python loop
-            return {dtypes.of_number(kind()) for kind in kinds}
-        return {kind for d in data for kind in element_dtypes(d)}
-    if isinstance(data, str):
-        raise ValueError("too many dimensions 'str'")
-    raise RuntimeError(f"Could not infer dtype of {type(data).__name__}")
-
-
-def plain(data: Any) -> Any:
-    """Nested sequences as lists of numbers: a tensor among them stands for its only element."""
-    if isinstance(data, Tensor):
-        if data._array.size != 1:
-            raise ValueError(
-                f"only one element tensors can be converted to Python scalars, and one here has shape {list(data.shape)}; "
-                "to join tensors use stack()"
-            )
-        return data.item()
-    if isinstance(data, collections.abc.Sequence):
-        return [plain(d) for d in data] if any(map(is_nested, data)) else list(data)
-    return data
-
-
-def is_nested(x: Any) -> bool:
-    return isinstance(x, (Tensor, collections.abc.Sequence))
-
-
-def ragged(data: Any) -> Exception:
-    """The error for nested sequences that have no common shape: where the first one differs."""
-    level, dim = [data], 0
-    while level and all(hasattr(d, "__len__") for d in level):
-        lengths = [len(d) for d in level]
-        for n in lengths:
-            if n != lengths[0]:
-                return ValueError(f"expected sequence of length {lengths[0]} at dim {dim} (got {n})")
-        level, dim = [item for d in level for item in d], dim + 1
-    return TypeError(f"not a sequence: numbers and sequences are mixed at dim {dim}")
-
-
-def beyond_int64(numbers: Any, dtype: dtypes.dtype) -> np.ndarray[Any, Any]:
-    """Python ints that are too large for int64 can only become floats."""
-    if not dtype.is_floating_point:
-        raise ValueError("Overflow when unpacking long long: a value does not fit into int64")
-    return np.array(numbers, np.float64)
-
-
-def check_fits(array: np.ndarray[Any, Any], dtype: dtypes.dtype) -> None:
-    """Numbers that a narrow integer dtype cannot hold are an error; negative ones wrap in uint8, as in PyTorch."""
-    if array.size == 0 or array.dtype == dtype.numpy or array.dtype.kind == "b":
-        return
-    info = dtypes.iinfo(dtype)
-    least = info.min or -info.max
-    if not (array.min() >= least and array.max() <= info.max):
-        raise RuntimeError(f"value cannot be converted to type {dtype.name} without overflow")
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -524,7 +441,7 @@ def asarray(
 
 def scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A 0-dim tensor of a number, of the default dtype."""
-    return make((), number(s), dtype, device, requires_grad)
+    return new_filled((), as_python_number(s), dtype, device, requires_grad)
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False) -> Tensor:
@@ -557,24 +474,24 @@ def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, req
 
 
 def is_tensor(obj: Any) -> bool:
-    """Whether something is a tensor."""
+    """True if something is a tensor."""
     return isinstance(obj, Tensor)
 
 
 def is_floating_point(input: Tensor) -> bool:
-    """Whether a tensor's dtype is a floating-point one."""
+    """True if a tensor's dtype is a floating-point one."""
     check_tensor(input, "is_floating_point")
     return input.is_floating_point()
 
 
 def is_complex(input: Tensor) -> bool:
-    """Whether a tensor's dtype is complex: never, here."""
+    """True if a tensor's dtype is complex: never, here."""
     check_tensor(input, "is_complex")
     return False
 
 
 def is_nonzero(input: Tensor) -> bool:
-    """Whether a tensor's only element is not zero."""
+    """True if a tensor's only element is not zero."""
     check_tensor(input, "is_nonzero")
     return bool(input)
 

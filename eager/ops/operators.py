@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ..core.op import PRIMITIVES, Op, apply
-from .linalg import matmul as contraction
-from . import pointwise
+from ..core.dispatch import apply
+from ..core.op import PRIMITIVES, Op
 from ..core.tensor import Tensor
+from . import pointwise
+from .linalg import matmul as contraction
+
+TRUST = "ops"  # see core/library.py: what is here does nothing but run ops
 
 
 def _operator(function: Any, op: Op | None = None, reflected: bool = False) -> Any:
@@ -20,12 +23,12 @@ def _operator(function: Any, op: Op | None = None, reflected: bool = False) -> A
 
     def forward(self: Tensor, other: Any) -> Any:
         if isinstance(other, Tensor):
-            array = self._array
-            if op is not None and array.dtype is other._array.dtype and array.dtype.kind == "f":
+            array = self.tj_array
+            if op is not None and array.dtype is other.tj_array.dtype and array.dtype.kind == "f":
                 return apply(op, (self, other))
             return function(self, other)
         if isinstance(other, (int, float)):
-            if op is not None and self._array.dtype.kind == "f" and other.__class__ is not bool:
+            if op is not None and self.tj_array.dtype.kind == "f" and other.__class__ is not bool:
                 return apply(op, (self, float(other)))
             return function(self, other)
         if isinstance(other, (np.ndarray, np.generic)):
@@ -33,7 +36,12 @@ def _operator(function: Any, op: Op | None = None, reflected: bool = False) -> A
         return NotImplemented
 
     def backward(self: Tensor, other: Any) -> Any:
-        if isinstance(other, (int, float)) and op is not None and self._array.dtype.kind == "f" and other.__class__ is not bool:
+        if (
+            isinstance(other, (int, float))
+            and op is not None
+            and self.tj_array.dtype.kind == "f"
+            and other.__class__ is not bool
+        ):
             return apply(op, (float(other), self))
         if isinstance(other, (Tensor, int, float, np.ndarray, np.generic)):
             return function(other, self)

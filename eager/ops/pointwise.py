@@ -14,9 +14,13 @@ import numpy as np
 
 from ..arrays import dtypes
 from ..arrays import special_functions as special
-from ..core.call_signature import no_gradients, stored
-from ..core.op import PRIMITIVES, InPlace, Op, apply, overwrite, primitive, public
 from ..arrays.op_samples import A, B, I, Sample, sample
+from ..core.call_signature import out_requires_grad_error, store_out
+from ..core.cast import cast
+from ..core.dispatch import InPlace, apply, overwrite, write
+from ..core.op import PRIMITIVES, Op, primitive
+from ..core.registration import public
+from ..core.tape.node import local
 from ..core.tensor import Tensor, wrap
 
 Number = bool | int | float
@@ -36,7 +40,7 @@ def result_type(*values: Any) -> dtypes.dtype:
     for v in values:
         if isinstance(v, Tensor):
             d = v.dtype
-            if v._array.ndim:
+            if v.tj_array.ndim:
                 dims = d if dims is None else dtypes.promote_types(dims, d)
             else:
                 zero = d if zero is None else dtypes.promote_types(zero, d)
@@ -46,25 +50,6 @@ def result_type(*values: Any) -> dtypes.dtype:
     found = dtypes.combine(dims, dtypes.combine(zero, number))
     assert found is not None
     return found
-
-
-CAST = primitive(
-    "cast",
-    "pointwise",
-    lambda xp, x, *, dtype, source: x.astype(dtype.numpy),
-    grad={"x": lambda g, source: cast(g, source)},
-    body=lambda b, x, dtype: b.cast(x, dtype),
-    upcast=False,
-)
-
-
-def cast(x: Tensor, dtype: dtypes.dtype) -> Tensor:
-    """The tensor in another dtype; itself if it has it already."""
-    if x._array.dtype == dtype.numpy:
-        return x
-    if x._requires_grad and not dtype.is_floating_point:
-        x = x.detach()
-    return apply(CAST, (x,), {"dtype": dtype, "source": x.dtype})  # type: ignore[no-any-return]
 
 
 def operand(x: Any, name: str) -> Any:
@@ -80,7 +65,7 @@ def operand(x: Any, name: str) -> Any:
     raise TypeError(f"{name}(): expected a Tensor or a number, got {type(x).__name__}")
 
 
-def promoted(name: str, *values: Any, at_least: int = dtypes.BOOL) -> tuple[Any, ...]:
+def promote_operands(name: str, *values: Any, at_least: int = dtypes.BOOL) -> tuple[Any, ...]:
     """The operands in their common dtype, at least of a category; numbers stay numbers of that category."""
     values = tuple(operand(v, name) for v in values)
     common = result_type(*values)
@@ -107,12 +92,10 @@ def put(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Ten
         return apply(op, inputs, attrs)  # type: ignore[no-any-return]
     if isinstance(out, InPlace):
         return apply(op, inputs, attrs, out.tensor)  # type: ignore[no-any-return]
-    from ..core.tape.node import local
-
-    if local.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
-        raise no_gradients(op.name)
-    if out._array.size == 0:
-        return stored(out, apply(op, inputs, attrs), op.name)
+    if local.state.grad and any(isinstance(x, Tensor) and x.tj_requires_grad for x in (*inputs, out)):
+        raise out_requires_grad_error(op.name)
+    if out.tj_array.size == 0:
+        return store_out(out, apply(op, inputs, attrs), op.name)
     return apply(op, inputs, attrs, out)  # type: ignore[no-any-return]
 
 
@@ -143,7 +126,7 @@ def unary(
     def function(input: Tensor, *, out: Any = None) -> Tensor:
         if not isinstance(input, Tensor):
             raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-        kind = input._array.dtype.kind
+        kind = input.tj_array.dtype.kind
         if result is FLOATING and kind in "biu":
             input = cast(input, dtypes.get_default_dtype())
         elif kind == "b" and not bools:
@@ -177,10 +160,10 @@ def binary(
         if not (
             isinstance(input, Tensor)
             and isinstance(other, Tensor)
-            and input._array.dtype is other._array.dtype
+            and input.tj_array.dtype is other.tj_array.dtype
             and (at_least == dtypes.BOOL or input.dtype.category >= at_least)
         ):
-            input, other = promoted(name, input, other, at_least=at_least)
+            input, other = promote_operands(name, input, other, at_least=at_least)
             if not isinstance(input, Tensor) and not isinstance(other, Tensor):
                 raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
         return apply(op, (input, other)) if out is None else put(op, (input, other), {}, out)  # type: ignore[no-any-return]
@@ -211,12 +194,12 @@ def _additive(op: Op, name: str) -> Callable[..., Tensor]:
                 "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to invert a mask, "
                 "use the `~` or `logical_not()` operator instead."
             )
-        if not (isinstance(input, Tensor) and isinstance(other, Tensor) and input._array.dtype is other._array.dtype):
-            input, other = promoted(name, input, other)
+        if not (isinstance(input, Tensor) and isinstance(other, Tensor) and input.tj_array.dtype is other.tj_array.dtype):
+            input, other = promote_operands(name, input, other)
         if alpha != 1:
             if isinstance(alpha, float) and isinstance(input, Tensor) and not input.dtype.is_floating_point:
                 raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
-            plain = type(alpha) is float and isinstance(other, Tensor) and other._array.dtype.kind == "f"
+            plain = type(alpha) is float and isinstance(other, Tensor) and other.tj_array.dtype.kind == "f"
             other = apply(PRIMITIVES["mul"], (other, alpha)) if plain else other * alpha
         return put(op, (input, other), {}, out)
 
@@ -226,7 +209,7 @@ def _additive(op: Op, name: str) -> Callable[..., Tensor]:
 
 
 def _is_bool(x: Any) -> bool:
-    return isinstance(x, bool) or (isinstance(x, Tensor) and x._array.dtype.kind == "b")
+    return isinstance(x, bool) or (isinstance(x, Tensor) and x.tj_array.dtype.kind == "b")
 
 
 add = _additive(ADD, "add")
@@ -256,20 +239,20 @@ floor_divide = binary("floor_divide", None, run=lambda xp, a, b: floor_division(
 remainder = binary(
     "remainder",
     {"a": lambda g: g, "b": lambda g, a, b: -g * floor_divide(a.detach(), b.detach() if isinstance(b, Tensor) else b)},
-    run=lambda xp, a, b: checked(xp, "remainder", xp.remainder, a, b),
+    run=lambda xp, a, b: checked_division(xp, "remainder", xp.remainder, a, b),
     samples=_divisor,
     doc="The remainder with the sign of the divisor, as Python's %.",
 )
 fmod = binary(
     "fmod",
     {"a": lambda g: g, "b": lambda g, a, b: -g * trunc(a.detach() / b)},
-    run=lambda xp, a, b: checked(xp, "fmod", xp.fmod, a, b),
+    run=lambda xp, a, b: checked_division(xp, "fmod", xp.fmod, a, b),
     samples=_divisor,
     doc="The remainder with the sign of the dividend, as C's fmod.",
 )
 
 
-def checked(xp: Any, name: str, function: Any, a: Any, b: Any) -> Any:
+def checked_division(xp: Any, name: str, function: Any, a: Any, b: Any) -> Any:
     """Integer division, with PyTorch's errors for booleans and for a zero divisor."""
     kind = (a if hasattr(a, "dtype") else b).dtype.kind
     if kind == "b":
@@ -286,7 +269,7 @@ def no_bools(name: str) -> NotImplementedError:
 def floor_division(xp: Any, a: Any, b: Any) -> Any:
     """As Python's //: what is left over decides, as the rounded quotient may already be the next whole number."""
     if xp is np or (a if hasattr(a, "dtype") else b).dtype.kind != "f":
-        return checked(xp, "floor_divide", xp.floor_divide, a, b)
+        return checked_division(xp, "floor_divide", xp.floor_divide, a, b)
     rest = xp.fmod(a, b)
     quotient = (a - rest) / b
     quotient = xp.where((rest != 0) & ((rest < 0) != xp.signbit(b)), quotient - 1, quotient)
@@ -297,7 +280,7 @@ def floor_division(xp: Any, a: Any, b: Any) -> Any:
 
 def trunc_division(xp: Any, a: Any, b: Any) -> Any:
     """Integers as C's / divides them: towards zero."""
-    whole = checked(xp, "div", xp.floor_divide, a, b)
+    whole = checked_division(xp, "div", xp.floor_divide, a, b)
     rest = a - whole * b
     return whole + ((rest != 0) & ((rest < 0) != (xp.asarray(a) < 0))).astype(whole.dtype)
 
@@ -314,7 +297,7 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Any = 
         raise RuntimeError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'")
     if rounding_mode == "floor":
         return floor_divide(input, other, out=out)
-    input, other = promoted("div", input, other)
+    input, other = promote_operands("div", input, other)
     if result_type(input, other).is_floating_point:
         value = trunc(true_divide(input, other))
         return value if out is None else out_or_inplace(value, out, "div")
@@ -322,14 +305,12 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None, out: Any = 
 
 
 def out_or_inplace(value: Tensor, out: Any, name: str) -> Tensor:
-    from ..core.op import write
-
     return write(out.tensor if isinstance(out, InPlace) else out, value, name)
 
 
-def flat(g: Tensor) -> Tensor:
+def zero_gradient(g: Tensor) -> Tensor:
     """The gradient of steps: 0, whatever arrives."""
-    return g.new_zeros(()).expand(g._array.shape)  # type: ignore[no-any-return]
+    return g.new_zeros(()).expand(g.tj_array.shape)  # type: ignore[no-any-return]
 
 
 def _pow_base(g: Tensor, a: Any, b: Any) -> Tensor:
@@ -350,7 +331,7 @@ POW = primitive(
     "pointwise",
     lambda xp, a, b: power(xp, a, b),
     grad={
-        "a": lambda g, a, b: flat(g) if _is_zero(b) else _pow_base(g, a, b),
+        "a": lambda g, a, b: zero_gradient(g) if _is_zero(b) else _pow_base(g, a, b),
         "b": lambda g, a, out: g * _pow_exponent(a, out),
     },
 )
@@ -472,14 +453,24 @@ def polygamma(n: int, input: Tensor) -> Tensor:
     """The n-th derivative of digamma."""
     if n < 0:
         raise RuntimeError(f"polygamma(n, x) does not support negative n, got {n}")
-    return digamma(input) if n == 0 else apply(POLYGAMMA, (promoted("polygamma", input, at_least=dtypes.FLOAT)[0],), {"n": n})
+    return (
+        digamma(input)
+        if n == 0
+        else apply(POLYGAMMA, (promote_operands("polygamma", input, at_least=dtypes.FLOAT)[0],), {"n": n})
+    )
 
 
 abs = unary("abs", lambda g, x: g * sign(x), ufunc="absolute", result=SAME, lo=0.1, bools=False)
-sign = unary("sign", flat, run=lambda xp, x: signs(xp, x), result=SAME, lo=0.1)
-floor = unary("floor", flat, run=lambda xp, x: whole(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9, bools=False)
-ceil = unary("ceil", flat, run=lambda xp, x: whole(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9, bools=False)
-trunc = unary("trunc", flat, run=lambda xp, x: whole(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9, bools=False)
+sign = unary("sign", zero_gradient, run=lambda xp, x: signs(xp, x), result=SAME, lo=0.1)
+floor = unary(
+    "floor", zero_gradient, run=lambda xp, x: round_unless_integer(xp, xp.floor, x), result=SAME, lo=0.1, hi=0.9, bools=False
+)
+ceil = unary(
+    "ceil", zero_gradient, run=lambda xp, x: round_unless_integer(xp, xp.ceil, x), result=SAME, lo=0.1, hi=0.9, bools=False
+)
+trunc = unary(
+    "trunc", zero_gradient, run=lambda xp, x: round_unless_integer(xp, xp.trunc, x), result=SAME, lo=0.1, hi=0.9, bools=False
+)
 isnan = unary("isnan", None, run=lambda xp, x: xp.isnan(x), result=TO_BOOL)
 isinf = unary("isinf", None, run=lambda xp, x: xp.isinf(x), result=TO_BOOL)
 isfinite = unary("isfinite", None, run=lambda xp, x: xp.isfinite(x), result=TO_BOOL)
@@ -510,7 +501,7 @@ def signs(xp: Any, x: Any) -> Any:
     return found
 
 
-def whole(xp: Any, function: Any, x: Any) -> Any:
+def round_unless_integer(xp: Any, function: Any, x: Any) -> Any:
     """A rounding function that leaves integers alone."""
     return x.copy() if x.dtype.kind in "iu" else function(x)
 
@@ -518,7 +509,7 @@ def whole(xp: Any, function: Any, x: Any) -> Any:
 def rounded(xp: Any, x: Any, decimals: int) -> Any:
     """To digits after the point, or with negative `decimals` before it: scaled, rounded half to even, and scaled back."""
     if decimals == 0 or x.dtype.kind != "f":
-        return whole(xp, xp.rint, x)
+        return round_unless_integer(xp, xp.rint, x)
     scale = 10.0 ** (decimals if decimals > 0 else -decimals)
     return xp.rint(x * scale) / scale if decimals > 0 else xp.rint(x / scale) * scale
 
@@ -527,7 +518,7 @@ ROUND = primitive(
     "round",
     "pointwise",
     lambda xp, x, *, decimals: rounded(xp, x, decimals),
-    grad={"x": flat},
+    grad={"x": zero_gradient},
 )
 
 
@@ -565,8 +556,8 @@ def sgn(input: Tensor) -> Tensor:
 @public(samples=[sample(A(2, 3, lo=0.1, hi=0.9)), sample(A(3, lo=0.1, hi=0.9), eps=0.2)], inplace=True)
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), with x clamped to [eps, 1 - eps] first if eps is given."""
-    (x,) = promoted("logit", input, at_least=dtypes.FLOAT)
-    dtype, x = x.dtype, cast(x, dtypes.float32) if x._array.itemsize == 2 else x
+    (x,) = promote_operands("logit", input, at_least=dtypes.FLOAT)
+    dtype, x = x.dtype, cast(x, dtypes.float32) if x.tj_array.itemsize == 2 else x
     x = x if eps is None else clamp(x, eps, 1 - eps)
     return cast(log(x) - log1p(-x), dtype)
 
@@ -574,8 +565,8 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 @public(samples=[sample(A(2, 3, lo=-1.0)), sample(A(3))], inplace=True)
 def sinc(input: Tensor) -> Tensor:
     """sin(pi x) / (pi x), and 1 at 0."""
-    (x,) = promoted("sinc", input, at_least=dtypes.FLOAT)
-    dtype, x = x.dtype, (cast(x, dtypes.float32) if x._array.itemsize == 2 else x) * math.pi
+    (x,) = promote_operands("sinc", input, at_least=dtypes.FLOAT)
+    dtype, x = x.dtype, (cast(x, dtypes.float32) if x.tj_array.itemsize == 2 else x) * math.pi
     nonzero = where(x == 0, 1.0, x)
     return cast(where(x == 0, 1.0, sin(nonzero) / nonzero), dtype)
 
@@ -650,7 +641,7 @@ hypot = binary(
 )
 copysign = binary(
     "copysign",
-    {"a": lambda g, a, out: g * sign(a) * sign(out), "b": flat},
+    {"a": lambda g, a, out: g * sign(a) * sign(out), "b": zero_gradient},
     ufunc="copysign",
     at_least=dtypes.FLOAT,
     samples=[sample(A(2, 3, lo=0.2), A(2, 3, lo=0.2)), sample(A(3, lo=0.2), -1.0)],
@@ -744,7 +735,7 @@ def bitwise_not(input: Tensor, *, out: Any = None) -> Tensor:
 WHERE = primitive(
     "where",
     "pointwise",
-    lambda xp, condition, a, b: chosen(xp, condition, a, b),
+    lambda xp, condition, a, b: select_elements(xp, condition, a, b),
     grad={
         "a": lambda g, condition: where(condition, g, 0),
         "b": lambda g, condition: where(condition, 0, g),
@@ -756,19 +747,19 @@ WHERE = primitive(
 _INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}
 
 
-def kept(xp: Any, x: Any, mask: Any) -> Any:
+def mask_bits(xp: Any, x: Any, mask: Any) -> Any:
     """x where the mask is True, else 0: its bits, as a whole number, times the mask. Infinite and NaN x are no exception."""
     whole = _INTEGERS[x.itemsize]
     return xp.asarray(xp.multiply(x.view(whole), mask, dtype=whole)).view(x.dtype)
 
 
-def chosen(xp: Any, condition: Any, a: Any, b: Any) -> Any:
-    """a or b. NumPy branches on each element, which costs up to ten times as much for a random condition as `kept` does."""
+def select_elements(xp: Any, condition: Any, a: Any, b: Any) -> Any:
+    """Select a or b. NumPy branches on each element, at up to ten times the cost of `mask_bits` for a random condition."""
     if xp is np:
         if b.__class__ in (int, float) and b == 0 and a.dtype.kind == "f" and a.size > 2048:
-            return kept(xp, a, condition)
+            return mask_bits(xp, a, condition)
         if a.__class__ in (int, float) and a == 0 and b.dtype.kind == "f" and b.size > 2048:
-            return kept(xp, b, ~condition)
+            return mask_bits(xp, b, ~condition)
     a, b = same_type(xp, a, b)
     return xp.where(condition, a, b).astype(a.dtype, copy=False)  # CuPy has float32 where it lacks bfloat16
 
@@ -787,12 +778,12 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
     """Elements of `input` where the condition holds, else of `other`. With the condition alone: the indices of its True."""
     if input is None and other is None:
         return condition.nonzero(as_tuple=True)
-    if not isinstance(condition, Tensor) or condition._array.dtype.kind not in "bu":
+    if not isinstance(condition, Tensor) or condition.tj_array.dtype.kind not in "bu":
         kind = condition.dtype if isinstance(condition, Tensor) else type(condition).__name__
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {kind}")
-    if condition._array.dtype.kind == "u":
+    if condition.tj_array.dtype.kind == "u":
         condition = condition != 0
-    a, b = promoted("where", input, other)
+    a, b = promote_operands("where", input, other)
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         a = condition.new_full((), a, dtype=result_type(a, b))
     return apply(WHERE, (condition, a, b))
@@ -814,7 +805,7 @@ CLAMP = primitive(
 )
 
 
-def limits(x: Tensor, low: Any, high: Any) -> tuple[Any, Any]:
+def clamp_limits(x: Tensor, low: Any, high: Any) -> tuple[Any, Any]:
     """As an op is given them: floats for a tensor of floats, whatever they were."""
     exact = not x.dtype.is_floating_point
     return low if low is None or exact else float(low), high if high is None or exact else float(high)
@@ -826,7 +817,7 @@ def inside(x: Tensor, low: Any, high: Any) -> Tensor:
     return x >= low if high is None else (x >= low) & (x <= high)
 
 
-def limited(x: Tensor, low: Any, high: Any) -> Tensor:
+def clamp_to_tensors(x: Tensor, low: Any, high: Any) -> Tensor:
     """Within limits of which one at least is a tensor: x itself where it is equal to a limit, with all of the gradient."""
     if low is not None:
         x = where((x >= low) | isnan(x), x, low)
@@ -849,11 +840,11 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         if isinstance(out, InPlace):
             return overwrite(out.tensor, clamp, (min, max), {}, "clamp_")
-        found = limited(input, min, max)
+        found = clamp_to_tensors(input, min, max)
         return found if out is None else out_or_inplace(found, out, "clamp")
     bounds = [b for b in (min, max) if b is not None]
     input = cast(input, result_type(input, *bounds))
-    return put(CLAMP, (input, *limits(input, min, max)), {}, out)
+    return put(CLAMP, (input, *clamp_limits(input, min, max)), {}, out)
 
 
 @public(samples=[sample(A(2, 3), 0.1)], inplace=True)
@@ -871,13 +862,13 @@ def clamp_max(input: Tensor, max: Any) -> Tensor:
 @public(samples=[sample(A(2, 3), A(3), 0.3), sample(A(2, 3), A(2, 3), A(2, 3, lo=0, hi=1))], inplace=True)
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight * (end - input), from the nearer of both ends, so that a weight of 1 gives `end` itself."""
-    if isinstance(input, Tensor) and isinstance(end, Tensor) and input._array.dtype != end._array.dtype:
+    if isinstance(input, Tensor) and isinstance(end, Tensor) and input.tj_array.dtype != end.tj_array.dtype:
         raise RuntimeError(f"lerp: expected dtype {input.dtype} for `end` but got dtype {end.dtype}")
     way = end - input
     if not isinstance(weight, Tensor):
         weight = operand(weight, "lerp")
         return input + weight * way if -0.5 < weight < 0.5 else end - way * (1 - weight)
-    if weight._array.ndim == 0 and _is_bool(weight):
+    if weight.tj_array.ndim == 0 and _is_bool(weight):
         weight = cast(weight, way.dtype)
     return where(abs(weight) < 0.5, input + weight * way, end - way * (1 - weight))  # type: ignore[no-any-return]
 
@@ -903,8 +894,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
 
 @public(samples=[sample(A(2, 3), A(3), grad=False), sample(A(2, 3), A(3), equal_nan=True, grad=False)])
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
-    """Whether |input - other| <= atol + rtol * |other|."""
-    if input._array.dtype != other._array.dtype:
+    """True where |input - other| <= atol + rtol * |other|."""
+    if input.tj_array.dtype != other.tj_array.dtype:
         raise RuntimeError(f"isclose: {input.dtype.legacy} did not match {other.dtype.legacy}; convert one of them with .to()")
     if rtol < 0 or atol < 0:
         raise RuntimeError(f"isclose: rtol and atol must be greater than or equal to zero, but got {rtol} and {atol}")
@@ -917,20 +908,20 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
 
 @public(samples=[sample(A(2, 3), A(3), grad=False)])
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Whether all elements are close."""
+    """True if all elements are close."""
     return bool(isclose(input, other, rtol, atol, equal_nan).all())
 
 
 @public(samples=[sample(A(2, 3), A(2, 3), grad=False)])
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether both have the same shape and the same elements."""
+    """True if both have the same shape and the same elements."""
     return input.shape == other.shape and bool((input == other).all())
 
 
 @public(samples=[sample(A(2, 3), A(3), grad=False), sample(I(4, lo=-1, hi=2), I(1), grad=False)], inplace=True)
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 below zero, 1 above, `values` at zero."""
-    if input._array.dtype != values._array.dtype:
+    if input.tj_array.dtype != values.tj_array.dtype:
         raise RuntimeError(
             f"heaviside is not implemented for tensors of different dtypes, got {input.dtype} and {values.dtype}"
         )

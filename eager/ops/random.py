@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
-from ..arrays import philox
-from ..core.errors import broadcast_clash
-from ..core.shape_inference import Spec, as_asked
+from ..arrays import devices, dtypes, philox
+from ..core.dispatch import apply, write
+from ..core.errors import broadcast_error
+from ..core.generator import Generator, default_generator
+from ..core.op import Op, primitive
+from ..core.shape_inference import Spec, from_attrs
 from ..core.tape.inplace import check_target
-from ..core.op import Op, apply, primitive, write
-from ..random import Generator, default_generator
 from ..core.tape.node import local
 from ..core.tensor import Tensor, as_index
-from .create import check_sizes, given, no_others
+from .create import check_sizes, parse_shape, reject_keywords
 from .pointwise import result_type
 from .shape.reshape import sizes
 
@@ -57,7 +56,7 @@ def run_integers(xp: Any, seed: Any, call: Any, low: Any, high: Any, *, shape: A
 def run_mask(xp: Any, seed: Any, call: Any, p: Any, *, shape: Any, device: Any) -> Any:
     xp = devices.module_for(device)
     with devices.on(device):
-        return philox.keep(xp, seed, call, math.prod(shape), p).reshape(shape)
+        return philox.bernoulli(xp, seed, call, math.prod(shape), p).reshape(shape)
 
 
 def run_permutation(xp: Any, seed: Any, call: Any, *, n: int, dtype: Any, device: Any) -> Any:
@@ -89,7 +88,7 @@ def check_weights(xp: Any, weights: Any) -> None:
 
 
 def with_replacement(xp: Any, rows: Any, seed: Any, call: Any, count: int) -> Any:
-    """Where uniform numbers fall in the cumulated weights. Row r's are moved to [r, r + 1], so that one search does all."""
+    """Return the positions of uniform numbers in the cumulated weights. Row r is moved to [r, r + 1]: one search does all."""
     m, k = rows.shape
     ends = xp.cumsum(rows, axis=1)
     ends /= ends[:, -1:]
@@ -113,9 +112,9 @@ def working(dtype: dtypes.dtype) -> np.dtype[Any]:
     return dtypes.float32.numpy if dtype.numpy in dtypes.HALF else dtype.numpy
 
 
-UNIFORM = primitive("random_uniform", "random", run_uniform, infer=as_asked)
-NORMAL = primitive("random_normal", "random", run_normal, infer=as_asked)
-INTEGERS = primitive("random_integers", "random", run_integers, infer=as_asked)
+UNIFORM = primitive("random_uniform", "random", run_uniform, infer=from_attrs)
+NORMAL = primitive("random_normal", "random", run_normal, infer=from_attrs)
+INTEGERS = primitive("random_integers", "random", run_integers, infer=from_attrs)
 MASK = primitive("random_mask", "random", run_mask, infer=lambda *numbers, shape, device: (Spec(tuple(shape), dtypes.bool_),))
 PERMUTATION = primitive(
     "random_permutation", "random", run_permutation, infer=lambda *numbers, n, dtype, device: (Spec((n,), dtype),)
@@ -157,14 +156,14 @@ def refill(self: Tensor, op: Op, numbers: tuple[Any, ...], generator: Generator 
     if op is not INTEGERS and not self.dtype.is_floating_point:
         raise NotImplementedError(f"\"{name}\" not implemented for '{self.dtype.legacy}': the tensor must be floating-point")
     check_target(self, False, local.state.grad, name)
-    attrs = {"shape": self._array.shape, "dtype": self.dtype, "device": self.device}
+    attrs = {"shape": self.tj_array.shape, "dtype": self.dtype, "device": self.device}
     return apply(op, (*take(generator), *numbers), attrs, self)  # type: ignore[no-any-return]
 
 
 def uniform_between(x: Tensor, low: float, high: float, generator: Generator | None) -> Any:
     """Uniform numbers to compute with, for a tensor's shape: half precision as float32."""
     dtype = dtypes.float64 if x.dtype is dtypes.float64 else dtypes.float32
-    return draw(UNIFORM, (low, high), x._array.shape, dtype, x.device, generator)
+    return draw(UNIFORM, (low, high), x.tj_array.shape, dtype, x.device, generator)
 
 
 # ---- new tensors
@@ -179,7 +178,7 @@ def rand(
     **kw: Any,
 ) -> Tensor:
     """Uniform random numbers in [0, 1)."""
-    return draw(UNIFORM, (0, 1), given(size, kw, "rand"), dtype, device, generator, requires_grad)
+    return draw(UNIFORM, (0, 1), parse_shape(size, kw, "rand"), dtype, device, generator, requires_grad)
 
 
 def randn(
@@ -191,7 +190,7 @@ def randn(
     **kw: Any,
 ) -> Tensor:
     """Random numbers from the standard normal distribution."""
-    return draw(NORMAL, (0, 1), given(size, kw, "randn"), dtype, device, generator, requires_grad)
+    return draw(NORMAL, (0, 1), parse_shape(size, kw, "randn"), dtype, device, generator, requires_grad)
 
 
 def rand_like(
@@ -204,8 +203,8 @@ def rand_like(
     **kw: Any,
 ) -> Tensor:
     """Uniform random numbers in [0, 1), in the shape of a tensor."""
-    no_others(kw, "rand_like")
-    return draw(UNIFORM, (0, 1), input._array.shape, dtype or input.dtype, device or input.device, generator, requires_grad)
+    reject_keywords(kw, "rand_like")
+    return draw(UNIFORM, (0, 1), input.tj_array.shape, dtype or input.dtype, device or input.device, generator, requires_grad)
 
 
 def randn_like(
@@ -218,8 +217,8 @@ def randn_like(
     **kw: Any,
 ) -> Tensor:
     """Standard normal random numbers, in the shape of a tensor."""
-    no_others(kw, "randn_like")
-    return draw(NORMAL, (0, 1), input._array.shape, dtype or input.dtype, device or input.device, generator, requires_grad)
+    reject_keywords(kw, "randn_like")
+    return draw(NORMAL, (0, 1), input.tj_array.shape, dtype or input.dtype, device or input.device, generator, requires_grad)
 
 
 def randint(
@@ -234,7 +233,7 @@ def randint(
     **kw: Any,
 ) -> Tensor:
     """`randint(high, size)` or `randint(low, high, size)`: random whole numbers in [low, high)."""
-    no_others(kw, "randint")
+    reject_keywords(kw, "randint")
     values = list(args)
     if size is None and values and not isinstance(values[-1], (int, np.integer)) and hasattr(values[-1], "__iter__"):
         size = values.pop()
@@ -258,11 +257,11 @@ def randint_like(
     **kw: Any,
 ) -> Tensor:
     """`randint_like(x, high)` or `randint_like(x, low, high)`: random whole numbers in the shape of a tensor."""
-    no_others(kw, "randint_like")
+    reject_keywords(kw, "randint_like")
     begin, end = bounds(list(args), low, high, "randint_like")
     kind = input.dtype if dtype is None else dtypes.as_dtype(dtype)
     check_bounds(begin, end, kind)
-    return draw(INTEGERS, (begin, end), input._array.shape, kind, device or input.device, generator, requires_grad)
+    return draw(INTEGERS, (begin, end), input.tj_array.shape, kind, device or input.device, generator, requires_grad)
 
 
 def bounds(values: list[Any], low: Any, high: Any, name: str) -> tuple[int, int]:
@@ -309,7 +308,7 @@ def randperm(
     **kw: Any,
 ) -> Tensor:
     """The whole numbers from 0 to n - 1 in random order."""
-    no_others(kw, "randperm")
+    reject_keywords(kw, "randperm")
     count = as_index(n, "randperm(): 'n'")
     if count < 0:
         raise RuntimeError(f"n must be non-negative, got {count}")
@@ -338,11 +337,11 @@ def bernoulli_mask(shape: Any, p_keep: float, device: Any = None, generator: Gen
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Indices of categories, drawn for each row of weights."""
-    if not 1 <= input._array.ndim <= 2:
+    if not 1 <= input.tj_array.ndim <= 2:
         raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim, got shape {list(input.shape)}")
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {input.dtype.legacy}")
-    count, categories = as_index(num_samples, "multinomial(): 'num_samples'"), input._array.shape[-1]
+    count, categories = as_index(num_samples, "multinomial(): 'num_samples'"), input.tj_array.shape[-1]
     if count <= 0:
         raise RuntimeError(f"multinomial: cannot sample n_sample <= 0 samples, got {count}")
     if not replacement and count > categories:
@@ -365,7 +364,7 @@ def normal(
     **kw: Any,
 ) -> Tensor:
     """Normal random numbers. Mean and standard deviation are tensors that broadcast, or numbers with a `size`."""
-    no_others(kw, "normal")
+    reject_keywords(kw, "normal")
     tensors = [v.detach() for v in (mean, std) if isinstance(v, Tensor)]
     if not isinstance(std, Tensor):
         check_spread(std)
@@ -375,8 +374,8 @@ def normal(
         if size is None:
             raise TypeError("normal(): with numbers for mean and std the argument 'size' is needed")
         return draw(NORMAL, (mean, std), sizes((size,)), dtype, device, generator, requires_grad)
-    shapes = [t._array.shape for t in tensors]
-    clash = broadcast_clash(shapes)
+    shapes = [t.tj_array.shape for t in tensors]
+    clash = broadcast_error(shapes)
     if clash is not None:
         raise RuntimeError(f"normal: {clash}")
     shape = np.broadcast_shapes(*shapes)
@@ -419,11 +418,11 @@ def bernoulli_(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None
     """Fill with 1 where a draw of probability p (a number, or a tensor that broadcasts) succeeds, else 0."""
     if isinstance(p, Tensor):
         chances = p.detach() if p.dtype.is_floating_point else p.to(dtypes.get_default_dtype())
-        value = bernoulli(chances.expand(self._array.shape), generator=generator)
+        value = bernoulli(chances.expand(self.tj_array.shape), generator=generator)
     elif not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     else:
-        value = bernoulli_mask(self._array.shape, p, self.device, generator)
+        value = bernoulli_mask(self.tj_array.shape, p, self.device, generator)
     return write(self, value.to(self.dtype), "bernoulli_")
 
 
@@ -455,7 +454,7 @@ def log_normal_(self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator:
     if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
     dtype = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
-    drawn = draw(NORMAL, (mean, std), self._array.shape, dtype, self.device, generator)
+    drawn = draw(NORMAL, (mean, std), self.tj_array.shape, dtype, self.device, generator)
     return write(self, drawn.exp().to(self.dtype), "log_normal_")
 
 

@@ -12,47 +12,50 @@ from typing import Any
 import numpy as np
 
 from ..arrays import dtypes
-from ..core.errors import warn
-from ..core.op import apply, primitive, public
 from ..arrays.op_samples import A, B, I, sample
+from ..core.cast import cast
+from ..core.dispatch import apply
+from ..core.errors import warn
+from ..core.op import primitive
+from ..core.registration import public
 from ..core.tensor import Tensor, wrap_dim, wrap_dims
 from .indexing.gather import GATHER, SCATTER
-from .shape.views import EXPAND
-from .pointwise import abs, cast, exp, flat, isnan, log, maximum, minimum, sign, sqrt, where
 from .named_results import named_result
+from .pointwise import abs, exp, isnan, log, maximum, minimum, sign, sqrt, where, zero_gradient
 from .scan import accumulator, exclusive_product
+from .shape.views import EXPAND
 
 # ---- shapes
 
 
 def count_of(shape: tuple[int, ...], dims: tuple[int, ...]) -> int:
-    """How many elements each result is made of."""
+    """Return the number of elements that are reduced into each result."""
     return math.prod([shape[d] for d in dims])
 
 
-def restored(g: Tensor, shape: tuple[int, ...], dims: tuple[int, ...], keepdim: bool) -> Tensor:
+def restore_dims(g: Tensor, shape: tuple[int, ...], dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """A reduction's gradient, with the reduced dims back as length 1."""
     if keepdim or not dims:
         return g
     return g.reshape(tuple(1 if i in dims else n for i, n in enumerate(shape)))
 
 
-def spread(g: Tensor, shape: tuple[int, ...], dims: tuple[int, ...], keepdim: bool) -> Tensor:
+def broadcast_sum_gradient(g: Tensor, shape: tuple[int, ...], dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """A sum's gradient at every element that was summed: a view."""
     if dims != tuple(range(len(dims))):  # leading dims come back by broadcasting alone
-        g = restored(g, shape, dims, keepdim)
+        g = restore_dims(g, shape, dims, keepdim)
     return apply(EXPAND, (g,), {"shape": tuple(shape)})  # type: ignore[no-any-return]
 
 
-def over(input: Tensor, dim: Any, keepdim: bool) -> dict[str, Any]:
+def reduction_attrs(input: Tensor, dim: Any, keepdim: bool) -> dict[str, Any]:
     """A reduction's attributes."""
-    return {"dims": wrap_dims(dim, input._array.ndim), "keepdim": bool(keepdim)}
+    return {"dims": wrap_dims(dim, input.tj_array.ndim), "keepdim": bool(keepdim)}
 
 
 def need_elements(name: str, input: Tensor, dims: tuple[int, ...], dim: Any, error: type[Exception] = RuntimeError) -> None:
     """Refuse to look for an extreme among no elements."""
-    shape = input._array.shape
-    if input._array.size == 0 and (dim is None or dim == ()):
+    shape = input.tj_array.shape
+    if input.tj_array.size == 0 and (dim is None or dim == ()):
         raise error(
             f"{name}(): Expected reduction dim to be specified for input.numel() == 0 (shape {list(shape)}). Specify the "
             "reduction dim with the 'dim' argument."
@@ -67,7 +70,7 @@ def need_elements(name: str, input: Tensor, dims: tuple[int, ...], dim: Any, err
 UFUNCS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def reduced(xp: Any, name: str, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
+def reduce_array(xp: Any, name: str, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
     """`x.sum(...)` and its like, in the array's own dtype. NumPy's methods are slower, and warn in the name of NumPy."""
     if xp is np:
         return UFUNCS[name].reduce(x, axis=dims, keepdims=keepdim, dtype=x.dtype)
@@ -79,7 +82,7 @@ def reduced(xp: Any, name: str, x: Any, dims: tuple[int, ...], keepdim: bool) ->
 MANY, LONG = 1024, 1024  # elements from which BLAS is quicker; terms from which its plain sums get imprecise
 
 
-def total(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> Any:
+def sum_array(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> Any:
     """The sum over dims, in the array's own dtype.
 
     A matrix times ones is several times quicker than NumPy's loop over short rows, or down the columns, where it also rounds
@@ -90,11 +93,11 @@ def total(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> Any:
         if ordered[-1] == len(dims) - 1:
             return _columns(x.reshape(n, -1)).reshape((1,) * len(dims) * keepdim + x.shape[len(dims) :])
         if ordered[0] == kept and n <= LONG:
-            return (x.reshape(-1, n) @ summing(xp, n, x.dtype)).reshape(x.shape[:kept] + (1,) * len(dims) * keepdim)
-    return reduced(xp, "sum", x, dims, keepdim)
+            return (x.reshape(-1, n) @ ones_vector(xp, n, x.dtype)).reshape(x.shape[:kept] + (1,) * len(dims) * keepdim)
+    return reduce_array(xp, "sum", x, dims, keepdim)
 
 
-def summing(xp: Any, n: int, dtype: Any) -> Any:
+def ones_vector(xp: Any, n: int, dtype: Any) -> Any:
     """A vector of ones to multiply by; NumPy's is made once, as n is LONG at most."""
     return _summing(n, dtype) if xp is np else xp.ones(n, dtype)
 
@@ -117,7 +120,7 @@ def _columns(x: Any) -> Any:
     return found if whole == rows else found + np.ones(rows - whole, x.dtype) @ x[whole:]
 
 
-def divided(value: Any, count: float) -> Any:
+def divide_by_count(value: Any, count: float) -> Any:
     """A mean of nothing is NaN, without a warning."""
     if count:
         return value / count
@@ -130,23 +133,23 @@ def divided(value: Any, count: float) -> Any:
 SUM = primitive(
     "sum",
     "reduce",
-    lambda xp, x, *, dims, keepdim: total(xp, x, dims, keepdim),
-    grad={"x": lambda g, x_shape, dims, keepdim: spread(g, x_shape, dims, keepdim)},
+    lambda xp, x, *, dims, keepdim: sum_array(xp, x, dims, keepdim),
+    grad={"x": lambda g, x_shape, dims, keepdim: broadcast_sum_gradient(g, x_shape, dims, keepdim)},
     body=lambda b, acc, x: b.add(acc, x),
 )
 
 
 def expand_mean(x: Tensor, *, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """Half precision is summed in float32: the sum may be beyond what it can hold."""
-    wide = cast(x, dtypes.float32) if x._array.dtype.itemsize == 2 else x
-    return cast(sum(wide, dims, keepdim) / count_of(x._array.shape, dims), x.dtype)
+    wide = cast(x, dtypes.float32) if x.tj_array.dtype.itemsize == 2 else x
+    return cast(sum(wide, dims, keepdim) / count_of(x.tj_array.shape, dims), x.dtype)
 
 
 MEAN = primitive(
     "mean",
     "composite",
-    lambda xp, x, *, dims, keepdim: divided(total(xp, x, dims, keepdim), count_of(x.shape, dims)),
-    grad={"x": lambda g, x_shape, dims, keepdim: spread(g / count_of(x_shape, dims), x_shape, dims, keepdim)},
+    lambda xp, x, *, dims, keepdim: divide_by_count(sum_array(xp, x, dims, keepdim), count_of(x.shape, dims)),
+    grad={"x": lambda g, x_shape, dims, keepdim: broadcast_sum_gradient(g / count_of(x_shape, dims), x_shape, dims, keepdim)},
     expand=expand_mean,
 )
 
@@ -159,7 +162,7 @@ _dims = [sample(A(2, 3, 4)), sample(A(2, 3, 4), 1), sample(A(2, 3, 4), dim=(0, 2
 )
 def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum of all elements, or over `dim`."""
-    return apply(SUM, (accumulator(input, dtype),), over(input, dim, keepdim))  # type: ignore[no-any-return]
+    return apply(SUM, (accumulator(input, dtype),), reduction_attrs(input, dim, keepdim))  # type: ignore[no-any-return]
 
 
 @public(samples=_dims, op=MEAN)
@@ -172,7 +175,7 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
             f"mean(): could not infer output dtype. Input dtype must be a floating point dtype. Got: {input.dtype.legacy}. "
             "Convert it first, for example with .float()."
         )
-    return apply(MEAN, (input,), over(input, dim, keepdim))  # type: ignore[no-any-return]
+    return apply(MEAN, (input,), reduction_attrs(input, dim, keepdim))  # type: ignore[no-any-return]
 
 
 @public(samples=[*_dims, sample(I(2, 3), dim=1, grad=False)])
@@ -191,7 +194,7 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 
 @public(samples=[sample(I(2, 3, hi=2), grad=False), sample(B(2, 3), 1, grad=False), sample(A(2, 3), (0, 1), grad=False)])
 def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
-    """How many elements are not 0, altogether or over `dim`."""
+    """The number of elements that are not 0, in all or over `dim`."""
     return sum(input != 0, dim)
 
 
@@ -200,18 +203,18 @@ def count_nonzero(input: Tensor, dim: Any = None) -> Tensor:
 
 def product_gradient(g: Tensor, x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """The product of the others: of those before and those after, so that zeros are no special case."""
-    shape = x._array.shape
-    if x._array.ndim == 0 or x._array.size == 0:
-        return spread(g, shape, dims, keepdim)
+    shape = x.tj_array.shape
+    if x.tj_array.ndim == 0 or x.tj_array.size == 0:
+        return broadcast_sum_gradient(g, shape, dims, keepdim)
     line, dim = (x, dims[0]) if len(dims) == 1 else (x.reshape(-1), 0)
     others = exclusive_product(line, dim) * exclusive_product(line, dim, reverse=True)
-    return restored(g, shape, dims, keepdim) * others.reshape(shape)
+    return restore_dims(g, shape, dims, keepdim) * others.reshape(shape)
 
 
 PROD = primitive(
     "prod",
     "reduce",
-    lambda xp, x, *, dims, keepdim: reduced(xp, "prod", x, dims, keepdim),
+    lambda xp, x, *, dims, keepdim: reduce_array(xp, "prod", x, dims, keepdim),
     grad={"x": product_gradient},
     body=lambda b, acc, x: b.mul(acc, x),
 )
@@ -233,7 +236,7 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
     """The product of all elements, or over `dim`."""
     if isinstance(dim, (tuple, list)):
         raise TypeError(f"prod(): argument 'dim' must be int, not {type(dim).__name__}")
-    return apply(PROD, (accumulator(input, dtype),), over(input, dim, keepdim))  # type: ignore[no-any-return]
+    return apply(PROD, (accumulator(input, dtype),), reduction_attrs(input, dim, keepdim))  # type: ignore[no-any-return]
 
 
 # ---- variance and standard deviation
@@ -242,10 +245,10 @@ def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype:
 def run_moments(xp: Any, x: Any, *, dims: tuple[int, ...], keepdim: bool, correction: float, root: bool) -> Any:
     """Two passes: squares of distances from the mean cannot cancel as the difference of mean squares does."""
     count = count_of(x.shape, dims)
-    mean = xp.asarray(divided(total(xp, x, dims, True), count))
+    mean = xp.asarray(divide_by_count(sum_array(xp, x, dims, True), count))
     distance = x - mean
     distance *= distance
-    spread_out = xp.asarray(divided(total(xp, distance, dims, keepdim), degrees(count, correction)))
+    spread_out = xp.asarray(divide_by_count(sum_array(xp, distance, dims, keepdim), degrees(count, correction)))
     return (xp.sqrt(spread_out) if root else spread_out), mean.reshape(spread_out.shape)
 
 
@@ -259,23 +262,23 @@ def moments_gradient(
 ) -> tuple[Tensor]:
     """The mean is worked out again rather than saved: as in PyTorch, a variance may be overwritten."""
     g, of_mean = gs
-    shape = x._array.shape
+    shape = x.tj_array.shape
     count = count_of(shape, dims)
-    found = None if of_mean is None else spread(of_mean / count, shape, dims, keepdim)
+    found = None if of_mean is None else broadcast_sum_gradient(of_mean / count, shape, dims, keepdim)
     if g is not None:
         if deviation is not None:  # the slope at a deviation of 0 is taken to be 0
             g = g / where(deviation == 0, math.inf, deviation * 2)
         scale = 2 / degrees(count, correction) if count > correction else math.nan
-        part = restored(g * scale, shape, dims, keepdim) * (x - mean(x, dims, True))
+        part = restore_dims(g * scale, shape, dims, keepdim) * (x - mean(x, dims, True))
         found = part if found is None else found + part
     return (found,)  # type: ignore[return-value]
 
 
 def expand_moments(x: Tensor, *, dims: tuple[int, ...], keepdim: bool, correction: float, root: bool) -> tuple[Tensor, Tensor]:
-    wide = cast(x, dtypes.float32) if x._array.dtype.itemsize == 2 else x
+    wide = cast(x, dtypes.float32) if x.tj_array.dtype.itemsize == 2 else x
     center = mean(wide, dims, True)
     distance = wide - center
-    variance = sum(distance * distance, dims, keepdim) / degrees(count_of(x._array.shape, dims), correction)
+    variance = sum(distance * distance, dims, keepdim) / degrees(count_of(x.tj_array.shape, dims), correction)
     value = sqrt(variance) if root else variance
     return cast(value, x.dtype), cast(center.reshape(value.shape), x.dtype)
 
@@ -306,8 +309,8 @@ def moments(name: str, input: Tensor, dim: Any, unbiased: Any, keepdim: bool, co
         correction = 1 if unbiased is None else int(unbiased)
     elif unbiased is not None:
         raise TypeError(f"{name}(): pass either unbiased or correction, not both")
-    attrs = over(input, dim, keepdim)
-    if count_of(input._array.shape, attrs["dims"]) <= correction:
+    attrs = reduction_attrs(input, dim, keepdim)
+    if count_of(input.tj_array.shape, attrs["dims"]) <= correction:
         warn(
             f"{name}(): degrees of freedom is <= 0. Correction should be strictly less than the reduction factor (input numel "
             "divided by output numel).",
@@ -358,21 +361,21 @@ def std_mean(
 
 def shared_among_ties(g: Tensor, x: Tensor, out: Tensor, x_shape: Any, dims: Any, keepdim: bool) -> Tensor:
     """amax's gradient goes in equal parts to all elements that are the maximum."""
-    hit = cast(x == restored(out, x_shape, dims, keepdim), g.dtype)
-    return restored(g, x_shape, dims, keepdim) * hit / sum(hit, dims, keepdim=True)
+    hit = cast(x == restore_dims(out, x_shape, dims, keepdim), g.dtype)
+    return restore_dims(g, x_shape, dims, keepdim) * hit / sum(hit, dims, keepdim=True)
 
 
 AMAX = primitive(
     "amax",
     "reduce",
-    lambda xp, x, *, dims, keepdim: reduced(xp, "max", x, dims, keepdim),
+    lambda xp, x, *, dims, keepdim: reduce_array(xp, "max", x, dims, keepdim),
     grad={"x": shared_among_ties},
     body=lambda b, acc, x: b.maximum(acc, x),
 )
 AMIN = primitive(
     "amin",
     "reduce",
-    lambda xp, x, *, dims, keepdim: reduced(xp, "min", x, dims, keepdim),
+    lambda xp, x, *, dims, keepdim: reduce_array(xp, "min", x, dims, keepdim),
     grad={"x": shared_among_ties},
     body=lambda b, acc, x: b.minimum(acc, x),
 )
@@ -389,7 +392,7 @@ _extremes = [
 @public(samples=_extremes, op=AMAX)
 def amax(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     """The maximum over `dim` (all of them by default); ties share the gradient."""
-    attrs = over(input, dim, keepdim)
+    attrs = reduction_attrs(input, dim, keepdim)
     need_elements("amax", input, attrs["dims"], dim)
     return apply(AMAX, (input,), attrs)  # type: ignore[no-any-return]
 
@@ -397,7 +400,7 @@ def amax(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
 @public(samples=_extremes, op=AMIN)
 def amin(input: Tensor, dim: Any = (), keepdim: bool = False) -> Tensor:
     """The minimum over `dim` (all of them by default); ties share the gradient."""
-    attrs = over(input, dim, keepdim)
+    attrs = reduction_attrs(input, dim, keepdim)
     need_elements("amin", input, attrs["dims"], dim)
     return apply(AMIN, (input,), attrs)  # type: ignore[no-any-return]
 
@@ -410,7 +413,7 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
     """Minimum and maximum of all elements, or over `dim`: (min, max)."""
     if isinstance(dim, (tuple, list)):
         raise TypeError(f"aminmax(): argument 'dim' must be int, not {type(dim).__name__}; amin and amax take several dims")
-    need_elements("aminmax", input, wrap_dims(dim, input._array.ndim), dim)
+    need_elements("aminmax", input, wrap_dims(dim, input.tj_array.ndim), dim)
     return Aminmax(amin(input, dim, keepdim), amax(input, dim, keepdim))
 
 
@@ -426,9 +429,9 @@ def _arg(name: str, extreme: str) -> Any:
     op = primitive(name, "reduce", run)
 
     def function(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-        if input._array.dtype.kind == "b":
+        if input.tj_array.dtype.kind == "b":
             raise RuntimeError(f"{name}(): does not support bool input; convert it first, for example with .int()")
-        attrs = over(input, dim, keepdim)
+        attrs = reduction_attrs(input, dim, keepdim)
         need_elements(name, input, attrs["dims"], dim, IndexError)
         return apply(op, (input,), attrs)  # type: ignore[no-any-return]
 
@@ -460,7 +463,7 @@ def _selecting(name: str, arg: Any) -> Any:
 
     def expand(x: Tensor, *, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
         places = arg(x, dim, keepdim=True)
-        values = x if x._array.ndim == 0 else apply(GATHER, (x, places), {"dim": dim})
+        values = x if x.tj_array.ndim == 0 else apply(GATHER, (x, places), {"dim": dim})
         return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
 
     return primitive(f"{name}_along", "composite", run, grad=chosen_gradient, expand=expand)
@@ -490,8 +493,8 @@ def extreme_in_three_forms(name: str, input: Tensor, dim: Any, keepdim: bool, ot
         return (amax if name == "max" else amin)(input)
     if isinstance(dim, (bool, tuple, list)):
         raise TypeError(f"{name}(): argument 'dim' must be int or Tensor, not {type(dim).__name__}; a{name} takes several dims")
-    place = wrap_dim(dim, input._array.ndim)
-    need_elements(name, input, (place,) if input._array.ndim else (), dim)
+    place = wrap_dim(dim, input.tj_array.ndim)
+    need_elements(name, input, (place,) if input.tj_array.ndim else (), dim)
     op, result = (MAX_ALONG, Max) if name == "max" else (MIN_ALONG, Min)
     return result(*apply(op, (input,), {"dim": place, "keepdim": bool(keepdim)}))
 
@@ -523,17 +526,17 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Any = N
 
 def run_logsumexp(xp: Any, x: Any, *, dims: tuple[int, ...], keepdim: bool) -> Any:
     if x.size == 0:
-        return total(xp, x, dims, keepdim) - math.inf
-    top = reduced(xp, "max", x, dims, True)
+        return sum_array(xp, x, dims, keepdim) - math.inf
+    top = reduce_array(xp, "max", x, dims, True)
     top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))  # infinite rows need no help, and inf - inf would be NaN
     scaled = xp.asarray(x - top)
     xp.exp(scaled, out=scaled)
-    value = xp.log(total(xp, scaled, dims, keepdim))
+    value = xp.log(sum_array(xp, scaled, dims, keepdim))
     return value + top.reshape(value.shape)
 
 
 def expand_logsumexp(x: Tensor, *, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    if x._array.size == 0:
+    if x.tj_array.size == 0:
         return sum(x, dims, keepdim) - math.inf
     top = amax(x.detach(), dims, True)
     top = where(abs(top) == math.inf, 0, top)
@@ -543,8 +546,8 @@ def expand_logsumexp(x: Tensor, *, dims: tuple[int, ...], keepdim: bool) -> Tens
 
 def logsumexp_gradient(g: Tensor, x: Tensor, out: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     """The softmax; 0 where all is -inf."""
-    finite = restored(where(out == -math.inf, 0, out), x._array.shape, dims, keepdim)
-    return restored(g, x._array.shape, dims, keepdim) * exp(x - finite)
+    finite = restore_dims(where(out == -math.inf, 0, out), x.tj_array.shape, dims, keepdim)
+    return restore_dims(g, x.tj_array.shape, dims, keepdim) * exp(x - finite)
 
 
 LOGSUMEXP = primitive("logsumexp", "composite", run_logsumexp, grad={"x": logsumexp_gradient}, expand=expand_logsumexp)
@@ -564,7 +567,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """The logarithm of the sum of exponentials over `dim`, without overflow."""
     if not input.dtype.is_floating_point:
         input = cast(input, dtypes.get_default_dtype())
-    return apply(LOGSUMEXP, (input,), over(input, dim, keepdim))  # type: ignore[no-any-return]
+    return apply(LOGSUMEXP, (input,), reduction_attrs(input, dim, keepdim))  # type: ignore[no-any-return]
 
 
 # ---- norms
@@ -579,10 +582,10 @@ def run_norm(xp: Any, x: Any, *, p: float, dims: tuple[int, ...], keepdim: bool)
         return (x != 0).sum(axis=dims, keepdims=keepdim, dtype=x.dtype)
     size = xp.abs(x)
     if p == 1:
-        return total(xp, size, dims, keepdim)
+        return sum_array(xp, size, dims, keepdim)
     if p in (math.inf, -math.inf):
-        return reduced(xp, "max" if p > 0 else "min", size, dims, keepdim)
-    return total(xp, size**p, dims, keepdim) ** (1 / p)
+        return reduce_array(xp, "max" if p > 0 else "min", size, dims, keepdim)
+    return sum_array(xp, size**p, dims, keepdim) ** (1 / p)
 
 
 def _squares(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
@@ -592,15 +595,15 @@ def _squares(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool) -> Any:
         pieces, rest = x.reshape(-1)[:whole].reshape(-1, PIECE), x.reshape(-1)[whole:]
         found = np.add.reduce(np.vecdot(pieces, pieces), dtype=np.float64) + rest @ rest
         return np.asarray(found, x.dtype).reshape((1,) * x.ndim * keepdim)
-    return total(xp, x * x, dims, keepdim)
+    return sum_array(xp, x * x, dims, keepdim)
 
 
 def norm_gradient(g: Tensor, x: Tensor, out: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Where the norm has a corner the gradient is 0, as in PyTorch."""
-    shape = x._array.shape
-    g, out = restored(g, shape, dims, keepdim), restored(out, shape, dims, keepdim)
+    """Gradient of the norm; 0 at a corner of the norm, as in PyTorch."""
+    shape = x.tj_array.shape
+    g, out = restore_dims(g, shape, dims, keepdim), restore_dims(out, shape, dims, keepdim)
     if p == 0:
-        return flat(g).expand(shape)  # type: ignore[no-any-return]
+        return zero_gradient(g).expand(shape)  # type: ignore[no-any-return]
     if p == 1:
         return g * sign(x)
     safe = where(out == 0, 1, out)
@@ -648,11 +651,11 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
     if isinstance(p, str) and p != "fro":
         from ..core.op import OPS
 
-        pair = tuple(range(input._array.ndim)) if dim is None else dim
+        pair = tuple(range(input.tj_array.ndim)) if dim is None else dim
         return OPS["linalg.matrix_norm"].function(input, p, pair, keepdim)  # type: ignore[no-any-return, misc]
-    attrs = over(input, dim, keepdim)
+    attrs = reduction_attrs(input, dim, keepdim)
     order = 2.0 if p is None or p == "fro" else float(p)
-    if (order == math.inf or order < 0) and count_of(input._array.shape, attrs["dims"]) == 0:
+    if (order == math.inf or order < 0) and count_of(input.tj_array.shape, attrs["dims"]) == 0:
         raise RuntimeError(
             f"norm cannot compute the {order:g} norm on an empty tensor (shape {list(input.shape)}) because the operation does "
             "not have an identity"
@@ -669,10 +672,10 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 @public(samples=[sample(A(2, 3), 2, 0, 1.0), sample(A(2, 3, 2), 1, 1, 0.5)], inplace=True)
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """The slices along `dim`, those whose p-norm is above `maxnorm` scaled down to it."""
-    if input._array.ndim < 2:
-        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input._array.ndim} dimensions")
-    place = wrap_dim(dim, input._array.ndim)
-    size = norm(input, p, tuple(d for d in range(input._array.ndim) if d != place), True)
+    if input.tj_array.ndim < 2:
+        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input.tj_array.ndim} dimensions")
+    place = wrap_dim(dim, input.tj_array.ndim)
+    size = norm(input, p, tuple(d for d in range(input.tj_array.ndim) if d != place), True)
     return input * where(size > maxnorm, maxnorm / (size + 1e-7), 1)
 
 
@@ -687,7 +690,7 @@ def _truth(name: str, joiner: str) -> Any:
     op = primitive(name, "reduce", run, body=lambda b, acc, x: getattr(b, joiner)(acc, x), upcast=False)
 
     def function(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-        return apply(op, (input,), over(input, dim, keepdim))  # type: ignore[no-any-return]
+        return apply(op, (input,), reduction_attrs(input, dim, keepdim))  # type: ignore[no-any-return]
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Whether {name} of the elements, over `dim` or altogether, are true (not zero)."

@@ -14,14 +14,17 @@ from typing import Any
 import numpy as np
 
 from ..arrays import dtypes
-from ..core.shape_inference import like_first, with_places
-from ..core.op import apply, primitive, public
 from ..arrays.op_samples import A, B, I, sample
+from ..core.cast import cast
+from ..core.dispatch import apply
+from ..core.op import primitive
+from ..core.registration import public
+from ..core.shape_inference import like_first, with_indices
 from ..core.tensor import Tensor, wrap_dim
 from .indexing.gather import SCATTER_SUM
-from .shape.views import CAT, SLICE
-from .pointwise import cast, exp, where
 from .named_results import named_result
+from .pointwise import exp, where
+from .shape.views import CAT, SLICE
 
 # ---- kernels
 
@@ -34,7 +37,7 @@ def part(dim: int, *bounds: int | None) -> tuple[slice, ...]:
     return (slice(None),) * dim + (slice(*bounds),)
 
 
-def scanned(ufunc: str) -> Callable[..., Any]:
+def scan_kernel(ufunc: str) -> Callable[..., Any]:
     """A kernel for both directions that computes float32 in float64, as PyTorch does."""
 
     def run(xp: Any, x: Any, *, dim: int, reverse: bool) -> Any:
@@ -42,17 +45,17 @@ def scanned(ufunc: str) -> Callable[..., Any]:
             return x.copy()
         wide = x.astype(np.float64) if x.dtype == np.float32 else x
         if not reverse:
-            return accumulated(xp, ufunc, wide, dim).astype(x.dtype, copy=False)
+            return accumulate(xp, ufunc, wide, dim).astype(x.dtype, copy=False)
         backwards = part(dim, None, None, -1)
-        return xp.ascontiguousarray(accumulated(xp, ufunc, wide[backwards], dim)[backwards]).astype(x.dtype, copy=False)
+        return xp.ascontiguousarray(accumulate(xp, ufunc, wide[backwards], dim)[backwards]).astype(x.dtype, copy=False)
 
     return run
 
 
-def accumulated(xp: Any, name: str, x: Any, dim: int) -> Any:
+def accumulate(xp: Any, name: str, x: Any, dim: int) -> Any:
     """A ufunc's running result along a dim."""
     if xp is not np:
-        return getattr(xp, CUPY[name])(x, axis=dim, dtype=x.dtype) if name in CUPY else doubled(xp, name, x, dim)
+        return getattr(xp, CUPY[name])(x, axis=dim, dtype=x.dtype) if name in CUPY else scan_by_doubling(xp, name, x, dim)
     ufunc = getattr(np, name)
     if x.size == 0 or math.prod(x.shape[dim + 1 :]) < WIDE:
         return ufunc.accumulate(x, axis=dim)
@@ -64,7 +67,7 @@ def accumulated(xp: Any, name: str, x: Any, dim: int) -> Any:
     return out
 
 
-def doubled(xp: Any, name: str, x: Any, dim: int) -> Any:
+def scan_by_doubling(xp: Any, name: str, x: Any, dim: int) -> Any:
     """The same where there is no `accumulate`, in CuPy: every pass joins results of twice the length."""
     step = 1
     while step < x.shape[dim]:
@@ -96,7 +99,7 @@ def opposite_sum(g: Tensor, dim: int, reverse: bool) -> Tensor:
 
 def neighbours(x: Tensor, dim: int, reverse: bool, edge: float) -> Tensor:
     """For each element the one before it (after it in reverse), and `edge` where there is none."""
-    shape = x._array.shape
+    shape = x.tj_array.shape
     outside = x.new_full((*shape[:dim], 1, *shape[dim + 1 :]), edge)
     if reverse:
         return apply(CAT, (apply(SLICE, (x,), {"index": part(dim, 1, None)}), outside), {"dim": dim})  # type: ignore[no-any-return]
@@ -114,7 +117,7 @@ def recurrence_gradient(g: Tensor, a: Tensor, out: Tensor, needs: Any, dim: int,
 
 def product_gradient(g: Tensor, x: Tensor, dim: int, reverse: bool) -> Tensor:
     """The product of all before x[k], times the sum over i >= k of g[i] times the product of x[k + 1 ... i]."""
-    if x._array.ndim == 0 or x._array.size == 0:
+    if x.tj_array.ndim == 0 or x.tj_array.size == 0:
         return g
     after = recurrence(neighbours(x, dim, not reverse, 1), g, dim, not reverse)
     return exclusive_product(x, dim, reverse) * after
@@ -127,7 +130,7 @@ def exclusive_product(x: Tensor, dim: int, reverse: bool = False) -> Tensor:
 
 def log_sum_exp_gradient(g: Tensor, x: Tensor, out: Tensor, dim: int, reverse: bool) -> Tensor:
     """exp(x[k] - out[k]) times the sum over i >= k of g[i] exp(out[k] - out[i]): running results grow, so none overflows."""
-    if x._array.ndim == 0 or x._array.size == 0:
+    if x.tj_array.ndim == 0 or x.tj_array.size == 0:
         return g
     finite = where(out == -math.inf, 0.0, out)
     decay = exp(where(out == -math.inf, -math.inf, out - neighbours(finite, dim, not reverse, math.inf)))
@@ -137,7 +140,7 @@ def log_sum_exp_gradient(g: Tensor, x: Tensor, out: Tensor, dim: int, reverse: b
 CUMSUM = primitive(
     "cumsum",
     "scan",
-    scanned("add"),
+    scan_kernel("add"),
     grad={"x": opposite_sum},
     body=lambda b, acc, x: b.add(acc, x),
     infer=like_first,
@@ -145,7 +148,7 @@ CUMSUM = primitive(
 CUMPROD = primitive(
     "cumprod",
     "scan",
-    scanned("multiply"),
+    scan_kernel("multiply"),
     grad={"x": product_gradient},
     body=lambda b, acc, x: b.mul(acc, x),
     infer=like_first,
@@ -153,7 +156,7 @@ CUMPROD = primitive(
 LOGCUMSUMEXP = primitive(
     "logcumsumexp",
     "scan",
-    scanned("logaddexp"),
+    scan_kernel("logaddexp"),
     grad={"x": log_sum_exp_gradient},
     body=lambda b, acc, x: b.logaddexp(acc, x),
     infer=like_first,
@@ -167,17 +170,17 @@ def running_extreme(name: str, ufunc: str) -> Any:
     def run(xp: Any, x: Any, *, dim: int) -> Any:
         if x.ndim == 0:
             return x.copy(), xp.zeros((), np.int64)
-        values = accumulated(xp, ufunc, x, dim)
+        values = accumulate(xp, ufunc, x, dim)
         places = xp.arange(x.shape[dim]).reshape((-1,) + (1,) * (x.ndim - dim - 1))
         hit = (x == values) | (x != x)
-        return values, accumulated(xp, "maximum", xp.where(hit, places, 0), dim)
+        return values, accumulate(xp, "maximum", xp.where(hit, places, 0), dim)
 
     def gradient(gs: Any, x_shape: tuple[int, ...], out1: Tensor, dim: int) -> tuple[Tensor]:
         if not x_shape:
             return (gs[0],)
         return (apply(SCATTER_SUM, (gs[0], out1.detach()), {"dim": dim, "shape": x_shape}),)
 
-    return primitive(name, "scan", run, grad=gradient, infer=with_places)
+    return primitive(name, "scan", run, grad=gradient, infer=with_indices)
 
 
 CUMMAX = running_extreme("cummax", "maximum")
@@ -206,13 +209,13 @@ _sums = [
 @public(samples=_sums, inplace=True, op=CUMSUM)
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """The running sum along `dim`."""
-    return apply(CUMSUM, (accumulator(input, dtype),), {"dim": wrap_dim(dim, input._array.ndim), "reverse": False})  # type: ignore[no-any-return]
+    return apply(CUMSUM, (accumulator(input, dtype),), {"dim": wrap_dim(dim, input.tj_array.ndim), "reverse": False})  # type: ignore[no-any-return]
 
 
 @public(samples=_sums, inplace=True, op=CUMPROD)
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """The running product along `dim`."""
-    return apply(CUMPROD, (accumulator(input, dtype),), {"dim": wrap_dim(dim, input._array.ndim), "reverse": False})  # type: ignore[no-any-return]
+    return apply(CUMPROD, (accumulator(input, dtype),), {"dim": wrap_dim(dim, input.tj_array.ndim), "reverse": False})  # type: ignore[no-any-return]
 
 
 @public(samples=[sample(A(2, 4, 3), 1), sample(A(4), dim=-1), sample(A(), 0)], op=LOGCUMSUMEXP)
@@ -220,7 +223,7 @@ def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """The logarithm of the running sum of exponentials along `dim`, without overflow."""
     if not input.dtype.is_floating_point:
         input = cast(input, dtypes.get_default_dtype())
-    return apply(LOGCUMSUMEXP, (input,), {"dim": wrap_dim(dim, input._array.ndim), "reverse": False})  # type: ignore[no-any-return]
+    return apply(LOGCUMSUMEXP, (input,), {"dim": wrap_dim(dim, input.tj_array.ndim), "reverse": False})  # type: ignore[no-any-return]
 
 
 _running = [
@@ -236,13 +239,13 @@ Cummin = named_result("cummin", "values", "indices")
 @public(samples=_running, op=CUMMAX)
 def cummax(input: Tensor, dim: int) -> Any:
     """The running maximum along `dim`, and where it stands: (values, indices)."""
-    return Cummax(*apply(CUMMAX, (input,), {"dim": wrap_dim(dim, input._array.ndim)}))
+    return Cummax(*apply(CUMMAX, (input,), {"dim": wrap_dim(dim, input.tj_array.ndim)}))
 
 
 @public(samples=_running, op=CUMMIN)
 def cummin(input: Tensor, dim: int) -> Any:
     """The running minimum along `dim`, and where it stands: (values, indices)."""
-    return Cummin(*apply(CUMMIN, (input,), {"dim": wrap_dim(dim, input._array.ndim)}))
+    return Cummin(*apply(CUMMIN, (input,), {"dim": wrap_dim(dim, input.tj_array.ndim)}))
 
 
 # ---- differences and areas
@@ -264,16 +267,16 @@ def between(x: Tensor, dim: int, start: int, stop: int | None) -> Tensor:
 )
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
     """The n-th differences of neighbours along `dim`, with more elements put before and after them first."""
-    if input._array.ndim == 0:
+    if input.tj_array.ndim == 0:
         raise RuntimeError("diff expects input to be at least one-dimensional")
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
-    place = wrap_dim(dim, input._array.ndim)
+    place = wrap_dim(dim, input.tj_array.ndim)
     parts = [x for x in (prepend, input, append) if x is not None]
     value = parts[0] if len(parts) == 1 else _joined(parts, place)
-    for _ in range(min(n, value._array.shape[place])):
+    for _ in range(min(n, value.tj_array.shape[place])):
         later, earlier = between(value, place, 1, None), between(value, place, 0, -1)
-        value = later != earlier if value._array.dtype.kind == "b" else later - earlier
+        value = later != earlier if value.tj_array.dtype.kind == "b" else later - earlier
     return value if n else input.clone()  # type: ignore[no-any-return]
 
 
@@ -285,20 +288,20 @@ def _joined(parts: list[Tensor], dim: int) -> Tensor:
 
 def _heights_and_widths(y: Tensor, x: Tensor | None, dx: Any, dim: int, name: str) -> tuple[Tensor, Any, int]:
     """The mean height over each interval, and how wide the intervals are."""
-    place = wrap_dim(dim, y._array.ndim)
+    place = wrap_dim(dim, y.tj_array.ndim)
     y = y if y.dtype.is_floating_point else cast(y, dtypes.get_default_dtype())  # small integers would overflow
     heights = (between(y, place, 1, None) + between(y, place, 0, -1)) / 2
     if x is None:
         return heights, 1 if dx is None else dx, place
     if dx is not None:
         raise RuntimeError(f"{name}: pass either x or dx, not both")
-    if x._array.ndim == 1:
-        if x._array.shape[0] != y._array.shape[place]:
+    if x.tj_array.ndim == 1:
+        if x.tj_array.shape[0] != y.tj_array.shape[place]:
             raise RuntimeError(
                 f"{name}: There must be one `x` value for each sample point, got {list(x.shape)} for {list(y.shape)}"
             )
-        x = x.reshape((-1,) + (1,) * (y._array.ndim - place - 1))
-    along = place - y._array.ndim + x._array.ndim
+        x = x.reshape((-1,) + (1,) * (y.tj_array.ndim - place - 1))
+    along = place - y.tj_array.ndim + x.tj_array.ndim
     return heights, between(x, along, 1, None) - between(x, along, 0, -1), place
 
 

@@ -1,7 +1,6 @@
 """`tapejit.optim`: optimizers and learning-rate schedulers with PyTorch's names, defaults and state."""
 
-from . import lr_scheduler
-from . import swa_utils
+from . import lr_scheduler, swa_utils
 from .adagrad import Adadelta, Adagrad
 from .adam import Adam, AdamW
 from .adam_variants import Adamax, NAdam, RAdam
@@ -34,3 +33,5 @@ __all__ = [
     "lr_scheduler",
     "swa_utils",
 ]
+
+TRUST = "optimizers"  # see core/library.py

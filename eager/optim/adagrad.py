@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.op import apply, primitive
-from ..ops.create import full_like
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .computed_hyperparameters import Foretold
-from .update_kernels import averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, begun, check_fused, non_negative, number
+from ..ops.create import full_like
+from .computed_hyperparameters import ComputedHyperparameters
+from .optimizer import Optimizer, as_number, check_fused, check_non_negative, init_state
+from .update_kernels import descent_direction, run_update, update_mean_square, with_weight_decay
 
 # ---- Adagrad
 
 
 def run_adagrad(xp: Any, p: Any, g: Any, total: Any, rate: float, eps: float, weight_decay: float, *, maximize: bool) -> None:
     def kernel(p: Any, g: Any, total: Any) -> None:
-        d = descent(xp, p, g, weight_decay, maximize)
+        d = descent_direction(xp, p, g, weight_decay, maximize)
         work = xp.multiply(d, d)
         xp.add(total, work, out=total)
         xp.sqrt(total, out=work)
@@ -25,13 +26,13 @@ def run_adagrad(xp: Any, p: Any, g: Any, total: Any, rate: float, eps: float, we
         xp.multiply(work, rate, out=work)
         xp.subtract(p, work, out=p)
 
-    updated(kernel, (p, g, total), (0, 2))
+    run_update(kernel, (p, g, total), (0, 2))
 
 
 def expand_adagrad(
     p: Tensor, g: Tensor, total: Tensor, rate: float, eps: float, weight_decay: float, *, maximize: bool
 ) -> None:
-    d = decayed(-g if maximize else g, p, weight_decay)
+    d = with_weight_decay(-g if maximize else g, p, weight_decay)
     s = total + d * d
     total.copy_(s)
     p.sub_(d / (s.sqrt() + eps) * rate)
@@ -40,7 +41,7 @@ def expand_adagrad(
 ADAGRAD_UPDATE = primitive("adagrad_update", "composite", run_adagrad, expand=expand_adagrad, upcast=False, mutates=(0, 2))
 
 
-class Adagrad(Foretold):
+class Adagrad(ComputedHyperparameters):
     """The gradient divided by the root of the sum of all its squares so far."""
 
     changeable = ("lr", "lr_decay", "eps", "weight_decay")
@@ -60,8 +61,8 @@ class Adagrad(Foretold):
         differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        non_negative(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay)
-        non_negative(initial_accumulator_value=initial_accumulator_value, eps=eps)
+        check_non_negative(lr=lr, lr_decay=lr_decay, weight_decay=weight_decay)
+        check_non_negative(initial_accumulator_value=initial_accumulator_value, eps=eps)
         check_fused(fused, foreach, differentiable)
         super().__init__(
             params,
@@ -76,17 +77,17 @@ class Adagrad(Foretold):
                 self._begin(p)
 
     def _begin(self, p: Tensor) -> None:
-        start = number(self.defaults["initial_accumulator_value"])
+        start = as_number(self.defaults["initial_accumulator_value"])
         self.state[p] = {"step": 0, "sum": full_like(p, start, requires_grad=False)}
 
     def share_memory(self) -> None:
         """For PyTorch's sake: sums are in this process's memory."""
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(number(group[name]) for name in self.changeable)
+        return tuple(as_number(group[name]) for name in self.changeable)
 
     @staticmethod
-    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         (lr, decay, eps, weight_decay), (step,) = settings, remembered
         return (lr / (1 + step * decay), eps, weight_decay), (step + 1,), None
 
@@ -96,8 +97,8 @@ class Adagrad(Foretold):
             if not self.state[p]:
                 self._begin(p)
             state = self.state[p]
-            numbers, _ = self.foretold(settings, state)
-            apply(ADAGRAD_UPDATE, (p, p._grad, state["sum"], *numbers), attrs)
+            numbers, _ = self.next_hyperparameters(settings, state)
+            apply(ADAGRAD_UPDATE, (p, p.tj_grad, state["sum"], *numbers), attrs)
 
 
 # ---- Adadelta
@@ -107,26 +108,26 @@ def run_adadelta(
     xp: Any, p: Any, g: Any, square: Any, moved: Any, lr: float, rho: float, eps: float, weight_decay: float, *, maximize: bool
 ) -> None:
     def kernel(p: Any, g: Any, square: Any, moved: Any) -> None:
-        d = descent(xp, p, g, weight_decay, maximize)
+        d = descent_direction(xp, p, g, weight_decay, maximize)
         work = xp.empty_like(p)
-        averaged_square(xp, square, d, rho, work)
+        update_mean_square(xp, square, d, rho, work)
         xp.add(square, eps, out=work)
         change = xp.add(moved, eps)
         xp.divide(change, work, out=change)
         xp.sqrt(change, out=change)
         xp.multiply(change, d, out=change)
-        averaged_square(xp, moved, change, rho, work)
+        update_mean_square(xp, moved, change, rho, work)
         xp.multiply(change, lr, out=change)
         xp.subtract(p, change, out=p)
 
-    updated(kernel, (p, g, square, moved), (0, 2, 3))
+    run_update(kernel, (p, g, square, moved), (0, 2, 3))
 
 
 def expand_adadelta(
     p: Tensor, g: Tensor, square: Tensor, moved: Tensor,
     lr: float, rho: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
-    d = decayed(-g if maximize else g, p, weight_decay)
+    d = with_weight_decay(-g if maximize else g, p, weight_decay)
     v = square * rho + d * d * (1 - rho)
     change = (moved + eps).sqrt() / (v + eps).sqrt() * d
     square.copy_(v)
@@ -159,10 +160,10 @@ class Adadelta(Optimizer):
         maximize: bool = False,
         differentiable: bool = False,
     ) -> None:
-        non_negative(lr=lr)
+        check_non_negative(lr=lr)
         if not 0.0 <= rho <= 1.0:
             raise ValueError(f"Invalid rho value: {rho}")
-        non_negative(eps=eps, weight_decay=weight_decay)
+        check_non_negative(eps=eps, weight_decay=weight_decay)
         super().__init__(
             params,
             {
@@ -172,11 +173,11 @@ class Adadelta(Optimizer):
         )  # fmt: skip
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        hyper = (number(group["lr"]), number(group["rho"]), number(group["eps"]), number(group["weight_decay"]))
+        hyper = (as_number(group["lr"]), as_number(group["rho"]), as_number(group["eps"]), as_number(group["weight_decay"]))
         attrs = {"maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, square_avg=begun(p), acc_delta=begun(p))
+                state.update(step=0, square_avg=init_state(p), acc_delta=init_state(p))
             state["step"] += 1
-            apply(ADADELTA_UPDATE, (p, p._grad, state["square_avg"], state["acc_delta"], *hyper), attrs)
+            apply(ADADELTA_UPDATE, (p, p.tj_grad, state["square_avg"], state["acc_delta"], *hyper), attrs)

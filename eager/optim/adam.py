@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.op import apply, primitive
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .update_kernels import averaged, averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, begun, check_fused, non_negative, number, unit_interval
+from .optimizer import Optimizer, as_number, check_betas, check_fused, check_non_negative, init_state
+from .update_kernels import descent_direction, run_update, update_mean, update_mean_square, with_weight_decay
 
 
 def run_adam(
@@ -20,9 +21,9 @@ def run_adam(
     def kernel(p: Any, g: Any, mean: Any, square: Any, largest: Any) -> None:
         if decoupled and weight_decay:
             xp.multiply(p, 1 - lr * weight_decay, out=p)
-        d = descent(xp, p, g, 0 if decoupled else weight_decay, maximize)
-        work = averaged(xp, mean, d, 1 - beta1)
-        averaged_square(xp, square, d, beta2, work)
+        d = descent_direction(xp, p, g, 0 if decoupled else weight_decay, maximize)
+        work = update_mean(xp, mean, d, 1 - beta1)
+        update_mean_square(xp, square, d, beta2, work)
         if largest is not None:
             xp.maximum(largest, square, out=largest)
             square = largest
@@ -32,7 +33,7 @@ def run_adam(
         xp.multiply(work, rate, out=work)
         xp.subtract(p, work, out=p)
 
-    updated(kernel, (p, g, mean, square, largest), (0, 2, 3, 4))
+    run_update(kernel, (p, g, mean, square, largest), (0, 2, 3, 4))
 
 
 def expand_adam(
@@ -43,7 +44,7 @@ def expand_adam(
     if decoupled:
         p.mul_(1 - lr * weight_decay)
     else:
-        d = decayed(d, p, weight_decay)
+        d = with_weight_decay(d, p, weight_decay)
     m, v = mean + (d - mean) * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)
@@ -81,9 +82,9 @@ class Adam(Optimizer):
     ) -> None:
         if foreach and not capturable and isinstance(lr, Tensor):
             raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
-        non_negative(lr=lr, eps=eps)
-        betas = unit_interval(betas)  # type: ignore[assignment]
-        non_negative(weight_decay=weight_decay)
+        check_non_negative(lr=lr, eps=eps)
+        betas = check_betas(betas)  # type: ignore[assignment]
+        check_non_negative(weight_decay=weight_decay)
         check_fused(fused, foreach, differentiable)
         super().__init__(
             params,
@@ -96,20 +97,26 @@ class Adam(Optimizer):
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
-        hyper = (number(group["lr"]), number(beta1), number(beta2), number(group["eps"]), number(group["weight_decay"]))
+        hyper = (
+            as_number(group["lr"]),
+            as_number(beta1),
+            as_number(beta2),
+            as_number(group["eps"]),
+            as_number(group["weight_decay"]),
+        )
         attrs = {"decoupled": bool(group["decoupled_weight_decay"]), "maximize": bool(group["maximize"])}
         amsgrad = group["amsgrad"]
         for p in params:
             state = self.state[p]
             if not state:
                 state["step"] = 0
-                state["exp_avg"] = begun(p)
-                state["exp_avg_sq"] = begun(p)
+                state["exp_avg"] = init_state(p)
+                state["exp_avg_sq"] = init_state(p)
                 if amsgrad:
-                    state["max_exp_avg_sq"] = begun(p)
+                    state["max_exp_avg_sq"] = init_state(p)
             state["step"] += 1
             largest = state["max_exp_avg_sq"] if amsgrad else None
-            tensors = (p, p._grad, state["exp_avg"], state["exp_avg_sq"], largest)
+            tensors = (p, p.tj_grad, state["exp_avg"], state["exp_avg_sq"], largest)
             apply(ADAM_UPDATE, (*tensors, *hyper, state["step"]), attrs)
 
 

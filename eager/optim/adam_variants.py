@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.op import apply, primitive
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .computed_hyperparameters import Foretold
-from .update_kernels import averaged, averaged_square, decayed, descent, updated
-from .optimizer import begun, non_negative, number, unit_interval
+from .computed_hyperparameters import ComputedHyperparameters
+from .optimizer import as_number, check_betas, check_non_negative, init_state
+from .update_kernels import descent_direction, run_update, update_mean, update_mean_square, with_weight_decay
 
 
 def moments(p: Tensor) -> dict[str, Any]:
     """The state of a parameter that was never updated."""
-    return {"step": 0, "exp_avg": begun(p), "exp_avg_sq": begun(p)}
+    return {"step": 0, "exp_avg": init_state(p), "exp_avg_sq": init_state(p)}
 
 
 # ---- Adamax
@@ -24,8 +25,8 @@ def run_adamax(
     rate: float, beta1: float, beta2: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
     def kernel(p: Any, g: Any, mean: Any, largest: Any) -> None:
-        d = descent(xp, p, g, weight_decay, maximize)
-        work = averaged(xp, mean, d, 1 - beta1)
+        d = descent_direction(xp, p, g, weight_decay, maximize)
+        work = update_mean(xp, mean, d, 1 - beta1)
         xp.abs(d, out=work)
         xp.add(work, eps, out=work)
         xp.multiply(largest, beta2, out=largest)
@@ -34,14 +35,14 @@ def run_adamax(
         xp.multiply(work, rate, out=work)
         xp.subtract(p, work, out=p)
 
-    updated(kernel, (p, g, mean, largest), (0, 2, 3))
+    run_update(kernel, (p, g, mean, largest), (0, 2, 3))
 
 
 def expand_adamax(
     p: Tensor, g: Tensor, mean: Tensor, largest: Tensor,
     rate: float, beta1: float, beta2: float, eps: float, weight_decay: float, *, maximize: bool,
 ) -> None:  # fmt: skip
-    d = decayed(-g if maximize else g, p, weight_decay)
+    d = with_weight_decay(-g if maximize else g, p, weight_decay)
     m, top = mean + (d - mean) * (1 - beta1), (largest * beta2).maximum(d.abs() + eps)
     mean.copy_(m)
     largest.copy_(top)
@@ -51,7 +52,7 @@ def expand_adamax(
 ADAMAX_UPDATE = primitive("adamax_update", "composite", run_adamax, expand=expand_adamax, upcast=False, mutates=(0, 2, 3))
 
 
-class Adamax(Foretold):
+class Adamax(ComputedHyperparameters):
     """Adam with the largest recent gradient in place of the root mean square."""
 
     changeable = ("lr", "betas", "eps", "weight_decay")
@@ -70,9 +71,9 @@ class Adamax(Foretold):
         differentiable: bool = False,
         capturable: bool = False,
     ) -> None:
-        non_negative(lr=lr, eps=eps)
-        unit_interval(betas)
-        non_negative(weight_decay=weight_decay)
+        check_non_negative(lr=lr, eps=eps)
+        check_betas(betas)
+        check_non_negative(weight_decay=weight_decay)
         super().__init__(
             params,
             {
@@ -82,10 +83,15 @@ class Adamax(Foretold):
         )  # fmt: skip
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        return (number(group["lr"]), *map(number, group["betas"]), number(group["eps"]), number(group["weight_decay"]))
+        return (
+            as_number(group["lr"]),
+            *map(as_number, group["betas"]),
+            as_number(group["eps"]),
+            as_number(group["weight_decay"]),
+        )
 
     @staticmethod
-    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         (lr, beta1, *rest), step = settings, remembered[0] + 1
         return (lr / (1 - beta1**step), beta1, *rest), (step,), None
 
@@ -94,9 +100,9 @@ class Adamax(Foretold):
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, exp_avg=begun(p), exp_inf=begun(p))
-            numbers, _ = self.foretold(settings, state)
-            apply(ADAMAX_UPDATE, (p, p._grad, state["exp_avg"], state["exp_inf"], *numbers), attrs)
+                state.update(step=0, exp_avg=init_state(p), exp_inf=init_state(p))
+            numbers, _ = self.next_hyperparameters(settings, state)
+            apply(ADAMAX_UPDATE, (p, p.tj_grad, state["exp_avg"], state["exp_inf"], *numbers), attrs)
 
 
 # ---- NAdam
@@ -112,9 +118,9 @@ def run_nadam(
     def kernel(p: Any, g: Any, mean: Any, square: Any) -> None:
         if decoupled and weight_decay:
             xp.multiply(p, 1 - lr * weight_decay, out=p)
-        d = descent(xp, p, g, 0 if decoupled else weight_decay, maximize)
-        work = averaged(xp, mean, d, 1 - beta1)
-        averaged_square(xp, square, d, beta2, work)
+        d = descent_direction(xp, p, g, 0 if decoupled else weight_decay, maximize)
+        work = update_mean(xp, mean, d, 1 - beta1)
+        update_mean_square(xp, square, d, beta2, work)
         ahead = xp.multiply(mean, of_mean * root)
         xp.multiply(d, of_gradient * root, out=work)
         xp.add(ahead, work, out=ahead)
@@ -123,7 +129,7 @@ def run_nadam(
         xp.divide(ahead, work, out=work)
         xp.subtract(p, work, out=p)
 
-    updated(kernel, (p, g, mean, square), (0, 2, 3))
+    run_update(kernel, (p, g, mean, square), (0, 2, 3))
 
 
 def expand_nadam(
@@ -135,7 +141,7 @@ def expand_nadam(
     if decoupled:
         p.mul_(1 - lr * weight_decay)
     else:
-        d = decayed(d, p, weight_decay)
+        d = with_weight_decay(d, p, weight_decay)
     m, v = mean + (d - mean) * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)
@@ -145,7 +151,7 @@ def expand_nadam(
 NADAM_UPDATE = primitive("nadam_update", "composite", run_nadam, expand=expand_nadam, upcast=False, mutates=(0, 2, 3))
 
 
-class NAdam(Foretold):
+class NAdam(ComputedHyperparameters):
     """Adam with Nesterov momentum, the weight of which grows along a schedule."""
 
     changeable = ("lr", "betas", "eps", "weight_decay", "momentum_decay")
@@ -168,9 +174,9 @@ class NAdam(Foretold):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        non_negative(lr=lr, eps=eps)
-        unit_interval(betas)
-        non_negative(weight_decay=weight_decay, momentum_decay=momentum_decay)
+        check_non_negative(lr=lr, eps=eps)
+        check_betas(betas)
+        check_non_negative(weight_decay=weight_decay, momentum_decay=momentum_decay)
         super().__init__(
             params,
             {
@@ -181,11 +187,11 @@ class NAdam(Foretold):
         )  # fmt: skip
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        rest = (number(group[name]) for name in ("eps", "weight_decay", "momentum_decay"))
-        return (number(group["lr"]), *map(number, group["betas"]), *rest)
+        rest = (as_number(group[name]) for name in ("eps", "weight_decay", "momentum_decay"))
+        return (as_number(group["lr"]), *map(as_number, group["betas"]), *rest)
 
     @staticmethod
-    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         (*hyper, decay), (step, product) = settings, remembered
         lr, beta1, step = hyper[0], hyper[1], step + 1
         mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (t * decay)) for t in (step, step + 1))
@@ -200,8 +206,8 @@ class NAdam(Foretold):
             state = self.state[p]
             if not state:
                 state.update({"step": 0, "mu_product": 1.0, **moments(p)})
-            numbers, _ = self.foretold(settings, state)
-            apply(NADAM_UPDATE, (p, p._grad, state["exp_avg"], state["exp_avg_sq"], *numbers), attrs)
+            numbers, _ = self.next_hyperparameters(settings, state)
+            apply(NADAM_UPDATE, (p, p.tj_grad, state["exp_avg"], state["exp_avg_sq"], *numbers), attrs)
 
 
 # ---- RAdam
@@ -215,9 +221,9 @@ def run_radam(
     def kernel(p: Any, g: Any, mean: Any, square: Any) -> None:
         if decoupled and weight_decay:
             xp.multiply(p, 1 - lr * weight_decay, out=p)
-        d = descent(xp, p, g, 0 if decoupled else weight_decay, maximize)
-        work = averaged(xp, mean, d, 1 - beta1)
-        averaged_square(xp, square, d, beta2, work)
+        d = descent_direction(xp, p, g, 0 if decoupled else weight_decay, maximize)
+        work = update_mean(xp, mean, d, 1 - beta1)
+        update_mean_square(xp, square, d, beta2, work)
         if rectified:
             xp.sqrt(square, out=work)
             xp.add(work, eps, out=work)
@@ -227,7 +233,7 @@ def run_radam(
             xp.multiply(mean, rate, out=work)
         xp.subtract(p, work, out=p)
 
-    updated(kernel, (p, g, mean, square), (0, 2, 3))
+    run_update(kernel, (p, g, mean, square), (0, 2, 3))
 
 
 def expand_radam(
@@ -239,7 +245,7 @@ def expand_radam(
     if decoupled:
         p.mul_(1 - lr * weight_decay)
     else:
-        d = decayed(d, p, weight_decay)
+        d = with_weight_decay(d, p, weight_decay)
     m, v = mean + (d - mean) * (1 - beta1), square * beta2 + d * d * (1 - beta2)
     mean.copy_(m)
     square.copy_(v)
@@ -260,7 +266,7 @@ def rectification(lr: float, beta1: float, beta2: float, step: int) -> tuple[flo
     return lr / correction1 * (factor * correction2) ** 0.5, True
 
 
-class RAdam(Foretold):
+class RAdam(ComputedHyperparameters):
     """Adam that does not divide by the root mean square before enough gradients were seen to trust it."""
 
     changeable = ("lr", "betas", "eps", "weight_decay")
@@ -280,9 +286,9 @@ class RAdam(Foretold):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        non_negative(lr=lr, eps=eps)
-        unit_interval(betas)
-        non_negative(weight_decay=weight_decay)
+        check_non_negative(lr=lr, eps=eps)
+        check_betas(betas)
+        check_non_negative(weight_decay=weight_decay)
         super().__init__(
             params,
             {
@@ -292,10 +298,15 @@ class RAdam(Foretold):
         )  # fmt: skip
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        return (number(group["lr"]), *map(number, group["betas"]), number(group["eps"]), number(group["weight_decay"]))
+        return (
+            as_number(group["lr"]),
+            *map(as_number, group["betas"]),
+            as_number(group["eps"]),
+            as_number(group["weight_decay"]),
+        )
 
     @staticmethod
-    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         (lr, beta1, beta2, *_), step = settings, remembered[0] + 1
         rate, rectified = rectification(lr, beta1, beta2, step)
         return (*settings, rate), (step,), rectified
@@ -307,6 +318,6 @@ class RAdam(Foretold):
             state = self.state[p]
             if not state:
                 state.update(moments(p))
-            numbers, rectified = self.foretold(settings, state)
+            numbers, rectified = self.next_hyperparameters(settings, state)
             attrs = {"rectified": rectified, **flags}
-            apply(RADAM_UPDATE, (p, p._grad, state["exp_avg"], state["exp_avg_sq"], *numbers), attrs)
+            apply(RADAM_UPDATE, (p, p.tj_grad, state["exp_avg"], state["exp_avg_sq"], *numbers), attrs)

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.op import apply, primitive
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .computed_hyperparameters import Foretold
-from .update_kernels import averaged, decayed, descent, updated
-from .optimizer import begun, non_negative, number
+from .computed_hyperparameters import ComputedHyperparameters
+from .optimizer import as_number, check_non_negative, init_state
+from .update_kernels import descent_direction, run_update, update_mean, with_weight_decay
 
 
 def run_asgd(
     xp: Any, p: Any, g: Any, average: Any, eta: float, mu: float, lambd: float, weight_decay: float, *, maximize: bool
 ) -> None:
     def kernel(p: Any, g: Any, average: Any) -> None:
-        d = descent(xp, p, g, weight_decay, maximize)
+        d = descent_direction(xp, p, g, weight_decay, maximize)
         work = xp.multiply(d, eta)
         xp.multiply(p, 1 - lambd * eta, out=p)
         xp.subtract(p, work, out=p)
-        averaged(xp, average, p, mu)
+        update_mean(xp, average, p, mu)
 
-    updated(kernel, (p, g, average), (0, 2))
+    run_update(kernel, (p, g, average), (0, 2))
 
 
 def expand_asgd(
     p: Tensor, g: Tensor, average: Tensor, eta: float, mu: float, lambd: float, weight_decay: float, *, maximize: bool
 ) -> None:
-    d = decayed(-g if maximize else g, p, weight_decay)
+    d = with_weight_decay(-g if maximize else g, p, weight_decay)
     p.mul_(1 - lambd * eta).sub_(d * eta)
     average.add_((p - average) * mu)
 
@@ -35,7 +36,7 @@ def expand_asgd(
 ASGD_UPDATE = primitive("asgd_update", "composite", run_asgd, expand=expand_asgd, upcast=False, mutates=(0, 2))
 
 
-class ASGD(Foretold):
+class ASGD(ComputedHyperparameters):
     """Gradient descent that also averages, in `state["ax"]`, the parameters of all steps after `t0`."""
 
     numbers = {"step": int, "eta": float, "mu": float}
@@ -55,7 +56,7 @@ class ASGD(Foretold):
         differentiable: bool = False,
         capturable: bool = False,
     ) -> None:
-        non_negative(lr=lr, weight_decay=weight_decay)
+        check_non_negative(lr=lr, weight_decay=weight_decay)
         super().__init__(
             params,
             {
@@ -65,10 +66,10 @@ class ASGD(Foretold):
         )  # fmt: skip
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(number(group[name]) for name in self.changeable)
+        return tuple(as_number(group[name]) for name in self.changeable)
 
     @staticmethod
-    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         (lr, lambd, alpha, t0, weight_decay), (step, eta, mu) = settings, remembered
         step += 1
         after = (step, lr / (1 + lambd * lr * step) ** alpha, 1 / max(1, step - t0))
@@ -79,6 +80,6 @@ class ASGD(Foretold):
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, eta=settings[0], mu=1.0, ax=begun(p))
-            numbers, _ = self.foretold(settings, state)
-            apply(ASGD_UPDATE, (p, p._grad, state["ax"], *numbers), attrs)
+                state.update(step=0, eta=settings[0], mu=1.0, ax=init_state(p))
+            numbers, _ = self.next_hyperparameters(settings, state)
+            apply(ASGD_UPDATE, (p, p.tj_grad, state["ax"], *numbers), attrs)

@@ -1,7 +1,7 @@
-"""Optimizers whose ops are given numbers that follow from the settings of a group and from a few numbers in the state.
+"""Optimizers whose op scalars are computed from the settings of a group and from a few numbers in the state.
 
-A rate that decays with the count of steps, say. How they follow is a function of its own, `foretell`, which looks at nothing
-else: a compiled step that does without Python calls it to know what the optimizer would have done.
+A rate that decays with the count of steps, for example. The computation is a function of its own, `compute_hyperparameters`,
+which reads nothing else: a compiled step that skips Python calls it to know what the optimizer would have done.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 from .optimizer import Optimizer
 
 
-class Foretold(Optimizer):
-    """Subclasses give `settings` and `foretell`, and their `update` calls `foretold` for each parameter."""
+class ComputedHyperparameters(Optimizer):
+    """Subclasses define `settings` and `compute_hyperparameters`; `update` calls `next_hyperparameters` for each parameter."""
 
-    changeable: tuple[str, ...] = ()  # settings that are numbers, and may be others at the next step
-    remembers: tuple[str, ...] = ()  # state that is numbers, which each step changes
+    changeable: tuple[str, ...] = ()  # settings that are numbers and may change between steps
+    remembers: tuple[str, ...] = ()  # numbers in the state that each step changes
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        """What `foretell` wants to know of a group."""
+        """Return the group's settings that `compute_hyperparameters` reads."""
         raise NotImplementedError
 
     @staticmethod
-    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        """The numbers that a parameter's op is given, what is remembered then, and how else its op depends on the step."""
+    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        """Return the scalars of a parameter's op, the new values of `remembers`, and how else the op depends on the step."""
         raise NotImplementedError
 
-    def foretold(self, settings: tuple[Any, ...], state: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-        """One more step of a parameter: its numbers, and how else its op depends on the step."""
-        numbers, after, variant = self.foretell(settings, *[state[name] for name in self.remembers])
+    def next_hyperparameters(self, settings: tuple[Any, ...], state: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+        """Advance a parameter by one step: return its op's scalars, and how else the op depends on the step."""
+        numbers, after, variant = self.compute_hyperparameters(settings, *[state[name] for name in self.remembers])
         state.update(zip(self.remembers, after, strict=True))
         return numbers, variant

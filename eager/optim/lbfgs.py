@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.tape.grad_mode import enable_grad, no_grad
-from ..ops.shape.reshape import cat
 from ..core.tensor import Tensor
-from .line_search import Point, Search
-from .optimizer import Optimizer, non_negative, number
+from ..ops.shape.reshape import cat
+from .optimizer import Optimizer, as_number, check_non_negative
 
 
 class LBFGS(Optimizer):
@@ -28,7 +28,7 @@ class LBFGS(Optimizer):
         history_size: int = 100,
         line_search_fn: str | None = None,
     ) -> None:
-        non_negative(lr=lr)
+        check_non_negative(lr=lr)
         super().__init__(
             params,
             {
@@ -47,7 +47,7 @@ class LBFGS(Optimizer):
         return self.param_groups[0]["params"]  # type: ignore[no-any-return]
 
     def _gradient(self) -> Tensor:
-        return cat([p.new_zeros(p.numel()) if p._grad is None else p._grad.reshape(-1) for p in self._params])
+        return cat([p.new_zeros(p.numel()) if p.tj_grad is None else p.tj_grad.reshape(-1) for p in self._params])
 
     def _move(self, direction: Tensor, t: float) -> None:
         place = 0
@@ -68,12 +68,12 @@ class LBFGS(Optimizer):
                 p.copy_(value)
             return Point(t, loss, gradient, gradient.dot(direction).item())
 
-        return Search(at, start, t, limit).result(direction.abs().max().item(), tolerance)
+        return WolfeSearch(at, start, t, limit).result(direction.abs().max().item(), tolerance)
 
     # ---- the step
 
     def step(self, closure: Callable[[], Any]) -> Any:  # type: ignore[override]
-        """Up to `max_iter` iterations; returns the loss at the start."""
+        """Run up to `max_iter` iterations; return the loss at the start."""
         group = self.param_groups[0]
         if group["line_search_fn"] not in (None, "strong_wolfe"):
             raise RuntimeError("only 'strong_wolfe' is supported")
@@ -81,8 +81,8 @@ class LBFGS(Optimizer):
             return self._step(enable_grad()(closure), group)
 
     def _step(self, closure: Callable[[], Any], group: dict[str, Any]) -> Any:
-        lr, smallest, tolerance = number(group["lr"]), group["tolerance_grad"], group["tolerance_change"]
-        most, limit = group["max_iter"], group["max_eval"]
+        lr, smallest, tolerance = as_number(group["lr"]), group["tolerance_grad"], group["tolerance_change"]
+        max_iterations, limit = group["max_iter"], group["max_eval"]
         state = self.state[self._params[0]]
         state.setdefault("func_evals", 0)
         state.setdefault("n_iter", 0)
@@ -92,7 +92,7 @@ class LBFGS(Optimizer):
         if gradient.abs().max().item() <= smallest:
             return first
         evaluations, iteration = 1, 0
-        while iteration < most:
+        while iteration < max_iterations:
             iteration += 1
             state["n_iter"] += 1
             direction = self._direction(state, gradient, group["history_size"])
@@ -111,13 +111,13 @@ class LBFGS(Optimizer):
             else:
                 self._move(direction, t)
                 trials = 0
-                if iteration != most:  # where the loss is a sample of many, evaluating it after the last move is a waste
+                if iteration != max_iterations:  # no evaluation after the last move: nothing would read it
                     loss, gradient, trials = float(closure()), self._gradient(), 1
             state["t"] = t
             evaluations += trials
             state["func_evals"] += trials
             if (
-                iteration == most
+                iteration == max_iterations
                 or evaluations >= limit
                 or gradient.abs().max().item() <= smallest
                 or (direction * t).abs().max().item() <= tolerance
@@ -151,3 +151,106 @@ class LBFGS(Optimizer):
         for y, s, inverse in zip(changes, steps, inverses, strict=True):
             q = q + s * (weights.pop() - y.dot(q) * inverse)
         return q
+
+
+ARMIJO, CURVATURE = 1e-4, 0.9  # constants of the strong Wolfe conditions
+
+
+class Point(NamedTuple):
+    """A step of length t: the loss there, the gradient, and the slope along the direction."""
+
+    t: float
+    loss: float
+    gradient: Any
+    slope: float
+
+
+Evaluate = Callable[[float], Point]
+
+
+def cubic_minimum(a: Point, b: Point, bounds: tuple[float, float] | None = None) -> float:
+    """Return the minimum, within bounds, of the cubic through two points with their slopes."""
+    if a.t > b.t:
+        a, b = b, a
+    low, high = bounds or (a.t, b.t)
+    d1 = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.t - b.t)
+    square = d1 * d1 - a.slope * b.slope
+    if not square >= 0:
+        return (low + high) / 2
+    d2 = math.sqrt(square)
+    divisor = b.slope - a.slope + 2 * d2
+    if divisor == 0 or math.isnan(divisor):
+        return (low + high) / 2
+    return min(max(b.t - (b.t - a.t) * ((b.slope + d2 - d1) / divisor), low), high)
+
+
+class WolfeSearch:
+    """Line search for a step along a direction after which the strong Wolfe conditions hold.
+
+    It begins at `start` (t = 0) with a first step `t`. Steps are lengthened until a good point lies between two of them, then
+    that bracket is narrowed by cubic interpolation (Nocedal and Wright, algorithms 3.5 and 3.6; the details are minFunc's and
+    PyTorch's). `result()` returns the point and the number of trials.
+    """
+
+    def __init__(self, evaluate: Evaluate, start: Point, t: float, limit: int) -> None:
+        self.evaluate, self.start, self.limit = evaluate, start, limit
+        self.trials = 1
+        self.rounds = 0
+        self.point = evaluate(t)
+
+    def violates_armijo(self, point: Point) -> bool:
+        """True if the loss fell less than the slope at the start promises (sufficient decrease)."""
+        return point.loss > self.start.loss + ARMIJO * point.t * self.start.slope
+
+    def is_flat_enough(self, point: Point) -> bool:
+        return abs(point.slope) <= -CURVATURE * self.start.slope
+
+    def next(self, t: float) -> Point:
+        self.trials += 1
+        self.rounds += 1
+        return self.evaluate(t)
+
+    def bracket(self) -> list[Point]:
+        """Return one acceptable point, or two with an acceptable one between them."""
+        before, point = self.start, self.point
+        while self.rounds < self.limit:
+            if self.violates_armijo(point) or (self.rounds > 1 and point.loss >= before.loss):
+                return [before, point]
+            if self.is_flat_enough(point):
+                return [point]
+            if point.slope >= 0:
+                return [before, point]
+            bounds = (point.t + 0.01 * (point.t - before.t), point.t * 10)
+            before, point = point, self.next(cubic_minimum(before, point, bounds))
+        return [self.start, point]
+
+    def trial(self, ends: list[Point], stuck: bool) -> tuple[float, bool]:
+        """Choose the next step inside a bracket, away from its ends if two in a row came too close to one."""
+        low, high = sorted(p.t for p in ends)
+        t, margin = cubic_minimum(ends[0], ends[1]), 0.1 * (high - low)
+        if min(high - t, t - low) >= margin:
+            return t, False
+        if not (stuck or t >= high or t <= low):
+            return t, True
+        return (high - margin if abs(t - high) < abs(t - low) else low + margin), False
+
+    def result(self, longest: float, tolerance: float) -> tuple[Point, int]:
+        """`longest` is the direction's largest element: a bracket of less than `tolerance` along it is a point."""
+        ends = self.bracket()
+        if len(ends) == 1:
+            return ends[0], self.trials
+        low, high = (0, 1) if ends[0].loss <= ends[1].loss else (1, 0)
+        stuck = False
+        while self.rounds < self.limit and abs(ends[1].t - ends[0].t) * longest >= tolerance:
+            t, stuck = self.trial(ends, stuck)
+            point = self.next(t)
+            if self.violates_armijo(point) or point.loss >= ends[low].loss:
+                ends[high] = point
+                low, high = (0, 1) if ends[0].loss <= ends[1].loss else (1, 0)
+                continue
+            if self.is_flat_enough(point):
+                return point, self.trials
+            if point.slope * (ends[high].t - ends[low].t) >= 0:
+                ends[high] = ends[low]
+            ends[low] = point
+        return ends[low], self.trials

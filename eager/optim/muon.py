@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from ..arrays import dtypes
-from ..core.op import apply, primitive
-from ..ops.linalg.matmul import addmm
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .computed_hyperparameters import Foretold
-from .update_kernels import updated
-from .optimizer import begun, non_negative, number
+from ..ops.linalg.matmul import addmm
+from .computed_hyperparameters import ComputedHyperparameters
+from .optimizer import as_number, check_non_negative, init_state
+from .update_kernels import run_update
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic: the steepest at 0 that keeps [0, 1] near 1 (Jordan 2024)
 
@@ -52,8 +53,8 @@ def run_muon(
     def move(p: Any, change: Any) -> None:
         xp.subtract(p * (1 - lr * weight_decay), change * (lr * scale), out=p)
 
-    updated(gather, (g, buffer, ahead), (1, 2))
-    updated(move, (p, orthogonal(xp, ahead, a, b, c, eps, steps)), (0,))
+    run_update(gather, (g, buffer, ahead), (1, 2))
+    run_update(move, (p, orthogonal(xp, ahead, a, b, c, eps, steps)), (0,))
 
 
 def expand_muon(
@@ -75,13 +76,13 @@ MUON_UPDATE = primitive("muon_update", "composite", run_muon, expand=expand_muon
 
 
 def adjustment(kind: str | None, rows: int, columns: int) -> float:
-    """What a step's size is multiplied by, for matrices of all shapes to move alike."""
+    """Return the factor on the step size that makes matrices of all shapes move alike."""
     if kind == "match_rms_adamw":
         return 0.2 * math.sqrt(max(rows, columns))
     return math.sqrt(max(1, rows / columns))
 
 
-class Muon(Foretold):
+class Muon(ComputedHyperparameters):
     """Orthogonalised momentum with decoupled weight decay. Only matrices; use AdamW for biases and embeddings."""
 
     changeable = ("lr", "momentum", "weight_decay", "ns_coefficients", "eps")
@@ -99,7 +100,7 @@ class Muon(Foretold):
         adjust_lr_fn: str | None = None,
     ) -> None:
         if isinstance(lr, Tensor):
-            non_negative(lr=lr)
+            check_non_negative(lr=lr)
         for name, value in (("Learning rate", lr), ("momentum", momentum), ("weight decay", weight_decay)):
             if not value >= 0.0:
                 raise ValueError(f"{name} should be >= 0 but is: {value}")
@@ -118,11 +119,11 @@ class Muon(Foretold):
                     raise ValueError(f"Muon only supports 2D parameters whereas we found a parameter with size: {p.size()}")
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        lr, momentum, weight_decay, eps = (number(group[name]) for name in ("lr", "momentum", "weight_decay", "eps"))
-        return (lr, momentum, weight_decay, *map(number, group["ns_coefficients"]), eps)
+        lr, momentum, weight_decay, eps = (as_number(group[name]) for name in ("lr", "momentum", "weight_decay", "eps"))
+        return (lr, momentum, weight_decay, *map(as_number, group["ns_coefficients"]), eps)
 
     @staticmethod
-    def foretell(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         return settings, (), None
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
@@ -136,7 +137,7 @@ class Muon(Foretold):
                 raise ValueError("Param gradient must be a 2D matrix")
             state = self.state[p]
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = begun(p)
-            numbers, _ = self.foretold(settings, state)
+                state["momentum_buffer"] = init_state(p)
+            numbers, _ = self.next_hyperparameters(settings, state)
             attrs = {"scale": adjustment(group["adjust_lr_fn"], *p.shape), **flags}
-            apply(MUON_UPDATE, (p, p._grad, state["momentum_buffer"], *numbers), attrs)
+            apply(MUON_UPDATE, (p, p.tj_grad, state["momentum_buffer"], *numbers), attrs)

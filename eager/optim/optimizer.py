@@ -17,9 +17,9 @@ from typing import Any
 
 from ..arrays import dtypes
 from ..core.tape.grad_mode import enable_grad
-from ..ops.create import tensor
 from ..core.tape.node import RemovableHandle, local
 from ..core.tensor import Tensor, tensor_changed
+from ..ops.create import tensor
 
 Hooks = dict[int, Callable[..., Any]]
 
@@ -33,7 +33,7 @@ _HOOKS = (
 
 
 def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A `step` method that runs hooks before and after, and lets schedulers know that it was called."""
+    """Wrap a `step` method to run hooks before and after it, and to let schedulers know that it was called."""
 
     @functools.wraps(step)
     def call(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -65,15 +65,15 @@ def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class Away:
-    """Stands for `state` while a compiled step keeps count of it; whoever looks gets it back as it should be by now. An
-    attribute of the class that an optimizer's own goes before: with `__getattr__` all others would take ten times as long."""
+class DeferredState:
+    """Descriptor of `state` while a compiled step defers its updates: a read materialises the state as it should be by now. It
+    is a class attribute that the instance's own shadows; with `__getattr__` every attribute would take ten times as long."""
 
     def __get__(self, optimizer: Any, cls: Any = None) -> Any:
         if optimizer is None:
             return self
-        if "_lender" in optimizer.__dict__:
-            optimizer._lender.look()
+        if "tj_owner" in optimizer.__dict__:
+            optimizer.tj_owner.look()
             return optimizer.__dict__["state"]
         raise AttributeError(f"'{type(optimizer).__name__}' object has no attribute 'state'")
 
@@ -83,15 +83,15 @@ class Optimizer:
 
     defaults: dict[str, Any]
     param_groups: list[dict[str, Any]]
-    state: dict[Any, dict[str, Any]] = Away()  # type: ignore[assignment]
+    state: dict[Any, dict[str, Any]] = DeferredState()  # type: ignore[assignment]
     numbers: dict[str, type] = {"step": int}  # state that is a number here and a 0-dim tensor in a state_dict
-    # For the tracer, of an `update` that applies one op to each parameter, its gradient and its state, with numbers that are
-    # settings of the group in this order, and perhaps a counter; all else depends on no more than the truth of the switches.
+    # Declarations for the tracer, for an `update` that applies one op to each parameter, its gradient and its state: the op's
+    # scalars are these settings of the group, in this order, and perhaps a counter; all else depends on the switches' truth.
     hyper: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     counter: str | None = None  # state that each step adds 1 to
 
-    _opt_called = False  # whether step() was called since there is a scheduler, which asks
+    _opt_called = False  # True once step() was called after a scheduler was made, which checks it
     _scheduled = False
     _stepping = False
 
@@ -127,7 +127,7 @@ class Optimizer:
         """Add parameters with settings of their own; the defaults fill what is not given."""
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        param_group["params"], names = named_apart(param_group["params"])
+        param_group["params"], names = split_names(param_group["params"])
         if names:
             param_group["param_names"] = names
         for p in param_group["params"]:
@@ -167,14 +167,14 @@ class Optimizer:
         dropped = False
         for group in self.param_groups:
             for p in group["params"]:
-                gradient = p._grad
+                gradient = p.tj_grad
                 if gradient is None:
                     continue
                 if set_to_none:
-                    p._grad = None
+                    p.tj_grad = None
                     dropped = True
                     continue
-                if gradient._node is not None:
+                if gradient.tj_node is not None:
                     gradient.detach_()
                 else:
                     gradient.requires_grad_(False)
@@ -192,7 +192,7 @@ class Optimizer:
         was, state.grad = state.grad, bool(self.defaults.get("differentiable"))
         try:
             for group in self.param_groups:
-                self.update([p for p in group["params"] if p._grad is not None], group)
+                self.update([p for p in group["params"] if p.tj_grad is not None], group)
         finally:
             state.grad = was
         return loss
@@ -299,7 +299,7 @@ class Optimizer:
     def _loaded(self, value: Any, parameter: Tensor, key: Any = None) -> Any:
         """A loaded value: numbers as numbers, tensors of the parameter's kind, also inside containers."""
         if key in self.numbers:
-            return self.numbers[key](number(value))
+            return self.numbers[key](as_number(value))
         if isinstance(value, Tensor):
             dtype = parameter.dtype if parameter.is_floating_point() else value.dtype
             return value.detach().to(device=parameter.device, dtype=dtype, copy=True)
@@ -328,15 +328,15 @@ class Optimizer:
         return text + ")"
 
 
-def foreseen(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A `step` method that has nothing to do where a compiled function has foreseen it."""
+def replayable_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a `step` method to return at once where the tracer replays the step."""
 
     @functools.wraps(step)
     def call(self: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
         if closure is not None:
             return step(self, closure)
         tracer = local.state.tracer
-        if tracer is not None and tracer.foresaw(self):
+        if tracer is not None and tracer.replay_optimizer_step(self):
             self._opt_called = True
             return None
         return step(self)
@@ -344,11 +344,11 @@ def foreseen(step: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-Optimizer.step = foreseen(with_hooks(Optimizer.step))  # type: ignore[method-assign]
+Optimizer.step = replayable_step(with_hooks(Optimizer.step))  # type: ignore[method-assign]
 
 
-def named_apart(params: Any) -> tuple[list[Any], list[str]]:
-    """The parameters of a group, and their names if `named_parameters()` was given."""
+def split_names(params: Any) -> tuple[list[Any], list[str]]:
+    """Split a group into parameters, and their names if `named_parameters()` was given."""
     if isinstance(params, Tensor):
         return [params], []
     if isinstance(params, set):
@@ -376,25 +376,25 @@ def register_optimizer_step_post_hook(hook: Callable[..., Any]) -> RemovableHand
 # ---- state
 
 
-def begun(p: Tensor, value: float = 0) -> Tensor:
-    """A tensor in the state of a parameter that was never updated. It is made now, not recorded: where a step is compiled, the
-    first one finds its state there, as all later ones do, and they have one recording."""
+def init_state(p: Tensor, value: float = 0) -> Tensor:
+    """Make a state tensor for a parameter. It is made now and not recorded: the first compiled step then finds its state there,
+    as all later ones do, so that one recording serves all."""
     tracer = local.state.tracer
-    return p.new_full(p.shape, value) if tracer is None else tracer.untraced(p.new_full, p.shape, value)  # type: ignore[no-any-return]
+    return p.new_full(p.shape, value) if tracer is None else tracer.run_untraced(p.new_full, p.shape, value)  # type: ignore[no-any-return]
 
 
 # ---- hyperparameters
 
 
-def number(value: Any) -> Any:
-    """A hyperparameter as a plain number; it may be given as a 0-dim tensor or a NumPy number."""
+def as_number(value: Any) -> Any:
+    """Convert a hyperparameter, perhaps a 0-dim tensor or a NumPy number, to a plain number."""
     return value if type(value) is float or type(value) is int else value.item() if hasattr(value, "item") else value
 
 
 _LABELS = {"lr": "learning rate", "eps": "epsilon value"}
 
 
-def non_negative(**values: Any) -> None:
+def check_non_negative(**values: Any) -> None:
     """Refuse negative hyperparameters, with PyTorch's sentence."""
     for name, value in values.items():
         if name == "lr" and isinstance(value, Tensor) and value.numel() != 1:
@@ -403,9 +403,9 @@ def non_negative(**values: Any) -> None:
             raise ValueError(f"Invalid {_LABELS.get(name, f'{name} value')}: {value}")
 
 
-def unit_interval(betas: Iterable[Any]) -> tuple[float, ...]:
-    """Decay rates as numbers; outside [0, 1) they are refused."""
-    found = tuple(number(beta) for beta in betas)
+def check_betas(betas: Iterable[Any]) -> tuple[float, ...]:
+    """Convert decay rates to numbers; refuse those outside [0, 1)."""
+    found = tuple(as_number(beta) for beta in betas)
     for i, beta in enumerate(found):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {i}: {beta}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.op import apply, primitive
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .update_kernels import averaged, averaged_square, decayed, descent, updated
-from .optimizer import Optimizer, begun, non_negative, number
+from .optimizer import Optimizer, as_number, check_non_negative, init_state
+from .update_kernels import descent_direction, run_update, update_mean, update_mean_square, with_weight_decay
 
 
 def run_rmsprop(
@@ -15,13 +16,13 @@ def run_rmsprop(
     lr: float, alpha: float, eps: float, weight_decay: float, momentum: float, *, maximize: bool,
 ) -> None:  # fmt: skip
     def kernel(p: Any, g: Any, square: Any, mean: Any, buffer: Any) -> None:
-        d = descent(xp, p, g, weight_decay, maximize)
+        d = descent_direction(xp, p, g, weight_decay, maximize)
         work = xp.empty_like(p)
-        averaged_square(xp, square, d, alpha, work)
+        update_mean_square(xp, square, d, alpha, work)
         if mean is None:
             xp.sqrt(square, out=work)
         else:
-            averaged(xp, mean, d, 1 - alpha)
+            update_mean(xp, mean, d, 1 - alpha)
             xp.multiply(mean, mean, out=work)
             xp.subtract(square, work, out=work)
             xp.sqrt(work, out=work)
@@ -35,14 +36,14 @@ def run_rmsprop(
             xp.multiply(work, lr, out=work)
         xp.subtract(p, work, out=p)
 
-    updated(kernel, (p, g, square, mean, buffer), (0, 2, 3, 4))
+    run_update(kernel, (p, g, square, mean, buffer), (0, 2, 3, 4))
 
 
 def expand_rmsprop(
     p: Tensor, g: Tensor, square: Tensor, mean: Tensor | None, buffer: Tensor | None,
     lr: float, alpha: float, eps: float, weight_decay: float, momentum: float, *, maximize: bool,
 ) -> None:  # fmt: skip
-    d = decayed(-g if maximize else g, p, weight_decay)
+    d = with_weight_decay(-g if maximize else g, p, weight_decay)
     v = square * alpha + d * d * (1 - alpha)
     square.copy_(v)
     if mean is not None:
@@ -82,7 +83,7 @@ class RMSprop(Optimizer):
         maximize: bool = False,
         differentiable: bool = False,
     ) -> None:
-        non_negative(lr=lr, eps=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha)
+        check_non_negative(lr=lr, eps=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha)
         super().__init__(
             params,
             {
@@ -92,19 +93,25 @@ class RMSprop(Optimizer):
         )  # fmt: skip
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        momentum, centered = number(group["momentum"]), group["centered"]
-        hyper = (number(group["lr"]), number(group["alpha"]), number(group["eps"]), number(group["weight_decay"]), momentum)
+        momentum, centered = as_number(group["momentum"]), group["centered"]
+        hyper = (
+            as_number(group["lr"]),
+            as_number(group["alpha"]),
+            as_number(group["eps"]),
+            as_number(group["weight_decay"]),
+            momentum,
+        )
         attrs = {"maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
                 state["step"] = 0
-                state["square_avg"] = begun(p)
+                state["square_avg"] = init_state(p)
                 if momentum > 0:
-                    state["momentum_buffer"] = begun(p)
+                    state["momentum_buffer"] = init_state(p)
                 if centered:
-                    state["grad_avg"] = begun(p)
+                    state["grad_avg"] = init_state(p)
             state["step"] += 1
             mean = state["grad_avg"] if centered else None
             buffer = state["momentum_buffer"] if momentum > 0 else None
-            apply(RMSPROP_UPDATE, (p, p._grad, state["square_avg"], mean, buffer, *hyper), attrs)
+            apply(RMSPROP_UPDATE, (p, p.tj_grad, state["square_avg"], mean, buffer, *hyper), attrs)

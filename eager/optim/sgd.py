@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.op import apply, primitive
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .update_kernels import decayed, descent, updated
-from .optimizer import Optimizer, begun, check_fused, non_negative, number
+from .optimizer import Optimizer, as_number, check_fused, check_non_negative, init_state
+from .update_kernels import descent_direction, run_update, with_weight_decay
 
 
 def run_sgd(
@@ -15,7 +16,7 @@ def run_sgd(
     *, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
     def kernel(p: Any, g: Any, buffer: Any) -> None:
-        d = descent(xp, p, g, weight_decay, maximize)
+        d = descent_direction(xp, p, g, weight_decay, maximize)
         if buffer is None:
             xp.subtract(p, lr * d, out=p)
             return
@@ -27,7 +28,7 @@ def run_sgd(
             xp.multiply(work, lr, out=work)
         xp.subtract(p, work, out=p)
 
-    updated(kernel, (p, g, buffer), (0, 2))
+    run_update(kernel, (p, g, buffer), (0, 2))
 
 
 def expand_sgd(
@@ -35,7 +36,7 @@ def expand_sgd(
     *, nesterov: bool, maximize: bool,
 ) -> None:  # fmt: skip
     d = -g if maximize else g
-    d = decayed(d, p, weight_decay)
+    d = with_weight_decay(d, p, weight_decay)
     if buffer is not None:
         b = buffer * momentum + d * (1 - dampening)
         buffer.copy_(b)
@@ -66,7 +67,7 @@ class SGD(Optimizer):
         differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        non_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        check_non_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
         check_fused(fused, foreach, differentiable)
@@ -79,8 +80,8 @@ class SGD(Optimizer):
         )  # fmt: skip
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        lr, momentum, weight_decay = number(group["lr"]), number(group["momentum"]), number(group["weight_decay"])
-        dampening = number(group["dampening"])
+        lr, momentum, weight_decay = as_number(group["lr"]), as_number(group["momentum"]), as_number(group["weight_decay"])
+        dampening = as_number(group["dampening"])
         attrs = {"nesterov": bool(group["nesterov"]), "maximize": bool(group["maximize"])}
         for p in params:
             buffer, damp = None, dampening
@@ -88,6 +89,6 @@ class SGD(Optimizer):
                 state = self.state[p]
                 buffer = state.get("momentum_buffer")
                 if buffer is None:  # the first time the buffer is the gradient, undamped
-                    buffer = state["momentum_buffer"] = p.new_zeros(p.shape) if dampening else begun(p)
+                    buffer = state["momentum_buffer"] = p.new_zeros(p.shape) if dampening else init_state(p)
                     damp = type(dampening)(0)
-            apply(SGD_UPDATE, (p, p._grad, buffer, lr, momentum, damp, weight_decay), attrs)
+            apply(SGD_UPDATE, (p, p.tj_grad, buffer, lr, momentum, damp, weight_decay), attrs)

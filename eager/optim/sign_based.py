@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..core.op import apply, primitive
-from ..ops.pointwise import where
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tensor import Tensor
-from .update_kernels import averaged, updated
-from .optimizer import Optimizer, begun, non_negative, number, unit_interval
+from ..ops.pointwise import where
+from .optimizer import Optimizer, as_number, check_betas, check_non_negative, init_state
+from .update_kernels import run_update, update_mean
 
 # ---- Lion
 
@@ -26,9 +27,9 @@ def run_lion(
         xp.sign(work, out=work)
         xp.multiply(work, lr, out=work)
         xp.subtract(p, work, out=p)
-        averaged(xp, mean, d, 1 - beta2)
+        update_mean(xp, mean, d, 1 - beta2)
 
-    updated(kernel, (p, g, mean), (0, 2))
+    run_update(kernel, (p, g, mean), (0, 2))
 
 
 def expand_lion(
@@ -58,20 +59,20 @@ class Lion(Optimizer):
         maximize: bool = False,
         differentiable: bool = False,
     ) -> None:
-        non_negative(lr=lr)
-        unit_interval(betas)
-        non_negative(weight_decay=weight_decay)
+        check_non_negative(lr=lr)
+        check_betas(betas)
+        check_non_negative(weight_decay=weight_decay)
         settings = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
         super().__init__(params, {**settings, "maximize": maximize, "differentiable": differentiable})
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        hyper = (number(group["lr"]), *map(number, group["betas"]), number(group["weight_decay"]))
+        hyper = (as_number(group["lr"]), *map(as_number, group["betas"]), as_number(group["weight_decay"]))
         attrs = {"maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
-                state["exp_avg"] = begun(p)
-            apply(LION_UPDATE, (p, p._grad, state["exp_avg"], *hyper), attrs)
+                state["exp_avg"] = init_state(p)
+            apply(LION_UPDATE, (p, p.tj_grad, state["exp_avg"], *hyper), attrs)
 
 
 # ---- Rprop
@@ -91,7 +92,7 @@ def run_rprop(
         xp.subtract(p, xp.sign(d) * size, out=p)
         before[...] = d
 
-    updated(kernel, (p, g, before, size), (0, 2, 3))
+    run_update(kernel, (p, g, before, size), (0, 2, 3))
 
 
 def expand_rprop(
@@ -129,7 +130,7 @@ class Rprop(Optimizer):
         maximize: bool = False,
         differentiable: bool = False,
     ) -> None:
-        non_negative(lr=lr)
+        check_non_negative(lr=lr)
         if not 0.0 < etas[0] < 1.0 < etas[1]:
             raise ValueError(f"Invalid eta values: {etas[0]}, {etas[1]}")
         super().__init__(
@@ -141,11 +142,11 @@ class Rprop(Optimizer):
         )  # fmt: skip
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
-        hyper = (*map(number, group["etas"]), *map(number, group["step_sizes"]))
+        hyper = (*map(as_number, group["etas"]), *map(as_number, group["step_sizes"]))
         attrs = {"maximize": bool(group["maximize"])}
         for p in params:
             state = self.state[p]
             if not state:
-                state.update(step=0, prev=begun(p), step_size=begun(p, number(group["lr"])))
+                state.update(step=0, prev=init_state(p), step_size=init_state(p, as_number(group["lr"])))
             state["step"] += 1
-            apply(RPROP_UPDATE, (p, p._grad, state["prev"], state["step_size"], *hyper), attrs)
+            apply(RPROP_UPDATE, (p, p.tj_grad, state["prev"], state["step_size"], *hyper), attrs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.tensor import Tensor
-from .optimizer import Optimizer, unit_interval
+from .optimizer import Optimizer, check_betas
 
 
 class SparseAdam(Optimizer):
@@ -23,7 +23,7 @@ class SparseAdam(Optimizer):
             raise ValueError(f"Invalid learning rate: {lr}")
         if not eps > 0.0:
             raise ValueError(f"Invalid epsilon value: {eps}")
-        unit_interval(betas)
+        check_betas(betas)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize})
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:

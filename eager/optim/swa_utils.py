@@ -12,15 +12,16 @@ from copy import deepcopy
 from typing import Any
 
 from ..arrays import dtypes
+from ..core.dispatch import apply
+from ..core.op import primitive
 from ..core.tape.grad_mode import no_grad
-from ..nn.module import Module
-from ..nn.modules.normalization import _BatchNorm
-from ..core.op import apply, primitive
-from ..ops.create import tensor
 from ..core.tensor import Tensor
-from .update_kernels import averaged, updated
+from ..nn.module import Module
+from ..nn.modules.batchnorm import _BatchNorm
+from ..ops.create import tensor
 from .lr_scheduler.base import LRScheduler, Rates, for_each_group
-from .optimizer import Optimizer, number
+from .optimizer import Optimizer, as_number
+from .update_kernels import run_update, update_mean
 
 __all__ = [
     "SWALR",
@@ -34,7 +35,7 @@ __all__ = [
 
 
 def run_average(xp: Any, average: Any, value: Any, weight: float) -> None:
-    updated(lambda a, b: averaged(xp, a, b, weight), (average, value), (0,))
+    run_update(lambda a, b: update_mean(xp, a, b, weight), (average, value), (0,))
 
 
 AVERAGE_UPDATE = primitive(
@@ -77,7 +78,7 @@ def get_swa_multi_avg_fn() -> Callable[..., None]:
 
     @no_grad()
     def swa_update(averaged_param_list: Iterable[Tensor], current_param_list: Iterable[Tensor], num_averaged: Any) -> None:
-        weight = 1 / (number(num_averaged) + 1)
+        weight = 1 / (as_number(num_averaged) + 1)
         for average, value in zip(averaged_param_list, current_param_list, strict=True):
             move_towards(average, value, weight)
 

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
+from ..arrays import devices, dtypes
+from ..core.tensor import Size, Tensor, wrap
 from . import safetensors
+from .safetensors import FileError
 from .saved_objects import (
     ALWAYS_SAFE,
     add_safe_globals,
@@ -37,8 +38,6 @@ from .saved_objects import (
     safe_globals,
     state_of,
 )
-from .safetensors import FileError
-from ..core.tensor import Size, Tensor, wrap
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "safe_globals", "save"]
 STRUCTURE = "tapejit.structure"
@@ -159,8 +158,8 @@ class _Writer:
 
         if id(value) not in self.names:
             self.keep.append(value)
-            self.names[id(value)] = self.store(devices.to_numpy(value._array), path)
-        flags = {"requires_grad": True} if value._requires_grad and value._node is None else {}
+            self.names[id(value)] = self.store(devices.to_numpy(value.tj_array), path)
+        flags = {"requires_grad": True} if value.tj_requires_grad and value.tj_node is None else {}
         if isinstance(value, Parameter):
             flags["parameter"] = True
         return {"tensor": self.names[id(value)], **flags, **({"device": str(value.device)} if value.is_cuda else {})}

@@ -17,8 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from .safetensors import FileError
+from ..core.library import is_library
 from ..core.tape.node import RemovableHandle
+from .safetensors import FileError
 
 ROOT = __name__.split(".")[0]
 _PUBLIC = ("nn", "nn.functional", "optim", "optim.lr_scheduler", "optim.swa_utils", "utils.data", "distributions", "amp", "")
@@ -54,11 +55,30 @@ def _attribute(found: Any, name: str) -> Any:
 def find(name: str) -> Any:
     """The class or function of a name. This imports its module."""
     module, _, path = name.partition(":")
-    home = importlib.import_module(module)
-    found = _attribute(home, path)
+    try:
+        home = importlib.import_module(module)
+    except ModuleNotFoundError:
+        home = None
+        found = _moved(module, path)
+        if found is None:
+            raise
+    else:
+        found = _attribute(home, path) or _moved(module, path)
     if found is None:
         raise AttributeError(f"Can't get attribute '{path}' on {home}: the file was saved by a program that has it there")
     return found
+
+
+def _moved(module: str, path: str) -> Any:
+    """Look up a library class or function by name alone: files may have been saved when its module lay elsewhere.
+
+    None unless exactly one object of the library goes by this name.
+    """
+    if not is_library(module):
+        return None
+    homes = [m for name, m in list(sys.modules.items()) if is_library(name, "eager")]
+    found = {id(x): x for x in (_attribute(m, path) for m in homes) if x is not None and is_library(x, "eager")}
+    return next(iter(found.values())) if len(found) == 1 else None
 
 
 def find_safe(name: str) -> Any:
@@ -86,7 +106,7 @@ def add_safe_globals(safe_globals: Sequence[Any]) -> None:
 
 
 def get_safe_globals() -> list[Any]:
-    """What was declared safe."""
+    """Return the classes and functions that were declared safe."""
     return list(_safe.values())
 
 
@@ -111,12 +131,12 @@ def safe_globals(safe_globals: Sequence[Any]) -> Iterator[None]:
 
 
 def is_function(value: Any) -> bool:
-    """Whether it is stored by its name alone: functions, classes, ufuncs."""
+    """True if it is stored by its name alone: functions, classes, ufuncs."""
     return isinstance(value, _FUNCTIONS) or type(value).__name__ == "ufunc"
 
 
 def state_of(value: Any) -> tuple[Any, Any]:
-    """What makes an empty instance into this object: (its state, the reason if that is not all it takes)."""
+    """Return (state, reason): what turns an empty instance into this object, and why that is not enough, if so."""
     try:
         reduced = value.__reduce_ex__(2)
     except Exception as error:
@@ -148,6 +168,6 @@ def restore(made: Any, state: Any) -> None:
 
 def _reserve_handles(fields: dict[str, Any]) -> None:
     """Hooks that came with an object keep their keys, so these must not be given out again."""
-    keys = [key for name, table in fields.items() if name.endswith("_hooks") and isinstance(table, dict) for key in table]
+    keys = [key for name, table in fields.items() if name.endswith("tj_hooks") and isinstance(table, dict) for key in table]
     if keys:
         RemovableHandle._ids = itertools.count(max(next(RemovableHandle._ids), max(keys) + 1))

@@ -17,10 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import devices
-from ..arrays import dtypes
-from .safetensors import FileError
+from ..arrays import devices, dtypes
 from ..core.tensor import Size, Tensor, wrap
+from .safetensors import FileError
 
 _STORAGES = {f"{d.legacy}Storage": d for d in dtypes.ALL}
 _CONTAINERS = {("collections", "OrderedDict"): OrderedDict, ("builtins", "set"): set, ("builtins", "frozenset"): frozenset}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ..core.autocast import Setting, installed
+from ..core.autocast import AutocastSetting, using_setting
+from ..core.generator import default_generator
 from ..core.tape.grad_mode import enable_grad
-from ..random import default_generator
 from ..core.tape.node import Node, _numbers, edge_of, local
 from ..core.tensor import Tensor
 
@@ -42,7 +42,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def nodes_since(outputs: Any, start: int) -> list[Node]:
-    """What led to the outputs and is not older than `start`, in order."""
+    """Return the nodes that led to the outputs and are not older than `start`, in order."""
     found: set[Node] = set()
     stack = [edge_of(t) for t in tensors_in(outputs)]
     while stack:
@@ -54,7 +54,7 @@ def nodes_since(outputs: Any, start: int) -> list[Node]:
 
 
 def described(node: Node) -> tuple[Any, ...]:
-    """What two runs have to agree about: the op, and the shapes and dtypes of what was saved."""
+    """Describe a node for comparison between two runs: the op, and the shapes and dtypes of what was saved."""
     kept = [(k, v[0].shape, v[0].dtype) for k, v in node.saved.items() if type(v) is tuple and v and hasattr(v[0], "shape")]
     return (node.name(), *kept)
 
@@ -120,9 +120,9 @@ class Run:
         if self.random is not None:
             default_generator.set_state(self.random)
         start = next(_numbers)
-        setting = None if self.autocast is None else Setting(*self.autocast, None)
+        setting = None if self.autocast is None else AutocastSetting(*self.autocast, None)
         try:
-            with enable_grad(), installed(setting), self.context:
+            with enable_grad(), using_setting(setting), self.context:
                 outputs = self.function(*self.args, **self.kwargs)
         finally:
             if self.random is not None:

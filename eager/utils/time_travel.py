@@ -7,22 +7,23 @@
 Every so many steps a snapshot is kept of what is given here (modules, optimizers, schedulers, tensors, generators), and the
 arguments of the steps since. When a step returns a NaN or raises an exception, all is put back and the steps are run again,
 eagerly and under the watch of anomaly detection, until the one that goes wrong. A `NaNError`, or a note of the exception, names
-the op and the line. All is left as it was before that step, to be looked at. `snapshots.py` says what a snapshot holds.
+the op and the line. All is left as it was before that step, to be looked at. `training_snapshot.py` says what a snapshot holds.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..autograd.anomaly import _OURS, Anomaly, user_stack
+from ..autograd.anomaly import Anomaly, user_stack
+from ..core.dispatch import execute
+from ..core.library import is_library
+from ..core.op import Op
 from ..core.tape.grad_mode import no_grad
-from ..core.op import Op, execute
 from ..core.tape.node import Node, State, local
 from ..core.tensor import Tensor
 from .training_snapshot import Snapshot, copied, is_known
@@ -201,13 +202,13 @@ class Witness(Anomaly):
 
 def raised_at(error: Exception) -> str:
     """The innermost of the user's lines that an exception came through."""
-    lines = [(f.filename, f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    users = [f"{file}:{number}" for file, number in lines if not os.path.abspath(file).startswith(_OURS)]
+    lines = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    users = [f"{code.co_filename}:{number}" for code, number in lines if not is_library(code)]
     return users[-1] if users else "an unknown line"
 
 
 def has_nan(x: Any) -> bool:
-    """Whether there is a NaN in a tensor, a number, or what holds some."""
+    """True if there is a NaN in a tensor, a number, or what holds some."""
     return any(map(is_nan, leaves(x)))
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.generator import Generator, default_generator
 from ..core.tape.grad_mode import no_grad
+from ..core.tensor import Tensor
 from ..nn.module import Module
 from ..optim.optimizer import Optimizer
-from ..random import Generator, default_generator
-from ..core.tensor import Tensor
 
 
 def is_known(x: Any) -> bool:
@@ -85,7 +85,7 @@ class Snapshot:
             self.states.append((x.load_state_dict, copied(x.state_dict())))
 
     def tensors(self, objects: tuple[Any, ...]) -> Iterator[Tensor]:
-        """What the objects consist of, now."""
+        """Capture the current state of the objects."""
         for x in objects:
             if isinstance(x, Tensor):
                 yield x

@@ -6,7 +6,7 @@ updates are. The numbers are tensors until they are asked for, so that watching 
 computed with the library's own ops, so that a compiled step is watched like any other. Nothing here draws random numbers
 or changes a value: training with a watch is the same training.
 
-This file collects; `report.py` makes text and a page of it, `pictures.py` draws.
+This file collects; `eager/utils/watch_report.py` makes text and a page of it, `eager/viz/charts.py` draws.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 import numpy as np
 
 from ..core.tape.grad_mode import is_grad_enabled, no_grad
+from ..core.tensor import Tensor
 from ..nn.module import Module
 from ..ops.convert import from_numpy
 from ..ops.reduce import var_mean
 from ..optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from ..core.tensor import Tensor
 from . import watch_report as report
 
 Flat = Callable[[Tensor], Tensor]
 
 SAMPLE = 4096  # values kept of a tensor, for its histogram
-MOST_CALLS = 64  # of one layer in one step; what comes later is not looked at
+MAX_CALLS = 64  # of one layer in one step; what comes later is not looked at
 SATURATED = 0.97  # tanh beyond this has next to no slope
 
 # Where an activation function is flat, by the class of the module or the name of the op that made the output.
@@ -185,7 +185,7 @@ class Watch:
         with no_grad():
             for name in names:
                 parameter, step = self.parameters[name], self._current
-                if closure or parameter._grad is not None:
+                if closure or parameter.tj_grad is not None:
                     step.before[name] = parameter.detach().clone()
                     step.of(step.data, name).add(parameter.detach(), self._pick)
                 if not closure:
@@ -205,7 +205,7 @@ class Watch:
                     step.of(step.updates, name).add(self.parameters[name].detach() - before, self._pick)
 
     def _see_gradient(self, name: str, step: Step) -> None:
-        gradient = self.parameters[name]._grad
+        gradient = self.parameters[name].tj_grad
         if gradient is not None:
             step.of(step.weight_gradients, name).add(gradient.detach(), self._pick)
 
@@ -270,7 +270,7 @@ class Watch:
         return {"steps": [step.number for step in steps], "layers": layers, "parameters": parameters}
 
     def remarks(self) -> list[str]:
-        """What looks wrong in the last step that was observed, in sentences."""
+        """Return, in sentences, what looks wrong in the last observed step."""
         return report.remarks(self.to_dict())
 
     def table(self) -> str:
@@ -300,7 +300,7 @@ PARAMETER = ("mean", "std", "grad_mean", "grad_std", "grad_to_data", "update_to_
 
 
 class Moments:
-    """What is kept of a tensor, or of the tensors of several calls together: mean, standard deviation, flat parts, samples."""
+    """Statistics of a tensor, or of the tensors of several calls together: mean, standard deviation, flat parts, samples."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, Tensor, Tensor]] = []  # how many values, their variance and mean
@@ -312,7 +312,7 @@ class Moments:
         self.sample = np.empty(0, np.float32)
 
     def add(self, values: Tensor, pick: Callable[[Tensor], Tensor], flat: Flat | None = None) -> None:
-        if len(self.parts) == MOST_CALLS or not values.numel():
+        if len(self.parts) == MAX_CALLS or not values.numel():
             return
         self.numbers = None
         self.shape = list(values.shape)
@@ -351,7 +351,7 @@ class Moments:
 
 
 class Step:
-    """What was seen in one step: moments by the names of layers and of parameters."""
+    """Statistics of one step: moments by the names of layers and of parameters."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -432,7 +432,7 @@ def _last(values: list[Any]) -> Any:
 
 
 def _choice(layers: Any) -> Callable[[str, Module], bool]:
-    """Which modules to look at."""
+    """Select the modules to watch."""
     if layers is None:
         return lambda name, module: not module._modules and type(module).__name__ not in PLAIN
     if isinstance(layers, type):
@@ -444,7 +444,7 @@ def _choice(layers: Any) -> Callable[[str, Module], bool]:
 
 
 def _flat_part(module: Any) -> Flat | None:
-    """Where a module's output is flat, if it is an activation function that is flat anywhere."""
+    """Return the region where a module's output is flat, if it is an activation function that has one."""
     kind = type(module).__name__.lower()
     if kind == "hardtanh":
         low, high = module.min_val, module.max_val

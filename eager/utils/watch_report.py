@@ -1,4 +1,4 @@
-"""What a watch has seen, for people: a table, remarks in sentences, pictures, and a page with all of them."""
+"""Reports of a watch: a table, remarks in sentences, charts, and a page with all of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..viz.graph_layout import escaped
 from ..viz import charts as pictures
 from ..viz.charts import Curves, Picture, Ridges, short
+from ..viz.graph_layout import escaped
 
 if TYPE_CHECKING:
     from .watch import Moments, Watch
@@ -28,7 +28,7 @@ def last(column: list[Any]) -> Any:
 
 
 def remarks(seen: dict[str, Any]) -> list[str]:
-    """What looks wrong in the newest numbers."""
+    """Return remarks on what looks wrong in the newest numbers."""
     found = []
     for name, layer in seen["layers"].items():
         who = f"{name} ({layer['type']})"

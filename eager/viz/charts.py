@@ -97,7 +97,7 @@ class Ridges:
         return 0.88 * self.row_height
 
     def limits(self) -> tuple[float, float]:
-        """What holds nearly all of every row."""
+        """Return the range that holds nearly all values of every row."""
         found = [np.quantile(values, (0.01, 0.99)) for _, values, _ in self.rows if values.size]
         if not found:
             return -1.0, 1.0

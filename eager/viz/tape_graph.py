@@ -1,6 +1,6 @@
 """`draw`: a picture of the tape, values and ops as boxes, from the leaves on the left to the result on the right.
 
-This file collects the graph from nodes and leaves and describes it in Graphviz's language; `layout.py` draws it as SVG.
+This file collects the graph from nodes and leaves and describes it in Graphviz's language; `graph_layout.py` draws it as SVG.
 A node knows neither its output nor its shape, so shapes are worked out from what consumers have saved, where they have.
 """
 
@@ -93,7 +93,7 @@ class _Collector:
         self.names: dict[Any, tuple[str, Tensor]] = {}  # a tensor's place on the tape, or its memory if it has none
         for name, t in names.items():
             place = edge_of(t)
-            self.names[id(t._array) if place is None else place] = (name, t)
+            self.names[id(t.tj_array) if place is None else place] = (name, t)
         self.boxes: list[Box] = []
         self.arrows: list[tuple[int, int, str]] = []
         self.found: dict[Any, int] = {}  # node, leaf or id(array) -> its box
@@ -105,7 +105,7 @@ class _Collector:
         order = _newest_first([p for p in places if isinstance(p, Node)])
         for t, place in zip(self.roots, places, strict=True):
             if isinstance(place, Node):
-                self.shapes[place] = t._array.shape
+                self.shapes[place] = t.tj_array.shape
         for node in order:  # shapes first: they are known from the consumers down
             self._learn_from(node)
         shown = [n for n in order if not isinstance(n, Pick)][: self.limit]
@@ -120,7 +120,7 @@ class _Collector:
         return self.boxes, _merged(self.arrows)
 
     def _learn_from(self, node: Node) -> None:
-        """What a node knows of its inputs and of its output."""
+        """Return the shapes that a node knows of its inputs and of its output."""
         own = _saved_array(node.saved.get("out"))
         if own is not None:
             self.values.setdefault(node, own)
@@ -159,9 +159,9 @@ class _Collector:
     def _leaf(self, t: Tensor) -> int:
         if t not in self.found:
             place = edge_of(t)
-            known = self.names.get(id(t._array) if place is None else place)
+            known = self.names.get(id(t.tj_array) if place is None else place)
             title = known[0] if known else type(t).__name__.lower()
-            self.found[t] = self._box("leaf" if t._requires_grad else "data", title, _value_lines(t))
+            self.found[t] = self._box("leaf" if t.tj_requires_grad else "data", title, _value_lines(t))
         return self.found[t]
 
     def _data(self, array: Any) -> int:
@@ -256,9 +256,9 @@ def _constants(node: Node) -> Iterator[Any]:
 
 
 def _value_lines(t: Tensor) -> Iterator[str]:
-    yield from _array_lines(t._array)
-    if t._grad is not None:
-        g = devices.to_numpy(t._grad._array).astype("float64")
+    yield from _array_lines(t.tj_array)
+    if t.tj_grad is not None:
+        g = devices.to_numpy(t.tj_grad.tj_array).astype("float64")
         yield f"grad {g.item():.4g}" if g.size == 1 else f"grad, norm {float((g * g).sum() ** 0.5):.4g}"
 
 

@@ -13,8 +13,8 @@ import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
-from tapejit.eager.core import autocast as rules
 from tapejit.eager.arrays import devices
+from tapejit.eager.core import autocast as rules
 from tapejit.eager.core.op import OPS, PRIMITIVES
 
 HALF, FULL = tj.bfloat16, tj.float32
@@ -230,7 +230,7 @@ def test_nesting() -> None:
                 assert tj.get_autocast_dtype("cpu") is tj.float16
         assert (x @ x).dtype is HALF
     assert (x @ x).dtype is FULL
-    assert tj.eager.tape.local.state.handler is None
+    assert tj.eager.core.tape.node.local.state.handler is None
 
 
 def test_each_kind_of_device_has_its_own(gpu: None) -> None:
@@ -391,8 +391,8 @@ def test_second_derivatives() -> None:
 
 def test_weights_are_cast_once(monkeypatch: pytest.MonkeyPatch) -> None:
     count = []
-    real = rules.to_dtype
-    monkeypatch.setattr(rules, "to_dtype", lambda x, d: count.append(x) or real(x, d))
+    real = rules.cast
+    monkeypatch.setattr(rules, "cast", lambda x, d: count.append(x) or real(x, d))
     w, x = some(3, 3).requires_grad_(), some(2, 3)
     with tj.autocast("cpu"):
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""The pretended CUDA driver. A binary is JSON, which `tests/pretended.py` makes in the place of Triton's compiler: the text of
+"""The pretended CUDA driver. A binary is JSON, which `support/fake_gpu.py` makes in the place of Triton's compiler: the text of
 a kernel, its name and what it is to be given. Launching it is Triton's interpreter on NumPy's memory.
 
 It is as strict as a GPU: parameters are read from where the launcher packed them, when it launches; addresses that the kernel
@@ -124,8 +124,8 @@ def launchKernel(  # noqa: N802
         from tapejit.codegen.triton.device import interpreter as run
 
         launched.append(made["name"])
-        with run.LOCK, run.interpreting() as interpreter:
-            run.execute(interpreter, run.module(made["source"], True)[made["name"]], given, grid)
+        with run.LOCK, run.patch_triton() as interpreter:
+            run.run_programs(interpreter, run.load_module(made["source"], True)[made["name"]], given, grid)
 
     stream_at(stream)._submit(work)
 

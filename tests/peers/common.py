@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import tapejit as tj
 import torch
-from harness import Case, flat
+from support.harness import Case, flat
 
 torch.set_num_threads(1)  # the tests' tensors are small: threads only wait for each other, on a busy machine for long
 

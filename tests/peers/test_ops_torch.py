@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import torch
-from harness import Case, cases, flat, floats, gradients, tensors, weights_like
 from peers.common import assert_alike, torch_call, torch_function
+from support.harness import Case, cases, flat, floats, gradients, tensors, weights_like
 
 # Calls whose results are meant to differ, with the reason.
 DIFFERENT: dict[str, str] = {}

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
+from support.paths import ROOT
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+BENCH = ROOT / "bench"
 
 
 @pytest.fixture

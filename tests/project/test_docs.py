@@ -1,6 +1,6 @@
 """What the documents say is true: their code runs and prints what is shown, their commands exist, and the files they name.
 
-`tests/documents.py` says which kinds of blocks there are. Each document is typed in from top to bottom.
+`tests/support/documents.py` says which kinds of blocks there are. Each document is typed in from top to bottom.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import tapejit as tj
-from documents import FENCE, ROOT, Block, Reader, blocks, commands, documents, parsed
+from support.documents import FENCE, Block, Reader, blocks, commands, documents, parsed
+from support.paths import ROOT
 from tapejit.tracer.tools import cli
 from tapejit.tracer.tools.cli import ops_table as cli_ops
 

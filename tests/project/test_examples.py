@@ -12,9 +12,10 @@ from pathlib import Path
 import fake_cupy
 import pytest
 import tapejit as tj
+from support.paths import ROOT
 from tapejit.eager.arrays import devices
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = ROOT / "examples"
 
 # Steps for a short run, and what its number has to be by then: well away from what it is without training.
 SHORT: dict[str, tuple[int, Callable[[float], bool]]] = {

@@ -50,7 +50,10 @@ def test_no_parameter_that_real_linalg_lacks(cupy: Any, name: str) -> None:
 
 
 def parameters(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    return [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
+    try:
+        return [(p.name, p.kind) for p in inspect.signature(function).parameters.values()]
+    except ValueError:  # CuPy has some of NumPy's own functions, which have no signature in its older versions
+        return [(name, inspect.Parameter.POSITIONAL_ONLY) for name in documented(function)]
 
 
 @pytest.mark.parametrize("name", sorted(ufuncs.LOOPS))

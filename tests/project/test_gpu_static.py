@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.paths import ROOT
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
-BENCH = Path(__file__).resolve().parents[1] / "bench"
+BENCH = ROOT / "bench"
 STEPS = [  # an example, the device, and whether it is trained in bfloat16
     ("MLP", "sm_80", True),
     ("batch-norm MLP", "sm_100", True),
@@ -64,7 +65,7 @@ def test_kernels_of_training_steps(static: Any, name: str, target: str, halves: 
 def test_what_is_wrong_is_told(static: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = static.recorded(static.workload("micrograd"))
     assert not static.compiled_for(graphs, "sm_90")["faults"]
-    monkeypatch.setattr(static, "packed", lambda kernel: [])
+    monkeypatch.setattr(static, "launched_parameter_sizes", lambda kernel: [])
     monkeypatch.setattr(static, "shared_memory", lambda target: -1)
     (name, *_) = told = static.compiled_for(graphs, "sm_90")["faults"]
     assert "bytes of shared memory" in name and any("has other parameters than are packed" in x for x in told)

@@ -2,7 +2,7 @@
 
 As a script it runs as many as it is told to, from a first seed on, and prints those that differ, cut down, as source that runs:
 
-    python tests/test_compile_fuzz.py 20000 [first seed]
+    cd tests && python -m soundness.test_compile_fuzz 20000 [first seed]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_programs import DifferenceError, compare, reduce, write
+from support.random_programs import DifferenceError, compare, reduce, write
 
 
 def check(random: Random, tally: Counter[str]) -> None:

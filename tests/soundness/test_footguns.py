@@ -2,7 +2,8 @@
 
 Python's state, values that it reads, exceptions, the language, and programs as people write them are here. Others are in
 `test_footguns_training.py`, `test_footguns_autograd.py`, `test_footguns_memory.py` and `test_footguns_decorator.py`; replaced
-code of the library is in `test_patched.py`, what regions look at in `test_regions.py`. `footguns.py` says how it is done.
+code of the library is in `test_code_guards.py`, what regions look at in `test_regions.py`. `support/soundness_harness.py` says
+how it is done.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from footguns import both, snippet_script
-from scripts import SCRIPTS, batch, state_of
-from snippets import SNIPPETS, StopError
+from support.scripts import SCRIPTS, batch, state_of
+from support.snippets import SNIPPETS, StopError
+from support.soundness_harness import both, snippet_script
 from tapejit import nn
 
 # ---- Python's state

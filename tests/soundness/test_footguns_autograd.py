@@ -1,4 +1,4 @@
-"""Gradients, hooks, modes and custom functions inside of a compiled function: see `footguns.py`."""
+"""Gradients, hooks, modes and custom functions inside of a compiled function: see `soundness_harness.py`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import tapejit as tj
-from footguns import both
-from scripts import batch, state_of
+from support.scripts import batch, state_of
+from support.soundness_harness import both
 from tapejit import nn
 
 # ---- autograd inside

@@ -1,4 +1,4 @@
-"""What `tj.compile` makes of functions, methods and modules, in threads and processes too: see `footguns.py`."""
+"""What `tj.compile` makes of functions, methods and modules, in threads and processes too: see `soundness_harness.py`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import tapejit as tj
-from footguns import both, mlp
-from scripts import batch, state_of
+from support.scripts import batch, state_of
+from support.soundness_harness import both, mlp
+from support.traced import seen
 from tapejit import nn
-from traced import seen
 
 # ---- the decorator
 

@@ -1,4 +1,4 @@
-"""Forms, memory and lifetimes of tensors that compiled functions are given, keep, write and return: see `footguns.py`."""
+"""Forms, memory and lifetimes of tensors that compiled functions get, keep, write and return: see `soundness_harness.py`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import fake_cupy
 import numpy as np
 import pytest
 import tapejit as tj
-from footguns import both, history, mlp, snippet_script
-from scripts import SCRIPTS, batch, state_of
-from snippets import SNIPPETS, StopError
+from support.scripts import SCRIPTS, batch, state_of
+from support.snippets import SNIPPETS, StopError
+from support.soundness_harness import both, history, mlp, snippet_script
 from tapejit import nn
 from tapejit.eager.arrays import devices
 

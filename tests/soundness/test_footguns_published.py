@@ -1,4 +1,4 @@
-"""What the documents and issue lists of other JITs call sharp bits, pitfalls or silent errors: see `footguns.py`.
+"""What the documents and issue lists of other JITs call sharp bits, pitfalls or silent errors: see `soundness_harness.py`.
 
 JAX: impure functions, iterators, global state, objects that are static arguments, indices out of bounds, types of numbers.
 torch.compile: hooks that come after the first call, patched forwards, guards that miss a change of a class, an environment
@@ -24,8 +24,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from footguns import both, mlp
-from scripts import batch, state_of
+from support.scripts import batch, state_of
+from support.soundness_harness import both, mlp
 from tapejit import nn
 from tapejit.eager.nn.module import (
     register_module_forward_hook,

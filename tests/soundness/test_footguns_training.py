@@ -1,4 +1,4 @@
-"""Training steps of all kinds do the same compiled as they do eagerly: see `footguns.py`."""
+"""Training steps of all kinds do the same compiled as they do eagerly: see `soundness_harness.py`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from footguns import both, mlp
-from scripts import batch, state_of
+from support.scripts import batch, state_of
+from support.soundness_harness import both, mlp
 from tapejit import nn
 
 # ---- training

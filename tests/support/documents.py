@@ -8,7 +8,7 @@ none is added without being run:
     python with NAME   run where the package NAME is installed
     python train.py    a script, which a later command has to run
     python from FILE   a quotation: FILE has it, word for word
-    sh                 commands in a clone, run one after the other; `tests/test_docs.py` lists those that are not, and why
+    sh                 commands in a clone, run one after the other; `test_docs.py` lists those that are not, and why
     text               what the block before it prints: each line is found in the output, in this order, and `...` is anything
     text drawing       something to look at, neither code nor output
 """
@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from support.paths import ROOT
+
 FENCE = re.compile(r"^```(.*)\n((?:.*\n)*?)```$", re.M)
 INDENTED = re.compile(r"\n\n {4,}(?![-*\d])\S.*")  # Markdown's other way to write code
 KINDS = re.compile(r"python( (as )?[\w-]+\.py| from [\w./-]+| with \w+)?|sh|text( drawing)?")
@@ -67,7 +68,7 @@ def parsed(name: str, text: str) -> list[Block]:
     found = [Block(name, i + 1, m[1].strip(), m[2]) for i, m in enumerate(FENCE.finditer(text))]
     for block in found:
         if not KINDS.fullmatch(block.kind):
-            raise AssertionError(f"{block} is of a kind that nobody runs; tests/documents.py has those that there are")
+            raise AssertionError(f"{block} is of a kind that nobody runs; tests/support/documents.py has those that there are")
     rest = FENCE.sub("", text)
     if "```" in rest:
         raise AssertionError(f"{name} has backquotes that are no block")

@@ -10,14 +10,14 @@ from typing import Any
 import fake_cupy
 from fake_cupy import cublas, driver
 from tapejit.codegen.triton.device.compile import target_of
-from tapejit.codegen.triton.runtime.kernel_cache import Binary, Compiling, Wanted
-from tapejit.codegen.triton.runtime.driver import _loaded as loaded
 from tapejit.codegen.triton.runtime.arena import _arenas as arenas
+from tapejit.codegen.triton.runtime.driver import _loaded as loaded
+from tapejit.codegen.triton.runtime.kernel_cache import Binary, CompileRequest, Compiling
 from tapejit.eager.arrays import devices
-from tapejit.tracer.execute import backends as generators
+from tapejit.tracer.execute import tiering
 
 
-def binary(wanted: Wanted, target: str) -> Binary:
+def binary(wanted: CompileRequest, target: str) -> Binary:
     """In the place of Triton's compiler."""
     kernel = wanted.kernel
     made: dict[str, Any] = {
@@ -35,8 +35,8 @@ def binary(wanted: Wanted, target: str) -> Binary:
 @contextmanager
 def gpu(stand_in: bool = True) -> Iterator[Any]:
     """While this lasts device "cuda" is the stand-in or the real one, and compiled programs are never found to be too slow."""
-    before, margin, compiler = devices.use_cuda_module(fake_cupy if stand_in else None), generators.MARGIN, Compiling.compiler
-    generators.MARGIN = float("inf")
+    before, margin, compiler = devices.use_cuda_module(fake_cupy if stand_in else None), tiering.MARGIN, Compiling.compiler
+    tiering.MARGIN = float("inf")
     if stand_in:
         Compiling.compiler = staticmethod(binary)
     driver.launched.clear()
@@ -46,7 +46,7 @@ def gpu(stand_in: bool = True) -> Iterator[Any]:
     try:
         yield devices.module_for(devices.device("cuda"))
     finally:
-        generators.MARGIN, Compiling.compiler = margin, compiler
+        tiering.MARGIN, Compiling.compiler = margin, compiler
         devices.use_cuda_module(before)
         driver.failing.clear()
         fake_cupy.get_default_memory_pool().set_limit(0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import pathlib
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,9 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from tapejit.eager.core.op import OPS, Op, execute
 from tapejit.eager.arrays.op_samples import A, Sample
+from tapejit.eager.core.dispatch import execute
+from tapejit.eager.core.op import OPS, Op
 from tapejit.eager.core.tape.node import local
+
+from support.paths import TESTS
 
 HALF = {"float16": tj.float16, "bfloat16": tj.bfloat16}
 
@@ -229,13 +231,29 @@ def execute_now(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any
     return execute(op, inputs, attrs, out, local.state)
 
 
+# ---- memory that is out of order
+
+# Ops whose meaning depends on the memory layout.
+LAYOUT = {"view": "refuses memory that is not in order", "as_strided": "is about the memory itself"}
+
+
+def scatter(array: np.ndarray) -> np.ndarray:
+    """The same values in memory that is out of order and has gaps."""
+    if array.ndim == 0:
+        return array
+    wide = np.zeros((*array.shape[::-1], 2), array.dtype)
+    found = wide[..., 1].T
+    found[...] = array
+    return found
+
+
 # ---- oracles
 
 
 def load_oracles() -> dict[str, Any]:
     """All `tests/oracles/*.py` together: a NumPy function for each op."""
     found: dict[str, Any] = {}
-    for path in sorted((pathlib.Path(__file__).parent / "oracles").glob("*.py")):
+    for path in sorted((TESTS / "oracles").glob("*.py")):
         spec = importlib.util.spec_from_file_location(f"oracles_{path.stem}", path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)

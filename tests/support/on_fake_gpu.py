@@ -6,16 +6,16 @@ Arrays of the stand-in are put around the very memory of NumPy's, so that what i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from fake_cupy.array import ndarray, wrap
-from tapejit.codegen.prepare.canonicalize.device_placement import Placed
-from tapejit.codegen.triton.program import Gpu
+from tapejit.codegen.triton.program import GpuProgram
 from tapejit.eager.arrays.devices import device
-from tapejit.tracer.graph.ir.functionalize import graph_of
-from tapejit.tracer.graph.ir.ir import Graph, GraphError
-from tapejit.tracer.graph.ir.passes import optimised
+from tapejit.tracer.graph.functionalize import graph_of
+from tapejit.tracer.graph.ir import Graph, GraphError
+from tapejit.tracer.graph.passes import optimize
 
 
 class Launched:
@@ -25,7 +25,7 @@ class Launched:
         self.graph = graph
         self.fell_back = False
         self.plain = plain
-        self.gpu = Gpu(Placed(graph, device("cuda", 0)), slots, self.instead)
+        self.gpu = GpuProgram(replace(graph, where=device("cuda", 0)), slots, self.instead)
 
     def instead(self, arrays: list[Any], scalars: list[Any]) -> None:
         """The plain program: where an index is wrong, or an address is odd once too often."""
@@ -48,7 +48,7 @@ def shadowed(seen: Any, both: Callable[..., None], make: Callable[..., Any]) -> 
     def make_both(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
         plain = make(trace, start, stop, keep)
         try:
-            fast = Launched(optimised(graph_of(trace, start, stop, keep)), len(trace.roots), plain)
+            fast = Launched(optimize(graph_of(trace, start, stop, keep)), len(trace.roots), plain)
         except GraphError as reason:
             seen.left.append(str(reason))
             return plain

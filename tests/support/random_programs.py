@@ -17,7 +17,8 @@ from random import Random
 from typing import Any
 
 import tapejit as tj
-from traced import Program, history
+
+from support.traced import Program, history
 
 PRELUDE = """\
 from types import SimpleNamespace

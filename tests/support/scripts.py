@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import tapejit as tj
 import tapejit.nn.functional as F
-from snippets import StopError
 from tapejit import nn
+
+from support.snippets import StopError
 
 Script = Callable[[Callable[[Any], Any], Callable[..., None]], None]
 

@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import tapejit as tj
-from tapejit.codegen.program import builder as build
-from tapejit.codegen.llvm import executable as recipe
 from tapejit.codegen.llvm import build as native_module
+from tapejit.codegen.llvm import executable
 from tapejit.codegen.llvm import step_function as assemble
-from tapejit.codegen.llvm.program import native
-from tapejit.codegen.schedule.memory_plan import Arena, Life, planned
-from tapejit.tracer.execute import backends as generators
+from tapejit.codegen.llvm.program import compile_graph
+from tapejit.codegen.program import builder as build
+from tapejit.codegen.schedule.memory_plan import Lifetime, MemoryPlan, plan_memory
 from tapejit.tracer.execute import reference_program as program
-from tapejit.tracer.graph.ir.functionalize import graph_of
-from tapejit.tracer.graph.ir.ir import Graph, GraphError
-from tapejit.tracer.graph.ir.interpreter import aliased
-from tapejit.tracer.graph.ir.passes import optimised
+from tapejit.tracer.execute import tiering
+from tapejit.tracer.graph.functionalize import graph_of
+from tapejit.tracer.graph.interpreter import has_aliased_inputs
+from tapejit.tracer.graph.ir import Graph, GraphError
+from tapejit.tracer.graph.passes import optimize
 
 TOLERANCE = {"f2": 2e-3, "V2": 2e-2, "f4": 2e-5, "f8": 1e-11}
 
@@ -60,9 +60,9 @@ def watching(monkeypatch: Any) -> Iterator[Seen]:
 
 def bits_by_threads(monkeypatch: Any, function: Callable[[], list[Any]]) -> set[bytes]:
     """What a function's results are, compiled, with one thread, two and three."""
-    monkeypatch.setattr(native_module, "PARALLEL", 0)
-    monkeypatch.setattr(native_module, "WORTH", 0)
-    monkeypatch.setattr(generators, "MARGIN", float("inf"))  # native code, whatever a busy machine measures
+    monkeypatch.setattr(native_module, "MIN_PARALLEL_OPS", 0)
+    monkeypatch.setattr(native_module, "MIN_THREAD_SPEEDUP", 0)
+    monkeypatch.setattr(tiering, "MARGIN", float("inf"))  # native code, whatever a busy machine measures
     before, found = tj.get_num_threads(), set()
     try:
         for threads in (1, 2, 3):
@@ -106,7 +106,7 @@ def shadowed(seen: Seen, make: Callable[..., Any] = program.make_program) -> Cal
     def make_both(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
         plain = make(trace, start, stop, keep)
         try:
-            fast = native(optimised(graph_of(trace, start, stop, keep)), len(trace.roots), plain)
+            fast = compile_graph(optimize(graph_of(trace, start, stop, keep)), len(trace.roots), plain)
         except GraphError as reason:
             seen.left.append(str(reason))
             return plain
@@ -118,7 +118,7 @@ def shadowed(seen: Seen, make: Callable[..., Any] = program.make_program) -> Cal
 
 def both(seen: Seen, fast: Any, plain: Any, arrays: list[Any], scalars: list[Any]) -> None:
     graph = fast.graph
-    if aliased(graph, arrays):
+    if has_aliased_inputs(graph, arrays):
         plain(arrays, scalars)
         return
     before = list(arrays)
@@ -155,7 +155,7 @@ def recorded(function: Callable[..., Any], *args: Any, calls: int = 4) -> list[G
     make = program.make_program
 
     def noting(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
-        found.append(optimised(graph_of(trace, start, stop, keep)))
+        found.append(optimize(graph_of(trace, start, stop, keep)))
         return make(trace, start, stop, keep)
 
     program.make_program = noting  # type: ignore[assignment]
@@ -174,10 +174,10 @@ GAP = 256
 FILL = 0xFF  # as floats NaN, so that whoever reads it shows it
 
 
-def forever(life: Life) -> tuple[tuple[int, Life], ...]:
+def forever(life: Lifetime) -> tuple[tuple[int, Lifetime], ...]:
     """The parts of a buffer, and at last the gap."""
     parts = [(at, replace(x, first=0, last=0)) for at, x in life.parts]
-    return (*parts, (life.size, Life("gap", GAP, 0, 0))) if parts else ()
+    return (*parts, (life.size, Lifetime("gap", GAP, 0, 0))) if parts else ()
 
 
 class Guards:
@@ -197,9 +197,9 @@ class Guards:
         self.margins.append((whole, size))
         return whole[GAP : GAP + size].view(kind).reshape(shape)
 
-    def planned(self, lives: list[Life], *_: Any) -> Arena:
-        """In the place of `planned`: no two buffers share memory, and there is a gap after each."""
-        arena = planned([replace(x, size=x.size + GAP, first=0, last=0, parts=forever(x)) for x in lives])
+    def planned(self, lives: list[Lifetime], *_: Any) -> MemoryPlan:
+        """In the place of `plan_memory`: no two buffers share memory, and there is a gap after each."""
+        arena = plan_memory([replace(x, size=x.size + GAP, first=0, last=0, parts=forever(x)) for x in lives])
         self.sizes = {x.name: x.size for x in lives}
         self.arena = arena
         return arena
@@ -225,13 +225,15 @@ def guard(seen: Seen, monkeypatch: Any) -> None:
     """From now on programs have margins around their buffers, which are looked at after each run."""
     guards = Guards()
     monkeypatch.setenv("TAPEJIT_CACHE", "0")  # whose programs have none
-    monkeypatch.setattr(build, "planned", guards.planned)
-    monkeypatch.setattr(recipe, "aligned", guards.aligned)
-    monkeypatch.setattr(recipe.Recipe, "shares", False)  # each has an arena of its own, with its own margins
+    monkeypatch.setattr(build, "plan_memory", guards.planned)
+    monkeypatch.setattr(executable, "allocate_aligned", guards.aligned)
+    monkeypatch.setattr(
+        executable.NativeExecutable, "shares_arena", False
+    )  # each has an arena of its own, with its own margins
     for module in (native_module, assemble):
-        monkeypatch.setattr(module, "ON_STACK", 0)  # what a thread has for itself is there too, with a margin
+        monkeypatch.setattr(module, "MAX_STACK_BYTES", 0)  # what a thread has for itself is there too, with a margin
     monkeypatch.setattr(native_module.NativeBuild, "threads", lambda _: 1)  # and for one: the next one's would have none
-    monkeypatch.setattr(recipe, "np", guards)
+    monkeypatch.setattr(executable, "np", guards)
     seen.after = guards.check
 
 

@@ -11,14 +11,17 @@ import contextlib
 import inspect
 import io
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tapejit as tj
-from scripts import Script, batch
-from snippets import DIMS, KEPT, SNIPPETS, compiled_double
 from tapejit import nn
-from traced import seen
+
+from support.scripts import Script, batch
+from support.snippets import DIMS, KEPT, SNIPPETS, compiled_double
+from support.traced import seen
 
 
 def history(script: Script, compile: Callable[[Any], Any]) -> list[Any]:
@@ -76,3 +79,17 @@ def snippet_script(name: str) -> Script:
             note(f(x, w, i), x, w)
 
     return script
+
+
+def entered(f: Any) -> Counter[str]:
+    """How often the regions of a compiled function were entered, by their title."""
+    found: Counter[str] = Counter()
+    for trace in f.traces:
+        for regions in trace.regions.values():
+            for region in regions.values():
+                found[region.title] += region.entered
+    return found
+
+
+def inputs(seed: int = 0, n: int = 5) -> Any:
+    return tj.tensor(np.random.default_rng(seed).normal(size=(n, 4)).astype(np.float32))

@@ -14,7 +14,7 @@ import tapejit as tj
 def seen(x: Any, names: dict[int, int] | None = None) -> Any:
     """What can be compared of a value: tensors as dtype, shape, flags and bytes; containers by their parts."""
     if isinstance(x, tj.Tensor):
-        array = x._array if type(x._array) is np.ndarray else x.detach().numpy()  # looking at it is to leave no trace
+        array = x.tj_array if type(x.tj_array) is np.ndarray else x.detach().numpy()  # looking at it is to leave no trace
         grad = None if not x.is_leaf or x.grad is None else seen(x.grad)
         name = None if x.grad_fn is None else x.grad_fn.name()
         return ("tensor", str(x.dtype), array.shape, x.stride(), x.requires_grad, name, array.tobytes(), grad)

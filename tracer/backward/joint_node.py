@@ -1,7 +1,7 @@
-"""The node that stands for all nodes of what a compiled function returns, until somebody looks at them: see `joint.py`.
+"""Joint node: replaces all nodes of the outputs of a compiled function until they are accessed (see `compiled_backward.py`).
 
-Each output has a `JointPick`, which hands its gradient to the `JointNode`; that runs the compiled backward pass. For the engine
-these are nodes like others. Whoever else asks a pick for anything gets the real nodes, which the picks become.
+Each output has a `JointPick`, which passes its gradient to the `JointNode`; that runs the compiled backward pass. The engine
+treats both as ordinary nodes. Any other access to a pick builds the real nodes, and the picks become these.
 """
 
 from __future__ import annotations
@@ -10,43 +10,49 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...eager.core.tape.node import Node, Pick, State, _numbers, local, overwritten, used_up
+from ...eager.core.tape.engine import graph_freed_error
+from ...eager.core.tape.node import Node, Pick, State, _numbers, local, modified_in_place_error
 from ...eager.core.tensor import Tensor, wrap
-from ..trace.tape_plan import Leaf, Outer, Plan, SavedArray, Several, Snapshot, _make, below
+from ..trace.tape_plan import Leaf, NodePlan, Outer, SavedArray, SavedTuple, TapePlan, _make, plans_below
 
 if TYPE_CHECKING:
-    from .compiled_backward import Joint
+    from .compiled_backward import CompiledBackward
 
-MOST = 8  # programs for one segment: further layouts of gradients are walked through node by node
+MAX_PROGRAMS = 8  # per segment: gradients of further layouts are propagated node by node
 
 
 class Kit:
-    """What making nodes from plans asks of a frame."""
+    """Minimal frame for building nodes from plans."""
 
     def __init__(self, arrays: dict[int, Any], scalars: list[Any]) -> None:
         self.arrays = arrays
         self.scalars = scalars
-        self.tensors: Any = Nothing()
-        self.outer_nodes: Any = Nothing()
-        self.made: dict[Plan, Node] = {}
+        self.tensors: Any = NoArrays()
+        self.outer_nodes: Any = NoArrays()
+        self.made: dict[NodePlan, Node] = {}
         self.boxes: dict[int, list[int]] = {}
 
     def versions(self, slot: int) -> list[int]:
         return self.boxes.setdefault(slot, [0])
 
 
-class Nothing(dict[int, Any]):
-    """No tensors: gradients end where they leave the call."""
+class NoArrays(dict[int, Any]):
+    """Mapping without tensors: gradients end where they leave the call."""
 
     def __missing__(self, key: int) -> None:
         return None
 
 
 class JointNode(Node):
-    """The node of all outputs: see the module's text."""
+    """Node of all outputs: see the module docstring."""
 
     def __init__(
-        self, joint: Joint, arrays: list[Any], scalars: list[Any], versions: list[tuple[list[int], int]], edges: tuple[Any, ...]
+        self,
+        joint: CompiledBackward,
+        arrays: list[Any],
+        scalars: list[Any],
+        versions: list[tuple[list[int], int]],
+        edges: tuple[Any, ...],
     ) -> None:
         self.number = next(_numbers)
         self.joint = joint
@@ -56,9 +62,9 @@ class JointNode(Node):
         self.edges = edges
         self.outputs = len(joint.tops)
         self.refs: list[Callable[[], JointPick | None]] = []
-        self.freed: frozenset[Plan] = frozenset()
-        self.last: frozenset[Plan] = frozenset()
-        self.walks: list[list[Any]] = []  # of the backward passes that have found it; empty ones are over
+        self.freed: frozenset[NodePlan] = frozenset()
+        self.last: frozenset[NodePlan] = frozenset()
+        self.walks: list[list[Any]] = []  # backward passes that have reached it; empty ones are over
 
     def output(self, nr: int, later: float) -> JointPick:
         pick = JointPick(self, nr, self.number + later)
@@ -74,7 +80,7 @@ class JointNode(Node):
 
     @saved.setter
     def saved(self, value: Any) -> None:
-        """The engine frees what the last pass has used."""
+        """Free saved values: the engine assigns this after the last pass that uses them."""
         self.freed |= self.last
         if self.joint.keeping <= self.freed:
             self.arrays = [None] * len(self.arrays)
@@ -83,16 +89,16 @@ class JointNode(Node):
     def keeps_tensors(self) -> bool:
         return bool(self.last)
 
-    def divided(self, useful: set[Any], targets: set[Any]) -> bool:
+    def expand_if_partial(self, useful: set[Any], targets: set[Any]) -> bool:
         return not useful.issuperset(self.edges) or any(ref() in targets for ref in self.refs)
 
     def gradients(self, gs: Any) -> Sequence[Tensor | None]:
         joint = self.joint
-        key = tuple([None if g is None else (g._array.strides, g._array.dtype) for g in gs])
+        key = tuple([None if g is None else (g.tj_array.strides, g.tj_array.dtype) for g in gs])
         found = joint.passes.get(key)
-        if found is None or found.run is None or not found.same_code():
+        if found is None or found.run is None or not found.code_guard():
             self.check(self.reached(gs) if found is None else found.visited)
-            if found is None and len(joint.passes) < MOST:
+            if found is None and len(joint.passes) < MAX_PROGRAMS:
                 results = joint.record(self, gs, key)
                 self.last = joint.passes[key].visited
             else:
@@ -101,34 +107,37 @@ class JointNode(Node):
         self.check(found.visited)
         self.last = found.visited
         found.times += 1
-        given = [g._array for g in gs if g is not None]
+        given = [g.tj_array for g in gs if g is not None]
         arrays = [*self.arrays, *given, *[None] * (found.size - len(self.arrays) - len(given))]
+        if not found.compiled:
+            found.compile()
         found.run(arrays, self.scalars)
         return [None if s is None else wrap(arrays[s]) for s in found.slots]
 
-    def reached(self, gs: Sequence[Any]) -> frozenset[Plan]:
-        """The plans below the outputs whose gradients have come, as far as they keep something."""
-        return frozenset(below(t for t, g in zip(self.joint.tops, gs, strict=True) if g is not None)) & self.joint.keeping
+    def reached(self, gs: Sequence[Any]) -> frozenset[NodePlan]:
+        """Return the plans below the outputs that received gradients, limited to those with saved values."""
+        return frozenset(plans_below(t for t, g in zip(self.joint.tops, gs, strict=True) if g is not None)) & self.joint.keeping
 
     def whole(self) -> bool:
-        """Whether a pass can take it as it is: what is used up or was written is for the real nodes to complain about."""
+        """True if a pass can use the joint node: nothing was freed or written since. Otherwise the real nodes raise the
+        error."""
         return not self.freed and all(box[0] == version for box, version in self.versions)
 
-    def check(self, plans: frozenset[Plan]) -> None:
-        """Raise what eager execution would: values are used up, or were written since."""
+    def check(self, plans: frozenset[NodePlan]) -> None:
+        """Raise the error of eager execution if saved values were freed, or written since."""
         changed = self.changed()
         if not changed and plans.isdisjoint(self.freed):
             return
         for plan in sorted(plans, key=lambda p: -p.number):
             if plan in self.freed:
-                raise used_up(Node(plan.op, (), {}))
+                raise graph_freed_error(Node(plan.op, (), {}))
             for a in plan.arrays():
                 if a.slot in changed:
                     box, version = self.versions[self.joint.checked[a.slot]]
-                    raise overwritten(Node(plan.op, (), {}), (self.joint.forms[a.slot], box, version, None))
+                    raise modified_in_place_error(Node(plan.op, (), {}), (self.joint.forms[a.slot], box, version, None))
 
     def changed(self) -> set[int]:
-        """The slots whose memory was written since."""
+        """Return the slots whose memory was written since."""
         if all(box[0] == version for box, version in self.versions):
             return set()
         return {slot for slot, i in self.joint.checked.items() if self.versions[i][0][0] != self.versions[i][1]}
@@ -136,7 +145,7 @@ class JointNode(Node):
     # ---- real nodes
 
     def settle(self) -> None:
-        """Make the real nodes, which the outputs' nodes become. Backward passes that are on their way here are told."""
+        """Build the real nodes, which the outputs' picks become. Backward passes on their way here are given these nodes."""
         picks = {top: ref() for top, ref in zip(self.joint.tops, self.refs, strict=True)}
         made = self.build({plan: pick for plan, pick in picks.items() if pick is not None})
         walks = [walk for walk in self.walks if walk]
@@ -146,16 +155,16 @@ class JointNode(Node):
         if not walks:
             self.arrays = [None] * len(self.arrays)
 
-    def build(self, become: dict[Plan, JointPick]) -> dict[Plan, Node]:
+    def build(self, become: dict[NodePlan, JointPick]) -> dict[NodePlan, Node]:
         joint = self.joint
         known: dict[int, Any] = {}
         if not joint.keeping <= self.freed:
-            known = {s: t._array for s, t in self.eagerly_again().items()}
+            known = {s: t.tj_array for s, t in self.eagerly_again().items()}
         kit = Kit(known, self.scalars)
         kit.tensors = {e.value: t for e, t in zip(joint.edges, self.edges, strict=True) if isinstance(e, Leaf)}
         kit.outer_nodes = {e.value: t for e, t in zip(joint.edges, self.edges, strict=True) if isinstance(e, Outer)}
         changed = self.changed()
-        tape = Snapshot({}, self.freed, joint.kept)
+        tape = TapePlan({}, self.freed, joint.kept)
         for slot, i in joint.checked.items():
             kit.boxes[slot] = self.versions[i][0]
         for i, plan in enumerate(joint.order, 1):
@@ -176,8 +185,8 @@ class JointNode(Node):
             local.state = before
 
     def aged(self, planned: Any, saved: Any) -> Any:
-        """A saved value of the version that it was saved at."""
-        if isinstance(planned, Several):
+        """Return a saved value with the version at which it was saved."""
+        if isinstance(planned, SavedTuple):
             return tuple(self.aged(p, v) for p, v in zip(planned.parts, saved, strict=True))
         if not isinstance(planned, SavedArray):
             return saved
@@ -191,11 +200,11 @@ HOLDS = {"joint": True}
 
 
 def gone() -> None:
-    """In the place of a reference to a node that is no more."""
+    """Return None: replaces a weak reference to a pick that no longer exists."""
 
 
 class JointPick(Pick):
-    """The node of one output, until somebody looks at it."""
+    """Node of one output, until it is accessed."""
 
     of: JointNode  # type: ignore[assignment]
 
@@ -222,7 +231,7 @@ class JointPick(Pick):
         return self
 
     def settled(self) -> Node:
-        """The real node, which this has become."""
+        """Build the real nodes; return the one that this pick has become."""
         self.of.settle()
         return self
 

@@ -1,8 +1,9 @@
-"""What a compiled forward pass saves for its backward pass: the fewest bytes from which the rest can be computed again cheaply.
+"""Choose by min-cut which values a forward pass saves for its backward pass: the fewest bytes from which the rest is
+rematerialised.
 
-Gradient rules ask for some values by name. Of those that a segment makes, some follow from others by views and pointwise ops,
-which cost less than the memory they save. A minimal cut between what is costly to compute and what is asked for, each value
-weighed by its bytes, says which ones to save.
+Gradient rules read certain values. Of those that a segment produces, some follow from others by views and pointwise ops, which
+cost less than the memory they save. A minimum cut between the values that are expensive to compute and those that are read,
+each value weighted by its bytes, selects the ones to save.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from ..execute.reference_program import calls
+from ..trace.queries import calls_between
 from ..trace.trace import Call, Number, Trace
 
 CHEAP_KINDS = {"pointwise", "movement"}
@@ -21,19 +22,19 @@ ENDLESS = 1 << 62
 SOURCE, SINK = -1, -2
 
 
-class Cut:
-    """Which slots to save (`saved`), and the ops that make the other wanted ones again (`again`)."""
+class MinCut:
+    """Minimum cut: the slots to save (`saved`), and the ops that rematerialise the others (`again`)."""
 
     def __init__(
         self, trace: Trace, start: int, stop: int, wanted: Iterable[int], written: set[int], visible: set[int]
     ) -> None:
         self.trace = trace
         self.written = written  # roots of memory that the segment writes
-        self.visible = visible  # and of memory that outlives it: others may write that
+        self.visible = visible  # roots of memory that outlives it, which other code may write
         self.wanted = set(wanted)
         entries = [(i, e) for i, e in enumerate(trace.entries[start:stop]) if isinstance(e, Call)]
         self.makers = {v.slot: (i, e) for i, e in entries for v in e.results}
-        self.made = {v.slot for call in calls(trace, start, stop) for v in call.results}
+        self.made = {v.slot for call in calls_between(trace, start, stop) for v in call.results}
         self.sizes: dict[int, int] = {}
         for value in trace.values:
             self.sizes.setdefault(value.slot, value.form.nbytes)
@@ -41,23 +42,24 @@ class Cut:
         self.again = self.needed()
 
     def inside(self, slot: int) -> bool:
-        """Whether the segment makes its memory."""
+        """True if the segment produces this slot's memory."""
         return self.trace.roots[slot] in self.made
 
     def private(self, slot: int) -> bool:
-        """Whether nobody else can write its memory, so that what follows from it is the same when the backward pass comes."""
+        """True if no other code can write this slot's memory, so values rematerialised from it are the same in the backward
+        pass."""
         root = self.trace.roots[slot]
         return root in self.made and root not in self.visible and root not in self.written
 
     def cost(self, slot: int) -> int:
-        """The bytes to save it: a view keeps all of the memory it shows. What others can write is saved only if it is wanted
-        itself: eager execution would not mind if it is written."""
+        """Return the bytes needed to save a slot: a view keeps all of its memory. Memory that other code can write is saved
+        only if it is itself read by a rule: eager execution would not raise if it is written."""
         if self.private(slot) or slot in self.wanted:
             return self.sizes[self.trace.roots[slot]] + 1
         return ENDLESS
 
     def operands(self, slot: int) -> list[int] | None:
-        """The slots that a value is cheap to compute from; None if it is not."""
+        """Return the slots from which a value is cheap to rematerialise; None if it is not."""
         if slot not in self.makers or not self.private(slot):
             return None
         call = self.makers[slot][1]
@@ -70,7 +72,7 @@ class Cut:
         return found if all(map(self.private, found)) else None
 
     def fewest_bytes(self) -> frozenset[int]:
-        """The cut that is nearest to what is wanted, so that the least is computed again."""
+        """Compute the minimum cut nearest to the values that are read, so that the least is rematerialised."""
         edges = self.network()
         while self.augment(edges):
             pass
@@ -89,7 +91,7 @@ class Cut:
         return frozenset(s for s in slots if 2 * s + 1 in reach and 2 * s not in reach)
 
     def network(self) -> dict[int, dict[int, int]]:
-        """Each value is an edge as wide as its bytes, from 2 * slot to 2 * slot + 1."""
+        """Build the flow network: each value is an edge from 2 * slot to 2 * slot + 1, with its bytes as capacity."""
         edges: dict[int, dict[int, int]] = {SOURCE: {}, SINK: {}}
 
         def add(a: int, b: int, room: int) -> None:
@@ -115,7 +117,7 @@ class Cut:
         return edges
 
     def augment(self, edges: dict[int, dict[int, int]]) -> bool:
-        """Send as much as fits along one shortest path."""
+        """Augment the flow along one shortest path."""
         came: dict[int, int] = {SOURCE: SOURCE}
         queue = deque([SOURCE])
         while queue and SINK not in came:
@@ -137,7 +139,7 @@ class Cut:
         return True
 
     def needed(self) -> list[Call]:
-        """The ops that make what is wanted and not saved, in order."""
+        """Return the ops that rematerialise values which are read but not saved, in order."""
         found: dict[int, Call] = {}
         stack = [s for s in self.wanted if self.inside(s) and s not in self.saved]
         while stack:
@@ -149,5 +151,5 @@ class Cut:
         return [found[place] for place in sorted(found)]
 
     def bytes_of(self, slots: Iterable[int]) -> int:
-        """The memory behind some of the values that the segment makes."""
+        """Return the bytes of memory behind some of the values that the segment produces."""
         return sum(self.sizes[root] for root in {self.trace.roots[s] for s in slots if self.inside(s)})

@@ -1,10 +1,10 @@
-"""What a backend needs once in a process, made beside the first calls: importing a code generator takes longer than recording a
-small function, and needs nothing of what is recorded.
+"""Preload a backend in a thread, concurrently with the first calls: importing a code generator takes longer than recording a
+small function, and does not depend on what is recorded.
 
-It begins when a function is compiled, in a thread. A fork waits while modules are imported there, as a child would inherit
-their locks. What is made after that looks after itself: whoever has locks of its own is told of forks (`around_forks`). That is
-not left to `os.register_at_fork`, as Python has begun with its list of what comes before a fork when it waits for modules to be
-imported: what these enter would be told that a fork is over of which it was not told that it begins.
+The thread starts when a function is compiled. A fork waits while the thread imports modules, because a child would inherit
+their import locks. Objects created later that have locks of their own register with `notify_forks`. They do not use
+`os.register_at_fork`: while a fork waits for imports, Python is already iterating over its before-fork hooks, so a hook
+registered by one of these imports would get the after-fork call without the before-fork call.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from .backends import backend_of
-
-LOADERS: dict[str, Callable[[], Callable[[], None]]] = {}  # by backend: imports it, and gives what makes the rest
+from .backends import BACKENDS, backend_of
 
 
 class Forks(Protocol):
-    """Who is told of forks."""
+    """Listener for forks."""
 
     def before_fork(self) -> None: ...
     def after_fork(self) -> None: ...
@@ -30,11 +28,11 @@ class Forks(Protocol):
 _begun: set[str] = set()
 _importing = threading.RLock()
 _told: list[Forks] = []
-_waiting: list[Forks] = []  # those who were told that a fork begins
+_waiting: list[Forks] = []  # listeners notified of the fork in progress
 
 
-def around_forks(who: Forks) -> None:
-    """Tell somebody of each fork: before it, and after it in the parent or in the child."""
+def notify_forks(who: Forks) -> None:
+    """Register a listener for forks: called before each fork, and after it in the parent and in the child."""
     _told.append(who)
 
 
@@ -61,21 +59,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
 
 
-def prepare(wanted: str) -> None:
-    """Begin with what the backend of a function needs, unless another function has."""
+def preload_backend(wanted: str) -> None:
+    """Start preloading the backend of a function, unless another function has."""
     try:
         backend = backend_of(wanted)
     except ValueError:
-        return  # said where the backend is used
-    if backend in LOADERS and backend not in _begun:
+        return  # reported where the backend is used
+    found = BACKENDS.get(backend)
+    if found is not None and found.preload is not None and backend not in _begun:
         _begun.add(backend)
-        threading.Thread(target=_prepare, args=(backend,), name="tapejit-prepare").start()
+        threading.Thread(target=_prepare, args=(backend, found.preload), name="tapejit-prepare").start()
 
 
-def _prepare(backend: str) -> None:
+def _prepare(backend: str, preload: Callable[[], Callable[[], None]]) -> None:
     try:
         with _importing:
-            make = LOADERS[backend]()
+            make = preload()
         make()
-    except Exception:  # what is wrong is found again, and told, where a program is made
+    except Exception:  # the error recurs, and is reported, when a program is compiled
         _begun.discard(backend)

@@ -1,7 +1,7 @@
-"""Programs: a run of recorded ops as one Python function over arrays, the plain way to execute a segment.
+"""Reference programs: a range of recorded ops as one Python function over arrays, which calls eager kernels.
 
-The ops run in their order, on the memory they ran on: views are views and writes are writes, so nothing has to be proven about
-aliases. Arrays are let go after their last use.
+Ops run in recorded order, on the memory they ran on: views stay views and writes stay writes, so no aliasing has to be
+analysed. Arrays are dropped after their last use.
 """
 
 from __future__ import annotations
@@ -11,88 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from ...eager.core.op import NO_ATTRS, STORE, Op, execute
-from ...eager.ops.shape.views import CLONE
+from ...eager.core.dispatch import STORE, execute
+from ...eager.core.op import NO_ATTRS, Op
 from ...eager.core.tape.node import State, local
 from ...eager.core.tensor import Tensor, wrap
-from ..trace.tape_plan import Later, Snapshot, can_wait, in_order
-from ..tools.explain.explain import logged
-from ..trace.trace import Backward, Call, Number, Trace
+from ...eager.ops.shape.views import CLONE
+from ..trace.generated_python import compile_function
+from ..trace.logging import log_event
+from ..trace.queries import calls_between, values_used
+from ..trace.trace import Call, Number, Trace
 
 Program = Callable[[list[Any], list[Any]], None]
 
 
-def calls(trace: Trace, start: int, stop: int) -> list[Call]:
-    """The ops of some entries, those inside backward passes among them."""
-    found: list[Call] = []
-    for entry in trace.entries[start:stop]:
-        if isinstance(entry, Call):
-            found.append(entry)
-        elif isinstance(entry, Backward):
-            found.extend(entry.calls)
-    return found
-
-
-def used_slots(trace: Trace, start: int) -> set[int]:
-    """The slots that entries from `start` on read or write."""
-    return {trace.values[n].slot for call in calls(trace, start, len(trace.entries)) for n in values_of(call)}
-
-
-def values_of(call: Call) -> list[int]:
-    return [n for n in (*call.inputs, call.out) if isinstance(n, int)]
-
-
-def targets(trace: Trace, start: int, stop: int) -> list[int]:
-    """The values that ops write into, once for each op."""
-    found: list[int] = []
-    for call in calls(trace, start, stop):
-        inputs = [call.inputs[i] for i in call.op.mutates if isinstance(call.inputs[i], int)] if call.op.mutates else []
-        found += inputs if call.out is None else [call.out]
-    return found
-
-
-def writes(trace: Trace, start: int, stop: int) -> set[int]:
-    """The roots of the memory that is written."""
-    return {trace.roots[trace.values[n].slot] for n in targets(trace, start, stop)}
-
-
-def version_counts(trace: Trace, start: int, stop: int) -> list[tuple[int, int, int | None]]:
-    """How far version counters go on: the root of the memory, by how much, and the value whose counter it is, if it is one from
-    outside. What `x.data` is used to write has another counter than x."""
-    counts: dict[tuple[int, int | None], int] = {}
-    for n in targets(trace, start, stop):
-        root = trace.roots[trace.values[n].slot]
-        key = root, n if trace.values[n].apart else trace.owners.get(root)
-        counts[key] = counts.get(key, 0) + 1
-    return [(root, count, owner) for (root, owner), count in counts.items()]
-
-
-class Segment:
-    """The program of a run of entries, for the values that outlive it."""
-
-    def __init__(
-        self, trace: Trace, start: int, stop: int, keep: frozenset[int], alive: list[int], nodes: list[int], snapshot: Snapshot
-    ) -> None:
-        tops = [snapshot.nodes[n] for n in nodes]
-        self.alive = alive  # values that get their arrays
-        self.nodes = nodes  # values that get a place on the tape
-        self.tops = tops  # the plans of their nodes
-        self.order = in_order(tops)
-        self.run = make_program(trace, start, stop, keep)
-        self.slots: int | None = None  # of a program that was made before the trace was complete: how many there were
-        self.native: Any = None  # the generated program, if there is one
-        self.told = ""  # how it runs, in words
-        self.writes = version_counts(trace, start, stop)
-        self.writes_inside = any(owner is None for _, _, owner in self.writes)
-        self.closing: Any = None  # of the last one of a call: see closing.py
-        self.closings = 0
-        self.joint: Any = None  # the compiled backward pass of what outlives it, if there is one
-        self.late = Later(self.order, tops[0], snapshot) if len(tops) == 1 and can_wait(self.order, snapshot) else None
-
-
-class Plain:
-    """Some entries as a function of arrays by slot and numbers by place. It is written when it is first wanted: where there is
-    native code, that is late."""
+class ReferenceProgram:
+    """Some entries as a function of arrays by slot and runtime scalars by position. Its source is generated on first use, which
+    is late where there is native code."""
 
     def __init__(self, trace: Trace, start: int, stop: int, keep: frozenset[int]) -> None:
         self.given = (trace, start, stop, keep)
@@ -102,23 +36,24 @@ class Plain:
         (self.program or self.write())(arrays, scalars)
 
     def write(self) -> Program:
-        self.program = self.program or written(*self.given)
+        self.program = self.program or write_program(*self.given)
         return self.program
 
 
 def make_program(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Program:
-    """The plain program of some entries; the slots in `keep` are handed back."""
-    return Plain(trace, start, stop, keep)
+    """Create the reference program of some entries; the slots in `keep` are outputs."""
+    return ReferenceProgram(trace, start, stop, keep)
 
 
-def written(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise: bool = False) -> Program:
-    """Some entries as Python. `stepwise` makes it a generator that shows after each op what the op has made or written."""
-    ops = calls(trace, start, stop)
+def write_program(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise: bool = False) -> Program:
+    """Generate Python for some entries. With `stepwise` it is a generator that yields, after each op, what the op produced or
+    wrote."""
+    ops = calls_between(trace, start, stop)
     last: dict[int, int] = {}
     made: set[int] = set()
     needed: dict[int, None] = {}
     for i, call in enumerate(ops):
-        for n in values_of(call):
+        for n in values_used(call):
             slot = trace.values[n].slot
             last[slot] = i
             if slot not in made:
@@ -126,7 +61,7 @@ def written(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise:
         for value in call.results:
             made.add(value.slot)
             last[value.slot] = i
-    space: dict[str, Any] = {"__name__": __name__}  # whose warnings are hushed
+    space: dict[str, Any] = {"__name__": __name__}  # the module whose warnings are suppressed
     lines = [f"    v{slot} = a[{slot}]" for slot in needed]
     remarks: dict[int, str] = {}
     ends: dict[int, list[int]] = {}
@@ -134,25 +69,25 @@ def written(trace: Trace, start: int, stop: int, keep: frozenset[int], stepwise:
         if slot not in keep:
             ends.setdefault(at, []).append(slot)
     for i, call in enumerate(ops):
-        if call.op is CLONE and needless(trace, call, i, last, made, keep):
+        if call.op is CLONE and can_reuse_memory(trace, call, i, last, made, keep):
             lines.append(f"    v{call.results[0].slot} = v{trace.values[call.inputs[0]].slot}")
         else:
-            lines.append("    " + statement(trace, call, i, space))
+            lines.append("    " + call_statement(trace, call, i, space))
         remarks[len(lines) - 1] = f"  # {call.op.name}, {call.line}"
         if stepwise:
-            lines.append(f"    yield [{', '.join(f'v{s}' for s in outcome(trace, call))}]")
+            lines.append(f"    yield [{', '.join(f'v{s}' for s in written_slots(trace, call))}]")
         if i in ends:
             lines.append("    " + " = ".join(f"v{s}" for s in sorted(ends[i])) + " = None")
     lines += [f"    a[{slot}] = v{slot}" for slot in sorted(keep & made)]
-    source = "def program(a, s):\n" + "\n".join(lines or ["    pass"]) + "\n"
     if not stepwise:
-        logged("code", f"a program of {len(ops)} ops", lambda: "\n".join(l + remarks.get(i, "") for i, l in enumerate(lines)))
-    exec(compile(source, f"<tapejit program of {len(ops)} ops>", "exec"), space)
-    return space["program"]  # type: ignore[no-any-return]
+        log_event(
+            "code", f"a program of {len(ops)} ops", lambda: "\n".join(l + remarks.get(i, "") for i, l in enumerate(lines))
+        )
+    return compile_function("program", ["def program(a, s):", *(lines or ["    pass"])], f"program of {len(ops)} ops", space)
 
 
-def outcome(trace: Trace, call: Call) -> list[int]:
-    """The slots that an op makes or writes."""
+def written_slots(trace: Trace, call: Call) -> list[int]:
+    """Return the slots that an op produces or writes."""
     if call.out is not None:
         return [trace.values[call.out].slot]
     if call.op.mutates:
@@ -160,8 +95,8 @@ def outcome(trace: Trace, call: Call) -> list[int]:
     return [v.slot for v in call.results]
 
 
-def needless(trace: Trace, call: Call, i: int, last: dict[int, int], made: set[int], keep: frozenset[int]) -> bool:
-    """Whether a copy can take over the memory of what it is a copy of, as nothing else will show that any more."""
+def can_reuse_memory(trace: Trace, call: Call, i: int, last: dict[int, int], made: set[int], keep: frozenset[int]) -> bool:
+    """True if a copy can take over the memory of its source, because nothing else will show that memory again."""
     source = trace.values[call.inputs[0]]
     if (
         trace.roots[source.slot] != source.slot
@@ -173,7 +108,7 @@ def needless(trace: Trace, call: Call, i: int, last: dict[int, int], made: set[i
     return all(s not in keep and last.get(s, -1) <= i for s in sharing)
 
 
-def statement(trace: Trace, call: Call, i: int, space: dict[str, Any]) -> str:
+def call_statement(trace: Trace, call: Call, i: int, space: dict[str, Any]) -> str:
     given = []
     for k, x in enumerate(call.inputs):
         if isinstance(x, int):
@@ -194,9 +129,9 @@ def statement(trace: Trace, call: Call, i: int, space: dict[str, Any]) -> str:
 
 
 def kernel(trace: Trace, call: Call) -> Callable[..., Any]:
-    """What to call with the arrays of an op's inputs; its first argument is the target of an in-place op."""
+    """Return the function to call with the arrays of an op's inputs; its first argument is the target of an in-place op."""
     op, attrs = call.op, call.attrs
-    forms = [trace.values[n].form for n in values_of(call)] + [v.form for v in call.results]
+    forms = [trace.values[n].form for n in values_used(call)] + [v.form for v in call.results]
     if any(f.itemsize == 2 or f.where.type != "cpu" for f in forms):
         return _by_tensors(op, attrs, call.out is not None)
     run = op.numpy_function if op.ufunc is not None else _with_attrs(op, attrs)
@@ -222,12 +157,12 @@ def _with_attrs(op: Op, attrs: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _as_array(run: Callable[..., Any]) -> Callable[..., Any]:
-    """NumPy returns numbers in the place of arrays without dims."""
+    """Wrap a kernel so that results without dims are arrays: NumPy returns scalars in their place."""
     return lambda *arrays: np.asarray(run(*arrays))
 
 
 def _as_arrays(run: Callable[..., Any], ordered: bool, several: bool) -> Callable[..., Any]:
-    """Results that are contiguous, as eager execution makes them."""
+    """Wrap a kernel so that results are contiguous, as in eager execution."""
 
     def fixed(r: Any) -> Any:
         r = r if type(r) is np.ndarray else np.asarray(r)
@@ -239,7 +174,7 @@ def _as_arrays(run: Callable[..., Any], ordered: bool, several: bool) -> Callabl
 
 
 def _into(op: Op, run: Callable[..., Any], dtype: np.dtype[Any]) -> Callable[..., Any]:
-    """An op that writes into its first argument."""
+    """Wrap a kernel so that it writes into its first argument."""
     if op is STORE:
 
         def store(target: Any, x: Any) -> None:
@@ -259,9 +194,10 @@ _plain.grad = False
 
 
 def _by_tensors(op: Op, attrs: dict[str, Any], into: bool) -> Callable[..., Any]:
-    """Half precision and other devices: eager execution knows how.
+    """Run an op through eager execution: for half precision and other devices.
 
-    That may take ops of its own (a cast to the dtype of what is written into), which are not the traced function's."""
+    This may take additional ops (a cast to the dtype of the target), which do not belong to the traced function.
+    """
 
     def call(*arrays: Any) -> Any:
         tensors = [wrap(a) if hasattr(a, "dtype") and hasattr(a, "shape") else a for a in arrays]
@@ -274,7 +210,7 @@ def _by_tensors(op: Op, attrs: dict[str, Any], into: bool) -> Callable[..., Any]
         finally:
             local.state = before
         if isinstance(result, Tensor):
-            return result._array
-        return None if result is None else [t._array for t in result]
+            return result.tj_array
+        return None if result is None else [t.tj_array for t in result]
 
     return call

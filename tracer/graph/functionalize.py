@@ -1,8 +1,9 @@
-"""From the entries of a segment to its graph: writes into memory become values, and are written back at the end.
+"""Functionalise a segment: turn its entries into an SSA graph, in which writes to memory become new values, written back at the
+end.
 
-Each memory has a root, the slot that shows all of it, and a value that it holds at the moment. An in-place op makes another
-value: its own result where it writes all of the memory, else a `view_scatter` of it. Views are taken from what the memory
-holds when they are read.
+Each memory has a root (the slot that shows all of it) and a current value. An in-place op defines a new value: its own result
+if it writes the whole memory, else a `view_scatter` into it. A view is taken from the current value of its memory when it is
+read.
 """
 
 from __future__ import annotations
@@ -13,27 +14,28 @@ from typing import Any
 import numpy as np
 
 from ...eager.arrays import dtypes
-from ...eager.arrays.devices import device
-from ...eager.core.shape_inference import infer
-from ...eager.core.op import STORE, Op
-from ...eager.ops.shape.views import CLONE, VIEW_SCATTER
-from ...eager.ops.pointwise import CAST
 from ...eager.arrays.deferred import form
-from .ir import Chain, Form, Graph, GraphError, Input, Node, Operand, Output, WriteBack, as_spec, described, verified
-from ..execute.reference_program import calls, values_of, writes
+from ...eager.arrays.devices import device
+from ...eager.core.cast import CAST
+from ...eager.core.dispatch import STORE
+from ...eager.core.op import Op
+from ...eager.core.shape_inference import infer
+from ...eager.ops.shape.views import CLONE, VIEW_SCATTER
+from ..trace.queries import calls_between, values_used, written_roots
 from ..trace.trace import Call, Number, Trace
+from .ir import Chain, Form, Graph, GraphError, Input, Node, Operand, Output, WriteBack, as_spec, described, verified
 
 
 def graph_of(trace: Trace, start: int, stop: int, outputs: Iterable[int]) -> Graph:
-    """The graph of some entries that makes the wanted slots, those of them that the entries make."""
-    builder = Builder(trace, start, stop)
-    for call in calls(trace, start, stop):
+    """Build the graph of some entries; its outputs are the wanted slots that these entries produce."""
+    builder = GraphBuilder(trace, start, stop)
+    for call in calls_between(trace, start, stop):
         builder.add(call)
     return verified(builder.finished(outputs))
 
 
-class Builder:
-    """Follows what each memory holds, and which views show it, from entry to entry."""
+class GraphBuilder:
+    """Builder that tracks, entry by entry, the current value of each memory and the views of it."""
 
     def __init__(self, trace: Trace, start: int, stop: int) -> None:
         self.trace = trace
@@ -42,23 +44,23 @@ class Builder:
         self.inputs: dict[int, Input] = {}
         self.numbers: dict[int, Number] = {}
         self.count = 0
-        self.current: dict[int, str] = {}  # of the root of each memory: what it holds
-        self.version: dict[int, int] = {}  # and how often it was written
-        self.views: dict[int, tuple[int, str]] = {}  # of each view: its value, and of which version
-        self.maker = {v.slot: call for call in calls(trace, 0, stop) if call.op.view for v in call.results}
+        self.current: dict[int, str] = {}  # root of each memory -> name of its current value
+        self.version: dict[int, int] = {}  # root of each memory -> number of writes so far
+        self.views: dict[int, tuple[int, str]] = {}  # each view -> (version it was taken from, its value)
+        self.maker = {v.slot: call for call in calls_between(trace, 0, stop) if call.op.view for v in call.results}
         self.form_of: dict[int, Form] = {}
         for value in trace.values:
             self.form_of.setdefault(value.slot, value.form)
-        ops = calls(trace, start, stop)
+        ops = calls_between(trace, start, stop)
         self.made = {v.slot for call in ops for v in call.results}
-        self.roots = self.roots_from_before(ops, writes(trace, start, stop))
+        self.roots = self.roots_from_before(ops, written_roots(trace, start, stop))
 
     def roots_from_before(self, ops: list[Call], written: Iterable[int]) -> set[int]:
-        """The slots from before the segment to begin from: those used, but for memory that is written the one that all of
-        them show, if there are several of them or elements of one share memory."""
+        """Return the slots from before the segment that become inputs: the slots used, except that memory which is written
+        enters as its root if several slots show it or if elements of one overlap."""
         used: dict[int, set[int]] = {}
         for call in ops:
-            for slot in [self.trace.values[n].slot for n in values_of(call)]:
+            for slot in [self.trace.values[n].slot for n in values_used(call)]:
                 if slot not in self.made:
                     used.setdefault(self.trace.roots[slot], set()).add(slot)
         for root in used.keys() & set(written):
@@ -80,7 +82,7 @@ class Builder:
         return slot
 
     def chain(self, slot: int) -> Chain:
-        """The view ops that lead from the root to a slot."""
+        """Return the view ops that lead from the root to a slot."""
         found: Chain = ()
         while not self.is_root(slot):
             call = self.maker[slot]
@@ -90,7 +92,7 @@ class Builder:
         return found
 
     def holds(self, root: int) -> str:
-        """The value that a memory holds now; memory from before the segment is an input."""
+        """Return the current value of a memory; memory from before the segment is an input."""
         if root not in self.current:
             found = self.inputs[root] = Input(f"x{len(self.inputs)}", root)
             self.current[root] = found.name
@@ -98,7 +100,7 @@ class Builder:
         return self.current[root]
 
     def read(self, slot: int) -> str:
-        """What a slot shows now: a view is taken again after a write."""
+        """Return the current value of a slot: a view is taken again after a write."""
         if self.is_root(slot):
             return self.holds(slot)
         version = self.version.get(self.root(slot), 0)
@@ -110,7 +112,7 @@ class Builder:
         return self.views[slot][1]
 
     def write(self, slot: int, value: str, call: Call) -> None:
-        """A slot shows another value from here on."""
+        """Set the current value of a slot."""
         root = self.root(slot)
         before = self.holds(root)
         if slot != root:
@@ -156,7 +158,7 @@ class Builder:
             self.current.update({v.slot: name for v, name in zip(call.results, names, strict=True)})
 
     def add_in_place(self, call: Call, operands: tuple[Operand, ...], slot: int) -> None:
-        """An op that writes into a slot: its value, converted if need be, is what the slot shows then."""
+        """Add an op that writes into a slot: its result, converted if necessary, becomes the current value of the slot."""
         target, whole = self.form_of[slot], self.is_root(slot)
         if call.op is STORE:
             value, found, fresh = operands[0], self.forms[operands[0]], False
@@ -165,7 +167,7 @@ class Builder:
             fitting = found.dtype == target.dtype and whole
             (value,), fresh = self.node(call.op, operands, call.attrs, [target if fitting else found], call), True
         if found.shape != target.shape:
-            raise GraphError(f"[compile] {call.op.name} at {call.line} writes into a tensor of another shape")
+            raise GraphError(f"[compile] {call.op.name} at {call.line} writes a tensor of another shape")
         if found.dtype != target.dtype:
             attrs = {"dtype": dtypes.from_numpy(target.dtype), "source": dtypes.from_numpy(found.dtype)}
             kind = target if whole else contiguous(target.shape, target.dtype, target.where)
@@ -175,10 +177,10 @@ class Builder:
         self.write(slot, value, call)
 
     def inferred(self, call: Call, operands: tuple[Operand, ...], target: Form) -> Form:
-        """What an op makes whose result was written into something else."""
+        """Infer the form of an op's result before it is stored in its target."""
         try:
             (spec,) = infer(call.op, tuple(as_spec(x, self.forms) for x in operands), call.attrs)
-        except Exception:  # a kernel that refuses zeros
+        except Exception:  # a kernel that rejects zeros
             return contiguous(target.shape, target.dtype, target.where)
         return contiguous(spec.shape, spec.dtype.numpy, target.where)
 
@@ -188,7 +190,7 @@ class Builder:
         written = [i for i in call.op.mutates if slots[i] is not None]
         for i in written:
             if roots.count(roots[i]) > 1:
-                raise GraphError(f"[compile] {call.op.name} at {call.line} writes into memory that another input of it shows")
+                raise GraphError(f"[compile] {call.op.name} at {call.line} writes memory that another of its inputs shares")
         forms = [self.form_of[slots[i]] for i in written]  # type: ignore[index]
         names = self.node(call.op, operands, call.attrs, forms, call, several=len(written) != 1)
         for i, name in zip(written, names, strict=True):
@@ -211,8 +213,8 @@ class Builder:
 
 
 def overlaps(form: Form) -> bool:
-    """Whether elements of an array may share memory, as those of an expanded one do."""
-    reach = form.itemsize  # of the dims with smaller strides
+    """True if elements of an array may share memory, as those of an expanded one do."""
+    reach = form.itemsize  # extent of the dims with smaller strides
     for step, n in sorted((abs(s), n) for s, n in zip(form.strides, form.shape, strict=True) if n > 1):
         if step < reach:
             return form.size > 0

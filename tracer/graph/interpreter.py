@@ -1,6 +1,6 @@
-"""Running a graph, node by node, by the ops' eager kernels: what generated code is compared with.
+"""Interpret a graph node by node with the ops' eager kernels: the reference for generated code.
 
-Every value is given the strides that it had in the recording, as kernels may add up in another order where the layout differs.
+Every value gets the strides it had in the recording, because kernels may sum in another order where the layout differs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import numpy as np
 
 from ...eager.arrays import dtypes
 from ...eager.arrays.devices import device, module_of
-from ...eager.core.op import PRIMITIVES, Op, execute
+from ...eager.core.dispatch import execute
+from ...eager.core.op import PRIMITIVES, Op
 from ...eager.core.tape.node import State
 from ...eager.core.tensor import wrap
-from .ir import Form, Graph, Node, Operand, shown, statement
 from ..trace.trace import Number
+from .ir import Form, Graph, Node, Operand, shown, statement
 
-CONSTANT = Op("constant", "create")  # an array that is known: no user's op, but one that passes make
+CONSTANT = Op("constant", "create")  # a known array: an op created by passes, never by users
 CONSTANT.run = lambda xp, *, array: array.copy(order="K")
 
 _plain = State()
@@ -26,10 +27,10 @@ _plain.grad = False
 
 
 def run_graph(graph: Graph, arrays: Any, scalars: Any) -> None:
-    """Run on arrays by slot and numbers by place: puts the outputs into `arrays`, and writes back."""
+    """Run a graph on arrays by slot and runtime scalars by position: stores the outputs in `arrays`, and writes back."""
     known = {x.name: arrays[x.slot] for x in graph.inputs}
     for node in graph.nodes:
-        known.update(zip(node.results, results(node, known, scalars, graph.forms), strict=True))
+        known.update(zip(node.results, evaluate_node(node, known, scalars, graph.forms), strict=True))
     memories = {name: copied(known[name], graph.forms[name]) for name in graph.owned()}
     for back in graph.write_backs:
         known[back.input.name][...] = memories[back.value]
@@ -41,15 +42,15 @@ def run_graph(graph: Graph, arrays: Any, scalars: Any) -> None:
         arrays[output.slot] = view
 
 
-def results(node: Node, known: dict[str, Any], scalars: Any, forms: dict[str, Form]) -> list[Any]:
-    """What a node makes of the values that are known."""
+def evaluate_node(node: Node, known: dict[str, Any], scalars: Any, forms: dict[str, Form]) -> list[Any]:
+    """Run a node on the values computed so far."""
     operands = [operand_of(x, known, scalars) for x in node.operands]
     for i in node.op.mutates:
         if isinstance(x := node.operands[i], str):
             operands[i] = copied(operands[i], forms[x])
     found = run_op(node.op, tuple(operands), node.attrs, fresh=True)
     made = list(found) if node.several else [found]
-    return made if node.op.view else [laid_out(a, forms[name]) for a, name in zip(made, node.results, strict=True)]
+    return made if node.op.view else [with_layout(a, forms[name]) for a, name in zip(made, node.results, strict=True)]
 
 
 def operand_of(x: Operand, known: dict[str, Any], scalars: Any) -> Any:
@@ -57,25 +58,26 @@ def operand_of(x: Operand, known: dict[str, Any], scalars: Any) -> Any:
 
 
 def run_op(op: Op, operands: tuple[Any, ...], attrs: dict[str, Any], fresh: bool = False) -> Any:
-    """An op on arrays: an array, or a tuple of them. What an op writes into is copied, unless it is said to be fresh."""
+    """Run an op on arrays and return an array, or a tuple of them. Operands that the op writes are copied, unless they are in
+    `fresh`."""
     if op.mutates and not fresh:
         operands = tuple(x.copy(order="K") if i in op.mutates and hasattr(x, "shape") else x for i, x in enumerate(operands))
     tensors = tuple(wrap(x) if hasattr(x, "shape") else x for x in operands)
     made = execute(op, tensors, attrs, None, _plain)
     if op.mutates:
-        made = tuple(tensors[i] for i in op.mutates if hasattr(tensors[i], "_array"))
+        made = tuple(tensors[i] for i in op.mutates if hasattr(tensors[i], "tj_array"))
         made = made[0] if len(made) == 1 else made
-    return tuple(t._array for t in made) if isinstance(made, tuple) else made._array
+    return tuple(t.tj_array for t in made) if isinstance(made, tuple) else made.tj_array
 
 
-def laid_out(array: Any, form: Form) -> Any:
-    """An array with the strides of a form: itself, if it has them."""
+def with_layout(array: Any, form: Form) -> Any:
+    """Return an array with the strides of a form: the same object if it has them already."""
     same = all(n < 2 or s == t for n, s, t in zip(array.shape, array.strides, form.strides, strict=True))
     return array if same or not array.size else copied(array, form)
 
 
 def copied(array: Any, form: Form) -> Any:
-    """A copy with the strides of a form."""
+    """Copy an array with the strides of a form."""
     if type(array) is not np.ndarray:
         return array.copy()
     steps = [(n - 1) * s for n, s in zip(form.shape, form.strides, strict=True) if form.size]
@@ -85,18 +87,18 @@ def copied(array: Any, form: Form) -> Any:
     return found
 
 
-def aliased(graph: Graph, arrays: Any) -> bool:
-    """Whether an input that is written back shares memory with another one, which a graph knows nothing of."""
+def has_aliased_inputs(graph: Graph, arrays: Any) -> bool:
+    """True if an input that is written back shares memory with another input, which a graph cannot express."""
     written = [arrays[w.input.slot] for w in graph.write_backs]
     others = [arrays[x.slot] for x in graph.inputs]
     return any(a is not b and type(a) is type(b) and module_of(a).may_share_memory(a, b) for a in written for b in others)
 
 
-# ---- running the text
+# ---- running the printed graph
 
 
 class Kernel:
-    """An op over arrays, as the text of a graph calls it."""
+    """Callable of an op over arrays, as the printed graph calls it."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -107,14 +109,14 @@ class Kernel:
 
 
 class Kernels:
-    """`ops.name` for every op."""
+    """Namespace with `ops.name` for every op."""
 
     def __getattr__(self, name: str) -> Kernel:
         return Kernel(CONSTANT if name == CONSTANT.name else PRIMITIVES[name])
 
 
 def namespace(graph: Graph) -> dict[str, Any]:
-    """What the text of a graph refers to."""
+    """Return the globals that the printed graph refers to."""
     odd: list[Any] = []
     for node in graph.nodes:
         statement(node, odd)

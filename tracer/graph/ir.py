@@ -1,12 +1,12 @@
-"""The graph of a segment: what its entries compute, as values that are each defined once.
+"""SSA graph of a segment: the computation of its entries, as values that are each defined once.
 
-A trace writes into memory and looks at it through views. A graph has no memory: a write makes a new value of the whole memory,
-a view that is read after a write is taken again from the value that is current, and what memory from outside holds at the end
-is written back then. So passes and generators may reorder, merge and drop nodes by looking at nothing but names. Each value has
-the form (shape, dtype, strides, device) that it had in the recording.
+A trace writes into memory and reads it through views. A graph has no memory: a write defines a new value of the whole memory, a
+view that is read after a write is taken again from the current value, and the final value of memory from outside is written
+back at the end. So passes and code generators may reorder, merge and drop nodes by looking at names alone. Each value has the
+form (shape, dtype, strides, device) that it had in the recording.
 
-`functional.py` makes graphs, `passes.py` makes better ones of them, `interpret.py` runs them. `str(graph)` is Python that runs
-as well.
+`functionalize.py` builds graphs, `passes.py` optimises them, `interpreter.py` runs them. `str(graph)` is Python source that
+runs as well.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from weakref import WeakSet
 import numpy as np
 
 from ...eager.arrays import dtypes
-from ...eager.arrays.devices import device
-from ...eager.core.shape_inference import Spec, infer
+from ...eager.arrays.deferred import DeferredArray
+from ...eager.arrays.devices import CPU, device
 from ...eager.core.op import Op
-from ...eager.arrays.deferred import Pending
+from ...eager.core.shape_inference import Spec, infer
 from ..trace.trace import Number
 
-Form = type[Pending]
-Operand = Any  # str, the name of a value | Number, which each call brings | Constant, which is what it was
-Chain = tuple[tuple[Op, dict[str, Any], int | None], ...]  # view ops, one after the other; of several results the index
+Form = type[DeferredArray]
+Operand = Any  # str (name of a value) | Number (runtime scalar) | Constant (fixed when recorded)
+Chain = tuple[tuple[Op, dict[str, Any], int | None], ...]  # consecutive view ops; for ops with several results, the index
 
 
 class GraphError(Exception):
-    """A graph that is not well formed, or entries that have none."""
+    """A graph is malformed, or entries cannot be expressed as a graph."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """An array from outside the segment."""
+    """Array from outside the segment."""
 
     name: str
     slot: int
@@ -45,26 +45,26 @@ class Input:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One op. Where it writes into its operands (`op.mutates`), its results are what these hold afterwards."""
+    """One op. If it writes into its operands (`op.mutates`), its results are their new values."""
 
     op: Op
     operands: tuple[Operand, ...]
     attrs: dict[str, Any]
     results: tuple[str, ...]
-    several: bool  # it makes a tuple, if only of one
+    several: bool  # True if it returns a tuple, even of one
     line: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_values", [x for x in self.operands if isinstance(x, str)])  # asked for many times
+        object.__setattr__(self, "_values", [x for x in self.operands if isinstance(x, str)])  # cached: read many times
 
     def values(self) -> list[str]:
-        """The names of the values that it reads."""
+        """Return the names of the values it reads."""
         return self._values[:]  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass(frozen=True)
 class Output:
-    """A slot that is wanted, shown by a chain of views on memory: that of an input at the end, or what a node made."""
+    """Requested slot, shown by a chain of views on memory: the final memory of an input, or the result of a node."""
 
     slot: int
     value: str
@@ -73,7 +73,7 @@ class Output:
 
 @dataclass(frozen=True)
 class WriteBack:
-    """What the memory of an input holds at the end."""
+    """Final value of the memory of an input."""
 
     input: Input
     value: str
@@ -81,17 +81,18 @@ class WriteBack:
 
 @dataclass(frozen=True)
 class Graph:
-    """See the module's text."""
+    """SSA graph: see the module docstring."""
 
     inputs: tuple[Input, ...]
     numbers: tuple[Number, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
     write_backs: tuple[WriteBack, ...]
-    forms: dict[str, Form]  # of each value; a name has the same form in all graphs that passes make of one
+    forms: dict[str, Form]  # form of each value; a name keeps its form in all graphs that passes derive from one
+    where: device = CPU  # the device of its memory, after device placement has set all forms to CPU
 
     def owned(self) -> set[str]:
-        """Values of nodes that become memory somebody can see: no two of them may be one, nor show another's memory."""
+        """Return the values of nodes that become externally visible memory: no two may be merged or share memory."""
         outside = {x.name for x in self.inputs}
         return {w.value for w in self.write_backs} | {o.value for o in self.outputs if o.value not in outside}
 
@@ -101,8 +102,8 @@ class Graph:
 
 # ---- verifying
 
-SMALL = 1 << 16  # elements; kernels are run on zeros to learn what they make, which is not worth it for more
-_checked: WeakSet[Node] = WeakSet()  # nodes whose results are known to be of the forms they are said to be of
+SMALL = 1 << 16  # elements; kernels run on zeros to learn their result forms, which is not worth it for more
+_checked: WeakSet[Node] = WeakSet()  # nodes whose result forms have been verified
 
 
 def verified(graph: Graph) -> Graph:
@@ -111,7 +112,7 @@ def verified(graph: Graph) -> Graph:
 
 
 def verify(graph: Graph) -> None:
-    """Raise GraphError unless all is defined once and before its use, and ops make what they are said to make."""
+    """Raise GraphError unless every value is defined once and before its use, and ops produce the declared forms."""
     defined: set[str] = set()
     numbers = {n.place for n in graph.numbers}
     for x in graph.inputs:
@@ -145,7 +146,8 @@ def define(graph: Graph, defined: set[str], name: str, node: Node | None) -> Non
 
 
 def check_forms(graph: Graph, node: Node) -> None:
-    """Whether a node's results are what its op makes of its operands, where that can be told."""
+    """Raise GraphError unless a node's declared results are what its op produces from its operands, where that can be
+    inferred."""
     forms = graph.forms
     said = [spec_of(forms[name]) for name in node.results]
     if node.op.mutates:
@@ -156,24 +158,24 @@ def check_forms(graph: Graph, node: Node) -> None:
             return
         try:
             found = list(infer(node.op, tuple(as_spec(x, forms) for x in node.operands), node.attrs))
-        except Exception:  # it looks at values, and refuses zeros
+        except Exception:  # it reads values, and rejects zeros
             return
     if found != said:
         raise wrong(node, f"makes {', '.join(map(str, found))}, and is said to make {', '.join(map(str, said))}")
 
 
-@lru_cache(4096)  # how many forms there are
+@lru_cache(4096)  # bounds the number of forms
 def spec_of(form: Form) -> Spec:
     return Spec(form.shape, dtypes.from_numpy(form.dtype))
 
 
 def as_spec(x: Operand, forms: dict[str, Form]) -> Any:
-    """What `infer` is to be told about an operand."""
+    """Convert an operand to the argument that `infer` takes."""
     return spec_of(forms[x]) if isinstance(x, str) else x.type(1) if isinstance(x, Number) else x.value
 
 
 def check_ends(graph: Graph, defined: set[str]) -> None:
-    """Whether what is written back and handed out are defined, and memories of their own."""
+    """Raise GraphError unless write-backs and outputs are defined, and each has its own memory."""
     outside = {x.name for x in graph.inputs}
     views = {name for node in graph.nodes if node.op.view for name in node.results}
     memories = {o.value: f"output {o.slot}" for o in graph.outputs if o.value not in outside}
@@ -197,12 +199,12 @@ def check_ends(graph: Graph, defined: set[str]) -> None:
 
 
 def text(graph: Graph) -> str:
-    """A function of the inputs and numbers that writes back and returns the outputs."""
+    """Print a graph as a function of its inputs and runtime scalars that writes back and returns the outputs."""
     return "".join(row + "\n" for row, _ in rows(graph))
 
 
 def rows(graph: Graph) -> list[tuple[str, Node | None]]:
-    """The lines of that function, with the node that a line is."""
+    """Return the lines of that function, each with the node it prints."""
     odd: list[Any] = []
     given = [f"    {x.name},  # {described(graph.forms[x.name])}" for x in graph.inputs]
     if graph.numbers:
@@ -244,14 +246,14 @@ def place(node: Node) -> str:
 
 
 def described(form: Form) -> str:
-    """As in `float32[3, 4]`; strides where they are not those of contiguous memory."""
+    """Format a form as in `float32[3, 4]`, with strides unless contiguous."""
     name = dtypes.from_numpy(form.dtype).name
     odd = "" if form.flags.c_contiguous else f" strides {tuple(s // form.itemsize for s in form.strides)}"
     return f"{name}{list(form.shape)}{odd}" + ("" if form.on_cpu else f" on {form.where}")
 
 
 def literal(x: Any, odd: list[Any]) -> str:
-    """Python for a setting; what has none gets a name of its own and is put into `odd`."""
+    """Format a setting as Python source; a value without a literal gets a name, and is added to `odd`."""
     kind = type(x)
     if x is None or kind in (bool, int, str):
         return repr(x)

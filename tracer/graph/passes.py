@@ -1,263 +1,149 @@
-"""Passes: each makes of a graph one that gives the same bits with less work. They only take away and replace, so names keep
-their meaning from pass to pass; a pass that finds nothing returns the graph it was given.
+"""Run pipelines of named passes, and log what each changed and how long it took.
 
-Values that become memory of their own (`Graph.owned`) are never merged with others: where their node can be spared, they are
-copies instead.
+A pipeline is a tuple of `Pass` (run once) and `Fixpoint` (run in rounds until none changes anything). The backends' build
+pipelines use the same records, so that `explain(passes=True)` can print all passes in the order in which they ran. A pass that
+changes nothing must return the object it was given.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import replace
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from ...eager.arrays import dtypes
-from ...eager.core.op import Op
-from ...eager.ops.create import EMPTY, FULL
-from ...eager.ops.shape.views import CLONE
+from ..trace.trace import Trace
 from .functionalize import graph_of
-from .ir import Form, Graph, GraphError, Node, Operand, verified
-from .interpreter import CONSTANT, results
-from ..trace.trace import Constant, Number, Trace, alike
-
-EVALUATED = 4096  # elements: what is larger stays an op, as arrays of it would have to be kept
+from .ir import Graph, GraphError
+from .simplify import fold_constants, merge_common_subexpressions, remove_copies, remove_dead_code, simplify_algebra
 
 
-def optimised(graph: Graph) -> Graph:
-    """All passes, until none finds anything."""
-    while True:
-        before = graph
-        for simplify in (constants, algebra, common_subexpressions, copies, dead_code):
-            graph = simplify(graph)
-        if graph is before:
-            return graph
+@dataclass(frozen=True)
+class Pass:
+    """Named step of a pipeline. `unit` names what the size of its value counts: see `size_of`."""
+
+    name: str
+    run: Callable[[Any], Any]
+    unit: str = "node"
 
 
-def printed(trace: Trace, start: int, stop: int, outputs: Iterable[int]) -> str:
-    """The graph of some entries as text, or why there is none."""
+@dataclass(frozen=True)
+class Fixpoint:
+    """Passes that run in turn, round after round, until a round changes nothing."""
+
+    passes: tuple[Pass, ...]
+
+
+Pipeline = tuple[Pass | Fixpoint, ...]
+
+
+def on_each(*passes: Pass | Fixpoint) -> Pipeline:
+    """Lift passes to a tuple of values, such as the graphs of several devices: each element goes through each pass."""
+
+    def mapped(step: Pass) -> Pass:
+        def run(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            results = tuple(step.run(x) for x in values)
+            return values if all(a is b for a, b in zip(results, values, strict=True)) else results
+
+        return Pass(step.name, run, step.unit)
+
+    return tuple(mapped(p) if isinstance(p, Pass) else Fixpoint(tuple(map(mapped, p.passes))) for p in passes)
+
+
+@dataclass(frozen=True)
+class PassRun:
+    """Record of one run of a pass: the sizes of its value before and after (None if it has none), and whether it changed
+    anything."""
+
+    name: str
+    unit: str
+    before: int | None
+    after: int | None
+    changed: bool
+    seconds: float
+
+
+@dataclass
+class PassLog:
+    """Log of all passes that a program went through, in order."""
+
+    runs: list[PassRun] = field(default_factory=list)
+
+    def run(self, step: Pass, value: Any) -> Any:
+        """Run one pass and log it. A pass that raises is not logged."""
+        began = perf_counter()
+        result = step.run(value)
+        seconds = perf_counter() - began
+        changed = result is not value
+        self.runs.append(PassRun(step.name, step.unit, size_of(value), size_of(result), changed, seconds))
+        return result
+
+
+_current: ContextVar[PassLog | None] = ContextVar("pass_log", default=None)
+
+
+@contextlib.contextmanager
+def logging_passes(log: PassLog) -> Iterator[PassLog]:
+    """Context manager: in this thread, pipelines without a log of their own log their passes to `log`."""
+    before = _current.set(log)
     try:
-        return str(optimised(graph_of(trace, start, stop, outputs)))
+        yield log
+    finally:
+        _current.reset(before)
+
+
+def run_passes(passes: Pipeline, value: Any, log: PassLog | None = None) -> Any:
+    """Run a pipeline on a value and return the final value. Without `log`, that of `logging_passes` is used."""
+    log = log or _current.get() or PassLog()
+    for step in passes:
+        if isinstance(step, Pass):
+            value = log.run(step, value)
+            continue
+        while True:
+            before = value
+            for inner in step.passes:
+                value = log.run(inner, value)
+            if value is before:
+                break
+    return value
+
+
+def size_of(value: Any) -> int | None:
+    """Return the size that a log shows: nodes of a graph, the sum over a tuple of graphs, the length of other sized values."""
+    if hasattr(value, "nodes"):
+        return len(value.nodes)
+    if isinstance(value, tuple) and value and all(hasattr(x, "nodes") for x in value):
+        return sum(len(x.nodes) for x in value)
+    return len(value) if hasattr(value, "__len__") else None
+
+
+# ---- the graph pipeline
+
+DEAD_CODE = Pass("dead code", remove_dead_code)
+SIMPLIFY = Fixpoint(
+    (
+        Pass("constant folding", fold_constants),
+        Pass("algebra", simplify_algebra),
+        Pass("common subexpressions", merge_common_subexpressions),
+        Pass("copy removal", remove_copies),
+        DEAD_CODE,
+    )
+)
+GRAPH_PASSES: Pipeline = (SIMPLIFY,)
+
+
+def optimize(graph: Graph, log: PassLog | None = None) -> Graph:
+    """Run the backend-independent passes."""
+    found = run_passes(GRAPH_PASSES, graph, log)
+    assert isinstance(found, Graph)
+    return found
+
+
+def graph_text(trace: Trace, start: int, stop: int, outputs: Iterable[int]) -> str:
+    """Print the optimised graph of some entries, or the reason why there is none."""
+    try:
+        return str(optimize(graph_of(trace, start, stop, outputs)))
     except GraphError as reason:
         return str(reason)
-
-
-def changed(graph: Graph, nodes: list[Node]) -> Graph:
-    """The graph with other nodes; itself if they are the same."""
-    if len(nodes) == len(graph.nodes) and all(a is b for a, b in zip(nodes, graph.nodes, strict=True)):
-        return graph
-    return verified(replace(graph, nodes=tuple(nodes)))
-
-
-def renamed(node: Node, names: dict[str, str]) -> Node:
-    """A node that reads other values."""
-    if names.keys().isdisjoint(node.values()):
-        return node
-    return replace(node, operands=tuple(names.get(x, x) if isinstance(x, str) else x for x in node.operands))
-
-
-# ---- dead code
-
-
-def dead_code(graph: Graph) -> Graph:
-    """Without nodes, inputs and numbers that nothing which is handed out or written back depends on."""
-    wanted = {w.value for w in graph.write_backs} | {o.value for o in graph.outputs}
-    nodes: list[Node] = []
-    for node in reversed(graph.nodes):
-        if not wanted.isdisjoint(node.results):
-            wanted.update(node.values())
-            nodes.append(node)
-    wanted.update(w.input.name for w in graph.write_backs)
-    places = {x.place for node in nodes for x in node.operands if isinstance(x, Number)}
-    inputs = tuple(x for x in graph.inputs if x.name in wanted)
-    numbers = tuple(n for n in graph.numbers if n.place in places)
-    if len(inputs) < len(graph.inputs) or len(numbers) < len(graph.numbers):
-        graph = replace(graph, inputs=inputs, numbers=numbers, nodes=())
-    return changed(graph, nodes[::-1])
-
-
-# ---- common subexpressions
-
-
-def common_subexpressions(graph: Graph) -> Graph:
-    """What is computed twice is computed once."""
-    owned = graph.owned()
-    nodes: list[Node] = []
-    names: dict[str, str] = {}
-    known: dict[Any, list[Node]] = {}
-    for original in graph.nodes:
-        node = renamed(original, names)
-        alternatives = known.setdefault((node.op.name, *map(key, node.operands)), [])
-        same = next((n for n in alternatives if equal(n, node, graph.forms)), None)
-        if same is None or (node.op in (EMPTY, FULL, CONSTANT, CLONE) and owned & {*node.results}):
-            nodes.append(node)
-            alternatives.append(node)
-            continue
-        for mine, other in zip(node.results, same.results, strict=True):
-            names[mine] = other
-            if mine in owned:
-                nodes.append(Node(CLONE, (other,), {}, (mine,), False, node.line))
-    return changed(graph, nodes)
-
-
-def key(x: Operand) -> Any:
-    return x if isinstance(x, str) else ("number", x.place) if isinstance(x, Number) else x.key()
-
-
-def equal(a: Node, b: Node, forms: dict[str, Form]) -> bool:
-    """Whether two nodes of one op on the same operands are one."""
-    try:
-        same = alike(a.attrs, b.attrs)
-    except ValueError:  # arrays among them
-        return False
-    return same and all(same_form(forms[x], forms[y]) for x, y in zip(a.results, b.results, strict=True))
-
-
-# ---- constants
-
-
-def constants(graph: Graph) -> Graph:
-    """What depends on nothing is computed now."""
-    known: dict[str, Any] = {}
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        found = evaluated(node, known, graph.forms)
-        if found is None:
-            nodes.append(node)
-            continue
-        known.update(zip(node.results, found, strict=True))
-        if node.op in (FULL, CONSTANT):
-            nodes.append(node)
-        else:
-            nodes += [constant(a, name, graph.forms[name], node.line) for a, name in zip(found, node.results, strict=True)]
-    return changed(graph, nodes)
-
-
-def evaluated(node: Node, known: dict[str, Any], forms: dict[str, Form]) -> list[Any] | None:
-    """What a node makes, if that is known and not too large."""
-    if node.op is EMPTY or node.op.kind == "random" or any(isinstance(x, Number) for x in node.operands):
-        return None
-    if any(x not in known for x in node.values()) or any(
-        not forms[x].on_cpu or forms[x].size > EVALUATED for x in node.results
-    ):
-        return None
-    try:
-        return results(node, known, (), forms)
-    except Exception:  # it refuses these values: the error belongs to the call
-        return None
-
-
-def constant(array: Any, name: str, form: Form, line: str) -> Node:
-    """A node that makes an array which is known; one number over and over is `full`."""
-    if array.size:
-        value = array.flat[0].item()
-        attrs = {"shape": form.shape, "dtype": dtypes.from_numpy(form.dtype), "device": form.where}
-        assert FULL.run is not None
-        if FULL.run(np, value, **attrs).tobytes() == array.tobytes():
-            return Node(FULL, (Constant(value),), attrs, (name,), False, line)
-    return Node(CONSTANT, (), {"array": array.copy(order="K")}, (name,), False, line)
-
-
-# ---- algebra
-
-
-def algebra(graph: Graph) -> Graph:
-    """Without ops that give back what they are given, bit for bit, whatever that is: -0.0 and NaN included."""
-    owned = graph.owned()
-    makers: dict[str, Node] = {}
-    nodes: list[Node] = []
-    names: dict[str, str] = {}
-    for original in graph.nodes:
-        node = renamed(original, names)
-        same = unchanged(node, makers, graph.forms)
-        if same is not None:
-            names[node.results[0]] = same
-            if node.results[0] not in owned:
-                continue
-            if node.op is not CLONE:
-                node = Node(CLONE, (same,), {}, node.results, False, node.line)
-        makers.update(dict.fromkeys(node.results, node))
-        nodes.append(node)
-    return changed(graph, nodes)
-
-
-VIEWS_OF_ALL = {"view", "permute", "expand", "slice"}  # which show all of their input where they have its form
-
-
-def unchanged(node: Node, makers: dict[str, Node], forms: dict[str, Form]) -> str | None:
-    """The value that a node's result is, if it is one that is there already."""
-    found: Operand = None
-    if node.op is CLONE or node.op.name == "cast" or node.op.name in VIEWS_OF_ALL:
-        found = node.operands[0]
-    elif node.op.name == "neg":
-        inner = makers.get(node.operands[0])
-        found = inner.operands[0] if inner is not None and inner.op is node.op else None
-    elif node.op.name in NEUTRAL:
-        a, b = node.operands
-        form = forms[node.results[0]]
-        if neutral(node.op, number(b, makers), form):
-            found = a
-        elif node.op.name in ("add", "mul") and neutral(node.op, number(a, makers), form):
-            found = b
-    if not isinstance(found, str) or not same_form(forms[found], forms[node.results[0]]):
-        return None
-    return found if node.op.kind == "movement" or exact(forms[found]) else None
-
-
-def same_form(a: Form, b: Form) -> bool:
-    return a is b or (a.shape, a.dtype, a.strides, a.where) == (b.shape, b.dtype, b.strides, b.where)
-
-
-def exact(form: Form) -> bool:
-    """Half precision is computed in float32, and NaN loses its payload on the way back."""
-    return form.dtype.kind in "iu" or (form.dtype.kind == "f" and form.itemsize > 2)
-
-
-NEUTRAL = {"mul": 1.0, "true_divide": 1.0, "add": -0.0, "sub": 0.0}  # for floats: -0.0 + 0.0 is 0.0
-
-
-def neutral(op: Op, value: Any, form: Form) -> bool:
-    """Whether an op with this number gives back its other operand, of a form that the result has too."""
-    wanted = NEUTRAL[op.name]
-    if value is None or value != wanted:
-        return False
-    return form.dtype.kind in "iu" or math.copysign(1.0, value) == math.copysign(1.0, wanted)
-
-
-def number(x: Operand, makers: dict[str, Node]) -> Any:
-    """The number that all elements of an operand are; None if that is not known."""
-    if isinstance(x, Constant):
-        return x.value
-    node = makers.get(x) if isinstance(x, str) else None
-    if node is None:
-        return None
-    if not node.op.view and node.op is not FULL:
-        return None
-    found = number(node.operands[0], makers)
-    whole = node.op is FULL and not node.attrs["dtype"].is_floating_point
-    return 0 if whole and found == 0 else found  # integers have no -0.0
-
-
-# ---- copies
-
-
-def copies(graph: Graph) -> Graph:
-    """What is only a copy for the sake of memory of its own takes over the memory of what it is a copy of."""
-    owned = graph.owned()
-    makers = {name: node for node in graph.nodes for name in node.results}
-    taken: dict[str, str] = {}
-    for node in graph.nodes:
-        if node.op is not CLONE or node.results[0] not in owned:
-            continue
-        source, mine = node.operands[0], node.results[0]
-        fresh = source in makers and not makers[source].op.view and source not in owned
-        if fresh and same_form(graph.forms[source], graph.forms[mine]):
-            taken[mine] = source
-            owned.add(source)
-    if not taken:
-        return graph
-    outputs = tuple(replace(o, value=taken.get(o.value, o.value)) for o in graph.outputs)
-    backs = tuple(replace(w, value=taken.get(w.value, w.value)) for w in graph.write_backs)
-    return verified(replace(graph, outputs=outputs, write_backs=backs))

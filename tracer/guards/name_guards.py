@@ -1,6 +1,7 @@
-"""What a proof rests on: names, attributes and elements that have to be what they were, looked at before each call.
+"""Guards on names: globals, closure cells, attributes and elements that a proved function reads.
 
-All of it is one Python function without loops, as in `pure_match.py`.
+`NameGuards` collects them while the prover runs, then compiles them to one Python function without loops, which is called
+before each skipped call.
 """
 
 from __future__ import annotations
@@ -11,31 +12,32 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
-from .argument_guards import other_items, same_items
-from .reachable_state import PLAIN, equal
+from ..trace.generated_python import compile_function
+from .argument_guards import different_items_test, holds_same_items
+from .plain_values import PLAIN_TYPES, equal_plain_values
 
 ABSENT = object()
 
 
 class Proof:
-    """What may be skipped as long as some guards hold."""
+    """A proof that the Python of a function may be skipped while `holds()`."""
 
-    def __init__(self, guards: Guards) -> None:
+    def __init__(self, guards: NameGuards) -> None:
         self.holds = guards.function()
         self.found = {id(x): x for x in guards.read()}
 
     def rests_on(self, same_code: Callable[[], bool]) -> None:
-        """The library's code has to be what it was, too."""
+        """Require that the library's code is unchanged, too."""
         holds = self.holds
         self.holds = lambda: holds() and same_code()
 
     def reads(self, x: Any) -> bool:
-        """Whether a function has an object from elsewhere than its arguments."""
+        """True if the function read this object from a name, rather than from its arguments."""
         return id(x) in self.found
 
 
-class Guards:
-    """Collects what is read, and makes the function."""
+class NameGuards:
+    """Collects what a function reads, and compiles the check that all of it is unchanged."""
 
     def __init__(self, given: Iterable[Any] = ()) -> None:
         self.given = {id(x) for x in given}  # objects among the arguments, which must not be kept
@@ -47,16 +49,17 @@ class Guards:
         self.forms: dict[int, Any] = {}  # tensors whose shape or dtype was read
 
     def is_given(self, x: Any) -> bool:
+        """True for an object that is an argument."""
         return id(x) in self.given
 
     def attribute(self, x: Any, name: str) -> Any:
-        """An attribute of a class, a function or a namespace."""
+        """Read and guard an attribute of a class, a function or a namespace."""
         held = getattr(x, name)
         self.attributes[id(x), name] = (x, name, held)
         return held
 
     def element(self, space: Any, name: str) -> Any:
-        """What a dict of names holds, or that it holds nothing."""
+        """Read and guard a name in a dict; `ABSENT` guards that it is not there."""
         held = space.get(name, ABSENT)
         self.elements[id(space), name] = (space, name, held)
         return held
@@ -67,7 +70,7 @@ class Guards:
         return held
 
     def container(self, x: Any) -> None:
-        """A list or a dict."""
+        """Guard all items of a list or a dict."""
         self.containers[id(x)] = (x, x.copy())
 
     def table(self, table: dict[str, Any]) -> None:
@@ -78,7 +81,7 @@ class Guards:
         self.forms[id(tensor)] = tensor
 
     def read(self) -> Iterator[Any]:
-        """All objects that were found in these places."""
+        """Yield every object that a guarded name holds."""
         places = (*self.attributes.values(), *self.elements.values(), *self.cells.values(), *self.containers.values())
         for held in [*[place[-1] for place in places], *self.tables.values()]:
             if isinstance(held, dict):
@@ -89,9 +92,10 @@ class Guards:
                 yield held
 
     def function(self) -> Callable[[], bool]:
-        """Whether all is as it was, and nobody watches Python run: a debugger has to see its lines."""
+        """Compile the check. It also fails while a debugger or profiler is active, which has to see the lines run."""
         space: dict[str, Any] = {
-            "gettrace": sys.gettrace, "getprofile": sys.getprofile, "equal": equal, "same_items": same_items, "ABSENT": ABSENT,
+            "gettrace": sys.gettrace, "getprofile": sys.getprofile,
+            "equal": equal_plain_values, "same_items": holds_same_items, "ABSENT": ABSENT,
         }  # fmt: skip
         lines = ["if gettrace() is not None or getprofile() is not None: return False"]
 
@@ -101,10 +105,10 @@ class Guards:
 
         def stands_for(place: str, held: Any) -> None:
             known = constant(held)
-            more = f" and not equal({place}, {known})" if isinstance(held, PLAIN) else ""
+            more = f" and not equal({place}, {known})" if isinstance(held, PLAIN_TYPES) else ""
             lines.append(f"if {place} is not {known}{more}: return False")
 
-        if sys.version_info >= (3, 12):  # what watches without a trace function
+        if sys.version_info >= (3, 12):  # tools that observe without a trace function
             space["tool"] = sys.monitoring.get_tool
             lines.append("if tool(0) is not None or tool(1) is not None: return False")
         for x, name, held in self.attributes.values():
@@ -114,9 +118,9 @@ class Guards:
         for cell, held in self.cells.values():
             stands_for(f"{constant(cell)}.cell_contents", held)
         for x, was in self.containers.values():
-            lines.append(f"if {other_items(constant(x), constant(was), was)}: return False")
-        for x in self.forms.values():  # of memory that is lent, too: its form is known without a look at it
-            array, shape, dtype = f"{constant(x)}._array", constant(x._array.shape), constant(x._array.dtype)
+            lines.append(f"if {different_items_test(constant(x), constant(was), was)}: return False")
+        for x in self.forms.values():  # deferred memory, too: its form is known without materialising it
+            array, shape, dtype = f"{constant(x)}.tj_array", constant(x.tj_array.shape), constant(x.tj_array.dtype)
             lines.append(f"if {array}.shape != {shape} or {array}.dtype != {dtype}: return False")
         if self.tables:
             tables = list(self.tables.values())
@@ -124,7 +128,6 @@ class Guards:
             space.update(chain=chain.from_iterable, values=dict.values, is_=is_, TABLES=tables, FOUND=found)
             lines.append(f"if sum(map(len, TABLES)) != {len(found)}: return False")
             lines.append("if not all(map(is_, chain(map(values, TABLES)), FOUND)): return False")
-        body = "".join(f"        {line}\n" for line in (*lines, "return True"))
-        text = f"def holds():\n    try:\n{body}    except (AttributeError, ValueError):\n        return False\n"  # it is gone
-        exec(compile(text, "<tapejit proof>", "exec"), space)
-        return space.pop("holds")  # type: ignore[no-any-return]  # so that it does not refer to itself
+        body = [f"        {line}" for line in (*lines, "return True")]
+        text = ["def holds():", "    try:", *body, "    except (AttributeError, ValueError):", "        return False"]  # gone
+        return compile_function("holds", text, "name guards", space)

@@ -1,46 +1,46 @@
-"""What is known of the values of a function that is being proved: see `proof.py`."""
+"""Abstract values: what the prover knows about each value of a function. See `prover.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from ...eager.arrays import devices
-from ...eager.arrays import dtypes
+from ...eager.arrays import devices, dtypes
+from ...eager.core.library import is_library
 from ...eager.core.tensor import Tensor
-from ..guards.reachable_state import LIBRARY, PLAIN
+from ..guards.plain_values import PLAIN_TYPES
 
 SETTINGS = (dtypes.dtype, devices.device)
 
 
-class Known:
+class KnownObject:
     """An object that is the same at each call."""
 
     def __init__(self, what: Any) -> None:
         self.what = what
 
 
-class Made:
-    """What ops have made of tensors: tensors, tuples of them, sizes and numbers. Arguments that are tensors, too."""
+class OpResult:
+    """Results of ops: tensors, tuples of them, sizes and numbers. Also arguments that are tensors."""
 
 
-class Items:
+class SequenceValue:
     """A tuple or a list."""
 
     def __init__(self, parts: list[Any], exact: bool = True, own: bool = False) -> None:
         self.parts = parts
-        self.exact = exact  # so many, in this order
-        self.own = own  # a list that the function has made
+        self.exact = exact  # exactly these items, in this order
+        self.own = own  # a list that the function created
 
 
-class Fields:
-    """A dict of names."""
+class DictValue:
+    """A dict with string keys."""
 
     def __init__(self, parts: dict[str, Any]) -> None:
         self.parts = parts
 
 
-class Method:
+class BoundMethod:
     """A method of a tensor, an optimizer or a list; or, with a function, of a user's object."""
 
     def __init__(self, of: Any, name: str, function: Any = None) -> None:
@@ -49,57 +49,57 @@ class Method:
         self.function = function
 
 
-class Unknown:
-    """One thing or another."""
+class UnknownValue:
+    """A value of which nothing is known."""
 
 
-MADE = Made()
+OP_RESULT = OpResult()
 
 
-def as_given(x: Any) -> Any:
-    """An argument: tensors come and go, all else is compared."""
+def abstract_argument(x: Any) -> Any:
+    """Return the abstract value of an argument: tensors differ from call to call, everything else is guarded."""
     if is_tensor(x):
-        return MADE
+        return OP_RESULT
     if type(x) in (tuple, list):
-        return Items([as_given(v) for v in x])
+        return SequenceValue([abstract_argument(v) for v in x])
     if type(x) is dict and all(type(k) is str for k in x):
-        return Fields({k: as_given(v) for k, v in x.items()})
-    return Known(x)
+        return DictValue({k: abstract_argument(v) for k, v in x.items()})
+    return KnownObject(x)
 
 
-def objects(x: Any) -> Iterator[Any]:
-    """What an argument is, or holds, that ops cannot be given."""
-    if isinstance(x, (Items, Fields)):
-        for part in x.parts.values() if isinstance(x, Fields) else x.parts:
-            yield from objects(part)
-    elif not is_made(x):
+def objects_in(x: Any) -> Iterator[Any]:
+    """Yield the objects in an argument that cannot be inputs of ops."""
+    if isinstance(x, (SequenceValue, DictValue)):
+        for part in x.parts.values() if isinstance(x, DictValue) else x.parts:
+            yield from objects_in(part)
+    elif not is_op_input(x):
         yield x.what
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether it is a tensor whose methods are the library's."""
-    return isinstance(x, Tensor) and type(x).__module__.startswith(LIBRARY)
+    """True for a tensor whose methods are the library's."""
+    return isinstance(x, Tensor) and is_library(type(x))
 
 
 def may_be_tensor(x: Any) -> bool:
-    return x is MADE or (isinstance(x, Known) and is_tensor(x.what))
+    return x is OP_RESULT or (isinstance(x, KnownObject) and is_tensor(x.what))
 
 
 def is_plain(x: Any) -> bool:
-    return type(x) in PLAIN or (type(x) is tuple and all(map(is_plain, x)))
+    return type(x) in PLAIN_TYPES or (type(x) is tuple and all(map(is_plain, x)))
 
 
-def is_made(x: Any) -> bool:
-    """Whether ops may be given it."""
-    if isinstance(x, (Items, Fields)):
-        return all(map(is_made, x.parts.values() if isinstance(x, Fields) else x.parts))
-    return may_be_tensor(x) or (isinstance(x, Known) and (is_plain(x.what) or isinstance(x.what, SETTINGS)))
+def is_op_input(x: Any) -> bool:
+    """True if ops accept the value: tensors, plain values, dtypes, devices, and containers of these."""
+    if isinstance(x, (SequenceValue, DictValue)):
+        return all(map(is_op_input, x.parts.values() if isinstance(x, DictValue) else x.parts))
+    return may_be_tensor(x) or (isinstance(x, KnownObject) and (is_plain(x.what) or isinstance(x.what, SETTINGS)))
 
 
-def joined(a: Any, b: Any) -> Any:
-    """What is one or the other."""
-    if a is b or (isinstance(a, Known) and isinstance(b, Known) and a.what is b.what):
+def join(a: Any, b: Any) -> Any:
+    """Join two abstract values: the value after a branch that may have gone either way."""
+    if a is b or (isinstance(a, KnownObject) and isinstance(b, KnownObject) and a.what is b.what):
         return a
-    if isinstance(a, Items) and isinstance(b, Items) and not (a.own or b.own) and len(a.parts) == len(b.parts):
-        return Items([joined(x, y) for x, y in zip(a.parts, b.parts, strict=True)], a.exact and b.exact)
-    return MADE if is_made(a) and is_made(b) else Unknown()
+    if isinstance(a, SequenceValue) and isinstance(b, SequenceValue) and not (a.own or b.own) and len(a.parts) == len(b.parts):
+        return SequenceValue([join(x, y) for x, y in zip(a.parts, b.parts, strict=True)], a.exact and b.exact)
+    return OP_RESULT if is_op_input(a) and is_op_input(b) else UnknownValue()

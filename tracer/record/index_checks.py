@@ -1,6 +1,6 @@
-"""Ops that refuse some indices, checked when Python comes to them rather than when the program runs, so that an IndexError is
-raised at its own line. Indices that are pending are computed first, unless they are views of a tensor that is there, all of
-whose elements are good, or constants of the recording."""
+"""Bounds checks of indices, run at the op's line in Python rather than when the program runs, so that an IndexError is raised
+at its own line. Pending indices are computed first, unless they are constants of the recording or views of a computed tensor
+whose elements are all in range."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from ...eager.arrays.deferred import DeferredArray
 from ...eager.arrays.devices import module_of
-from ...eager.core.index_range import extent
-from ...eager.ops.neural.cross_entropy import class_index
+from ...eager.core.index_range import known_range
 from ...eager.ops.indexing.embedding import check_range
-from ...eager.ops.indexing.primitives import all_within, within
-from ...eager.arrays.deferred import Pending
+from ...eager.ops.indexing.primitives import wrap_and_check, wrap_and_check_all
+from ...eager.ops.neural.cross_entropy import class_index
 
 
-class Check:
-    """Which inputs are looked at, and how."""
+class IndexCheck:
+    """Bounds check of an op: the inputs that it reads, and how."""
 
     def __init__(self, look: Callable[..., None], first: int, last: int | None) -> None:
         self.look = look
@@ -26,11 +26,12 @@ class Check:
         self.last = last
 
     def settled(self, frame: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> bool:
-        """Whether the indices are good; an error if they are not. False if that cannot be told before they are computed."""
-        arrays = [getattr(x, "_array", x) for x in inputs]
+        """True if the indices are in range; raises IndexError if they are not. False if that is unknown until they are
+        computed."""
+        arrays = [getattr(x, "tj_array", x) for x in inputs]
         exact = True
         for i in range(self.first, len(inputs) if self.last is None else self.last):
-            if isinstance(arrays[i], Pending):
+            if isinstance(arrays[i], DeferredArray):
                 arrays[i], exact = frame.seen_through(arrays[i]), False
                 if arrays[i] is None:
                     return False
@@ -39,23 +40,23 @@ class Check:
         except IndexError:
             if exact:
                 raise
-            return False  # a wrong one may be among those that are not picked
+            return False  # the element out of range may be one that the view does not select
         return True
 
 
 def surely_below(index: Any, n: int) -> bool:
-    """A quick look that is enough in most cases: as numbers without a sign, negative ones are the largest. A GPU is waited for,
-    unless it is known what was brought there."""
+    """Fast check that suffices in most cases: read as unsigned integers, negative indices are the largest. Synchronises with a
+    GPU, unless the range of the transferred array is known."""
     if index.dtype is not INT64 or not index.size:
         return False
     if type(index) is not np.ndarray:
-        known = extent(index)
+        known = known_range(index)
         return waited_for(index) < n if known is None else known[0] >= 0 and known[1] < n
     return bool(np.maximum.reduce(index.view(np.uint64), None) < n)
 
 
 def waited_for(index: Any) -> int:
-    """The largest element of an array on a GPU, as a number without a sign."""
+    """Return the largest element of an array on a GPU as an unsigned integer (synchronises)."""
     return int(index.view(np.uint64).max())
 
 
@@ -74,16 +75,16 @@ def _cross_entropy(xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> None:
 
 
 def _index(xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> None:
-    all_within(xp, arrays[0], tuple(arrays[1:]), attrs["dims"], attrs.get("strict", False))
+    wrap_and_check_all(xp, arrays[0], tuple(arrays[1:]), attrs["dims"], attrs.get("strict", False))
 
 
 def _gather(xp: Any, arrays: list[Any], attrs: dict[str, Any]) -> None:
-    within(xp, arrays[1], attrs["dim"], arrays[0].shape[attrs["dim"]], True)
+    wrap_and_check(xp, arrays[1], attrs["dim"], arrays[0].shape[attrs["dim"]], True)
 
 
-CHECKS: dict[str, Check] = {
-    "embedding": Check(_embedding, 1, 2),
-    "class_cross_entropy": Check(_cross_entropy, 1, 2),
-    "index": Check(_index, 1, None),
-    "gather": Check(_gather, 1, 2),
+INDEX_CHECKS: dict[str, IndexCheck] = {
+    "embedding": IndexCheck(_embedding, 1, 2),
+    "class_cross_entropy": IndexCheck(_cross_entropy, 1, 2),
+    "index": IndexCheck(_index, 1, None),
+    "gather": IndexCheck(_gather, 1, 2),
 }

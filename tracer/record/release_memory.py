@@ -1,7 +1,7 @@
-"""Memory while a call is recorded. A recorder keeps every tensor that it has seen, so that what it knows them by, their `id`,
-stays theirs. Their arrays it needs no longer than anybody else: once nothing but the recorder refers to a tensor and to its
-array, the array is let go, as it would be without a recorder. Otherwise a recorded call would need the memory of all that it
-ever made, and most of its time would go into getting that from the system."""
+"""Release memory while a call is recorded. A recorder keeps every tensor it has seen, because it identifies tensors by `id`,
+which must stay unique. It needs their arrays no longer than other code does: once only the recorder refers to a tensor and to
+its array, the array is released, as it would be without a recorder. Otherwise a recorded call would need the memory of
+everything it ever produced, and would spend most of its time allocating it from the system."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from typing import Any
 
 import numpy as np
 
+from ...eager.arrays.deferred import DeferredArray, form_of
 from ...eager.arrays.devices import device_of
-from ...eager.arrays.deferred import Pending, form_of
 from ...eager.core.tensor import Tensor, wrap
 from ..trace.refcounts import array_count, references
 
-FEWEST, EACH = 1 << 24, 1 << 16  # bytes that are made before all values are looked at again: at least, and for each of them
+# Bytes allocated before all values are scanned again: minimum, and per value.
+MIN_BYTES, MIN_BYTES_PER_VALUE = 1 << 24, 1 << 16
 
 
 def count_in(items: list[Any], n: int) -> int:
-    """How often something in a list is referred to."""
+    """Return the reference count of an item of a list."""
     item = items[n]
     return references(item)
 
 
 def pending_count(t: Tensor) -> int:
-    """How often what stands for a tensor's array is referred to."""
-    pending = t._array
+    """Return the reference count of the deferred array of a tensor."""
+    pending = t.tj_array
     return references(pending)
 
 
-def is_time(recorder: Any) -> bool:
-    """Whether so much was made that looking is worth it."""
+def should_release(recorder: Any) -> bool:
+    """True if enough was allocated for a scan to be worth it."""
     made: int = recorder.bytes
-    return made > FEWEST and made > EACH * len(recorder.trace.values)
+    return made > MIN_BYTES and made > MIN_BYTES_PER_VALUE * len(recorder.trace.values)
 
 
-def let_go(recorder: Any, views: Counter[int]) -> None:
-    """Drop the arrays of tensors that nobody else has. `views` counts, by value, the views of a tensor whose arrays were
-    dropped: these still refer to it, but nobody can ask them for it."""
+def release_unreferenced(recorder: Any, views: Counter[int]) -> None:
+    """Release the arrays of tensors without other references. `views` counts, by value, the views of a tensor whose arrays were
+    released: these still refer to it, but it cannot be reached through them."""
     tensors, arrays, values, outside = recorder.tensors, recorder.arrays, recorder.trace.values, recorder.trace.outside
     hidden = Counter(map(id, recorder.concealed))
     last = len(values) - 1
-    makers: dict[int, int] = {}  # of each slot: its first value
+    makers: dict[int, int] = {}  # slot -> its first value
     for n in range(recorder.first, last + 1):
         makers.setdefault(values[n].slot, n)
-    lone: dict[int, list[int]] = {}  # of slots that nobody was found to see: their values
+    lone: dict[int, list[int]] = {}  # slots without other references -> their values
     seen: set[int] = set()
-    for n in range(last, recorder.first - 1, -1):  # views before what they are views of
+    for n in range(last, recorder.first - 1, -1):  # views before their bases
         slot = values[n].slot
         if slot in outside or slot in seen or arrays[slot] is None:
             continue
@@ -61,15 +62,15 @@ def let_go(recorder: Any, views: Counter[int]) -> None:
 
 
 def is_lone(tensors: list[Any], arrays: list[Any], slot: int, values: list[int]) -> bool:
-    """Whether an array is referred to by some values alone, each by itself or by what stands for it."""
-    pending = Counter(id(tensors[n]._array) for n in values if isinstance(tensors[n]._array, Pending))
+    """True if only some values refer to an array, each directly or through its deferred array."""
+    pending = Counter(id(tensors[n].tj_array) for n in values if isinstance(tensors[n].tj_array, DeferredArray))
     for n in values:
-        if isinstance(tensors[n]._array, Pending):
-            if pending_count(tensors[n]) > LONE_PENDING - 1 + pending[id(tensors[n]._array)]:
+        if isinstance(tensors[n].tj_array, DeferredArray):
+            if pending_count(tensors[n]) > LONE_PENDING - 1 + pending[id(tensors[n].tj_array)]:
                 return False
-            if tensors[n]._array.real is not arrays[slot]:
+            if tensors[n].tj_array.real is not arrays[slot]:
                 return False
-        elif tensors[n]._array is not arrays[slot]:
+        elif tensors[n].tj_array is not arrays[slot]:
             return False
     holders = len(pending) + len(values) - pending.total()
     return holders > 0 and array_count(arrays, slot) <= LONE_ARRAY - 1 + holders
@@ -80,18 +81,18 @@ def drop(recorder: Any, slot: int, values: list[int], views: Counter[int]) -> No
     recorder.arrays[slot] = None
     for n in values:
         t = recorder.tensors[n]
-        base = -1 if t._base is None else recorder.number.get(id(t._base), -1)
-        if base >= 0 and recorder.tensors[base] is t._base:
+        base = -1 if t.tj_base is None else recorder.number.get(id(t.tj_base), -1)
+        if base >= 0 and recorder.tensors[base] is t.tj_base:
             views[base] += 1
-        if isinstance(t._array, Pending):
-            t._array.real = None
+        if isinstance(t.tj_array, DeferredArray):
+            t.tj_array.real = None
         else:
-            t._array = recorder.trace.values[n].form(None, slot)
-            t._array.real = None
+            t.tj_array = recorder.trace.values[n].form(None, slot)
+            t.tj_array.real = None
 
 
 def _measured() -> tuple[int, int, int]:
-    """These counts where nobody else refers to anything, but for the recorder's list of hidden tensors."""
+    """Measure these counts without any other reference, except the recorder's list of hidden tensors."""
     arrays = [np.empty(1)]
     tensors = [wrap(form_of(arrays[0], device_of(arrays[0]))(None, 0, arrays[0]))]
     return count_in(tensors, 0), pending_count(tensors[0]), array_count(arrays, 0)

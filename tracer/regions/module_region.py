@@ -1,4 +1,4 @@
-"""Calls of the library's own modules as regions: see `regions.py`.
+"""Calls of the library's own modules as regions: see `region.py`.
 
 What a layer does follows from its settings, its tensors and its arguments, as long as its code is the library's. Settings are
 looked at only when something about modules has changed in the process; tensors are looked up in the modules' tables each time.
@@ -11,33 +11,33 @@ import weakref
 from types import FunctionType
 from typing import Any
 
-from ...eager.nn.mutation_counter import COUNT
+from ...eager.core.library import MODULES, is_trusted
 from ...eager.nn.module import Module
-from .function_region import UNDONE, CallRegion, is_setting
-from .region import Fresh, Mark, NoRegionError
-from ..trace.specialize import Source
-from ..trace.trace import alike
+from ...eager.nn.mutation_counter import MUTATION_COUNT
+from ..trace.specialize import ReplayWriter
+from ..trace.trace import same_setting
+from .function_region import ON_MISS, CallRegion, is_setting
+from .region import FirstUse, NoRegionError, RegionStart
 
-LIBRARY = Module.__module__.rpartition(".")[0] + "."  # where the classes of layers are
-CALL = Module.__call__
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+MODULE_CALL = Module.__call__
+HOOK_TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 TABLES = ("_parameters", "_buffers", "_modules")
 
 
-def is_ours(module: Module) -> bool:
-    """Whether a module's code is all the library's, as far as its class goes."""
+def is_library_layer(module: Module) -> bool:
+    """True if a module's class is the library's, and so is its code."""
     cls = type(module)
-    if not cls.__module__.startswith(LIBRARY) or vars(sys.modules[cls.__module__]).get(cls.__name__) is not cls:
+    if not is_trusted(cls, MODULES) or vars(sys.modules[cls.__module__]).get(cls.__name__) is not cls:
         return False
     forward = cls.forward
-    return type(forward) is FunctionType and forward.__module__.startswith(LIBRARY) and cls.__call__ is CALL
+    return type(forward) is FunctionType and is_trusted(forward, MODULES) and cls.__call__ is MODULE_CALL
 
 
 def settings_of(module: Module) -> dict[str, Any]:
-    """A module's attributes beyond its tables; an error if it cannot be known by them."""
+    """Return a module's attributes beyond its tables; an error if its behaviour does not follow from them."""
     fields = module.__dict__
-    if not is_ours(module) or any(fields[name] for name in HOOKS):
-        raise NoRegionError("a module runs code of its own")
+    if not is_library_layer(module) or any(fields[name] for name in HOOK_TABLES):
+        raise NoRegionError("a module runs user code")
     found = {name: value for name, value in fields.items() if type(value) not in (dict, set) and name != "_version_number"}
     for name, value in fields.items():
         if name not in found and name not in TABLES and name != "_version_number" and value:
@@ -47,8 +47,8 @@ def settings_of(module: Module) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
-class Layer:
-    """A module inside a region as it was."""
+class LayerState:
+    """A module inside a region, as it was when recorded."""
 
     __slots__ = ("children", "cls", "module", "settings", "table", "tables", "version")
 
@@ -71,7 +71,7 @@ class Layer:
         if type(module) is not self.cls or any(fields[n] is not t for n, t in zip(TABLES, self.tables, strict=True)):
             return False
         try:
-            if not alike(settings_of(module), self.settings):
+            if not same_setting(settings_of(module), self.settings):
                 return False
         except NoRegionError:
             return False
@@ -84,9 +84,9 @@ class ModuleRegion(CallRegion):
 
     holds = ("layers", "tables", "sources", "absent", "given")
 
-    def __init__(self, frame: Any, mark: Mark, module: Module, given: tuple[Any, Any], result: Any) -> None:
-        self.layers = layers = [Layer(m) for m in module.modules()]
-        if COUNT[0] != mark.changes:
+    def __init__(self, frame: Any, mark: RegionStart, module: Module, given: tuple[Any, Any], result: Any) -> None:
+        self.layers = layers = [LayerState(m) for m in module.modules()]
+        if MUTATION_COUNT[0] != mark.changes:
             raise NoRegionError("it changes a module")
         self.seen = mark.changes  # the count of changes when the layers were looked at last
         self.tables = tuple((layer.table, layer.children) for layer in layers if layer.children)
@@ -94,7 +94,7 @@ class ModuleRegion(CallRegion):
         super().__init__(frame, mark, module, type(module).__name__, given, result, {layer.cls for layer in layers})
 
     def see_members(self, frame: Any, known: dict[int, int], bound: set[int]) -> None:
-        """Note where each parameter and buffer that is used is to be found, and what to expect there."""
+        """Note the table and name of each parameter and buffer that is used, and its value number."""
         used = {n for call in self.entries for n in (*call.inputs, call.out) if isinstance(n, int)}
         found = []
         for layer in self.layers:
@@ -107,33 +107,33 @@ class ModuleRegion(CallRegion):
                     if first:
                         bound.add(n)
                         if frame.trace.values[n].slot in frame.trace.shared:
-                            raise NoRegionError("a NumPy array shows the memory of a parameter")
-                    found.append((table, name, n, t._requires_grad, Fresh(self.fresh[n].value) if first else None))
+                            raise NoRegionError("a NumPy array shares the memory of a parameter")
+                    found.append((table, name, n, t.tj_requires_grad, FirstUse(self.fresh[n].value) if first else None))
         self.sources = tuple(found)
 
     # ---- entering
 
-    def tests(self, source: Source) -> list[str]:
-        """Settings, and modules exchanged behind their parents' back."""
-        source.space.update(COUNT=COUNT)
+    def tests(self, source: ReplayWriter) -> list[str]:
+        """Return tests of settings, and of children that were exchanged in the tables directly."""
+        source.space.update(COUNT=MUTATION_COUNT)
         tests = ["(COUNT[0] != R.seen and not R.same_layers())"]
         tests += [f"[*{source.constant(table)}.values()] != {source.constant(children)}" for table, children in self.tables]
         return tests + [f"{source.constant(table)}.get({name!r}) is not None" for table, name in self.absent]
 
-    def look_at_members(self, source: Source) -> dict[int, str]:
+    def look_at_members(self, source: ReplayWriter) -> dict[int, str]:
         targets: dict[int, str] = {}
         for i, (table, name, n, flag, fresh) in enumerate(self.sources):
             source.add(f"p{i} = {source.constant(table)}.get({name!r})")
             if fresh is None:
-                source.known(f"p{i}", n, flag, UNDONE)
+                source.known(f"p{i}", n, flag, ON_MISS)
             else:
-                source.bind(f"p{i}", n, flag, fresh, n in self.mutated, UNDONE)
+                source.bind(f"p{i}", n, flag, fresh, n in self.mutated, ON_MISS)
             targets[n] = f"p{i}"
         return targets
 
     def same_layers(self) -> bool:
         """Something about modules has changed: whether it was none of these."""
-        count = COUNT[0]
+        count = MUTATION_COUNT[0]
         if not all(layer.is_same() for layer in self.layers):
             return False
         self.seen = count

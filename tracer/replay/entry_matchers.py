@@ -1,9 +1,9 @@
-"""The comparison of one op with one entry of a recording, as a Python function made for the entry.
+"""Entry matchers: the comparison of an op with one entry of a trace, as a Python function specialised to the entry.
 
-A replay is judged by what it costs beside the program, so this is unrolled: each step knows its op, the values it expects, and
-the tensors to promise. A step that matches makes the next one the thread's handler, and all that is not the plain case is left
-to `Replayer.otherwise`. A step may be called when it is not its turn, as autocast keeps the handler that it has found and puts
-it back, or when there are no turns any more, as the rest of the call is recorded. It looks, and leaves it to the frame.
+Matching is the overhead of a replay, so it is unrolled: each step knows its op, the values it expects, and the pending tensors
+to create. A step that matches installs the next one as the thread's handler; all uncommon cases go to `Replayer.otherwise`. A
+step may be called out of turn, because autocast saves and restores the handler it found, or after replay has ended, while the
+rest of the call is recorded. It checks for this, and defers to the frame.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from types import MethodType
 from typing import Any
 
 from ...eager.core.op import NO_ATTRS
-from ...eager.core.tape.node import PENDING
+from ...eager.core.tape.node import PLACEHOLDER_NODE
 from ...eager.core.tensor import Tensor
-from ..trace.specialize import Source, general
-from ..trace.trace import Backward, Call, Constant, Number, Trace, alike
+from ..trace.generated_python import compile_function
+from ..trace.specialize import ReplayWriter, general
+from ..trace.trace import Backward, Call, Constant, Number, Trace, same_setting
 
 Step = Callable[..., Any]
 
 
 def make_steps(trace: Trace) -> list[Step]:
-    """A step for each entry."""
+    """Create a step for each entry."""
     steps: list[Step] = []
     for k, entry in enumerate(trace.entries):
         if isinstance(entry, Call) and entry.out is None and entry.check is None:
-            steps.append(entry.step or _later(steps, k, entry))  # paths that begin alike share entries
+            steps.append(entry.step or _later(steps, k, entry))  # paths with a common prefix share entries
         else:
             if isinstance(entry, Backward) and entry.plain:
                 entry.step = entry.step or _gradients_later(entry)
@@ -35,7 +36,7 @@ def make_steps(trace: Trace) -> list[Step]:
 
 
 def _later(steps: list[Step], k: int, entry: Call) -> Step:
-    """A step that is written when an op is first compared with its entry: those in regions hardly ever are."""
+    """Create a step that is compiled on its first comparison: those inside regions are hardly ever compared."""
 
     def first(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:
         entry.step = steps[k] = entry.step or _compiled(k, entry)
@@ -45,7 +46,7 @@ def _later(steps: list[Step], k: int, entry: Call) -> Step:
 
 
 def _gradients_later(entry: Backward) -> Step:
-    """The same for a backward pass."""
+    """Create such a step for a backward pass."""
 
     def first(frame: Any) -> Any:
         entry.step = _first_gradients(entry)
@@ -55,24 +56,24 @@ def _gradients_later(entry: Backward) -> Step:
 
 
 def _first_gradients(entry: Backward) -> Step:
-    """Whether the leaves have neither gradients nor hooks nor a history, and are what they were; then they are promised
+    """Generate a check that the leaves are the recorded ones, without gradients, hooks or history; it then gives them pending
     gradients."""
-    source = Source("first_gradients", "f")
+    source = ReplayWriter("first_gradients", "f")
     source.add(f"if not {source.constant(entry.same_code)}(): return False", "T = f.tensors; A = f.held")
     for i, (leaf, _) in enumerate(entry.plain):
         x = f"x{i}"
         source.add(f"{x} = T[{leaf}]")
-        source.add(f"if {x}._grad is not None or {x}._node is not None or {x}._requires_grad is not True: return False")
-        source.add(f"if {x}._array is not A[{leaf}] or {x}._hooks or {x}._after_accumulate: return False")
+        source.add(f"if {x}.tj_grad is not None or {x}.tj_node is not None or {x}.tj_requires_grad is not True: return False")
+        source.add(f"if {x}.tj_array is not A[{leaf}] or {x}.tj_hooks or {x}.tj_accumulate_hooks: return False")
     for i, (_, value) in enumerate(entry.plain):
         source.promise(value)
-        source.add(f"x{i}._grad = t")
+        source.add(f"x{i}.tj_grad = t")
     source.add("return True")
     return source.function(f"pass: {len(entry.plain)} leaves")
 
 
 def _same_attrs(attrs: dict[str, Any], space: dict[str, Any]) -> str:
-    """A quick look at settings that says yes in most cases: the same objects, and equal tuples of ints."""
+    """Generate a fast comparison of settings that succeeds in most cases: identical objects, and equal tuples of ints."""
     tests = [f"len(attrs) == {len(attrs)}"]
     for i, (name, value) in enumerate(attrs.items()):
         space[f"S{i}"] = value
@@ -84,14 +85,14 @@ def _same_attrs(attrs: dict[str, Any], space: dict[str, Any]) -> str:
 def _compiled(k: int, entry: Call) -> Step:
     space: dict[str, Any] = {
         "OP": entry.op, "ATTRS": entry.attrs, "Method": MethodType, "new": object.__new__, "Tensor": Tensor,
-        "PENDING": PENDING, "alike": alike,
+        "PLACEHOLDER_NODE": PLACEHOLDER_NODE, "same_setting": same_setting,
     }  # fmt: skip
     names = [f"x{i}" for i in range(len(entry.wants))]
     tests = [f"op is OP and f.cursor == {k}", f"state.grad is {entry.grad}"]
     tests.append(
         "attrs is ATTRS"
         if entry.attrs is NO_ATTRS
-        else f"(attrs is ATTRS or {_same_attrs(entry.attrs, space)} or alike(attrs, ATTRS))"
+        else f"(attrs is ATTRS or {_same_attrs(entry.attrs, space)} or same_setting(attrs, ATTRS))"
     )
     tests.append(f"out is None and len(inputs) == {len(names)}")
     lines = [
@@ -105,7 +106,7 @@ def _compiled(k: int, entry: Call) -> Step:
     checks, numbers = [], []
     for i, (want, flag) in enumerate(zip(entry.wants, entry.flags, strict=True)):
         if isinstance(want, int):
-            checks.append(f"x{i} is T[{want}] and x{i}._array is A[{want}] and x{i}._requires_grad is {flag}")
+            checks.append(f"x{i} is T[{want}] and x{i}.tj_array is A[{want}] and x{i}.tj_requires_grad is {flag}")
         elif isinstance(want, Number):
             space[f"K{i}"] = want.type
             checks.append(f"x{i}.__class__ is K{i}")
@@ -122,14 +123,14 @@ def _compiled(k: int, entry: Call) -> Step:
         space[f"F{j}"] = value.form
         body += [
             f"t{j} = T[{value.index}] = new(Tensor)",
-            f"t{j}._array = p = A[{value.index}] = new(F{j})",
+            f"t{j}.tj_array = p = A[{value.index}] = new(F{j})",
             "p.frame = f",
             f"p.slot = {value.slot}",
         ]
         if value.requires_grad:
-            body += [f"t{j}._requires_grad = True", f"t{j}._node = PENDING"]
+            body += [f"t{j}.tj_requires_grad = True", f"t{j}.tj_node = PLACEHOLDER_NODE"]
         if value.inference:
-            body.append(f"t{j}._inference = True")
+            body.append(f"t{j}.tj_inference = True")
         if value.view is not None:
             space[f"V{j}"] = value
             body.append(f"f.link(t{j}, V{j})")
@@ -142,5 +143,4 @@ def _compiled(k: int, entry: Call) -> Step:
     body.append(f"return ({made}{',' * bool(made)})" if entry.several else f"return {made or None}")
     lines += ["            " + line for line in body]
     lines.append(f"    return f.otherwise(op, inputs, attrs, out) if f.cursor == {k} else f(op, inputs, attrs, out)")
-    exec(compile("\n".join(lines), f"<tapejit step {k}: {entry.op.name}>", "exec"), space)
-    return space["step"]  # type: ignore[no-any-return]
+    return compile_function("step", lines, f"step {k}: {entry.op.name}", space)

@@ -1,4 +1,4 @@
-"""Comparing what Python does with a recording: whether an op's inputs are what was recorded, and what it promises then."""
+"""Match op calls against a trace: check the guards on an op's inputs, and create its pending results."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from ...eager.arrays.devices import device_of
-from ...eager.arrays.exported_memory import exposed
-from ...eager.arrays.deferred import Pending, resolved
-from ...eager.core.tape.node import PENDING, State, _numbers, edge_of
+from ...eager.arrays.deferred import DeferredArray, resolve_array
+from ...eager.arrays.exported_memory import is_exported
+from ...eager.core.tape.node import PLACEHOLDER_NODE, State, _numbers, edge_of
 from ...eager.core.tensor import Tensor, versions_of, wrap
-from .bailout import Fallback
-from ..trace.trace import Alias, Call, Constant, First, Number, Trace, Value, alike
+from ..guards.tensor_guards import has_form
+from ..trace.trace import Alias, Call, Constant, NewInput, Number, Trace, Value, same_setting
+from .bailout import Bailout
 
 
-class Matching(Fallback):
-    """The part of a replayer that knows what comes next."""
+class Matcher(Bailout):
+    """Mixin of `Replayer` that tracks the next entry."""
 
     def __init__(self, state: State, trace: Trace, function: Any) -> None:
         self.state = state
         self.trace = trace
-        self.function = function  # the compiled function: its other paths, and whom to tell about divergences
+        self.function = function  # the compiled function: holds the other paths, and is notified of divergences
         self.entries = trace.entries
         self.cursor = self.start = 0
         self.tensors = [None] * len(trace.values)
@@ -47,37 +47,41 @@ class Matching(Fallback):
         t = self.tensors[value.index]
         if t is None:
             t = self.tensors[value.index] = wrap(value.form(self, value.slot))
-            self.held[value.index] = t._array
+            self.held[value.index] = t.tj_array
             if value.requires_grad:
-                t._requires_grad = True
-                t._node = PENDING
+                t.tj_requires_grad = True
+                t.tj_node = PLACEHOLDER_NODE
             if value.inference:
-                t._inference = True
+                t.tj_inference = True
             if value.view is not None:
                 self.link(t, value)
         return t  # type: ignore[no-any-return]
 
     def link(self, t: Tensor, value: Value) -> None:
-        """Tell a view what it is a view of."""
+        """Set the base of a view."""
         assert value.view is not None
         n, step, without_grad = value.view
         while self.tensors[n] is None:
             n = self.moved[n]
         x = self.tensors[n]
-        base = x if x._base is None else x._base
-        t._base, t._chain, t._made_without_grad = base, (*x._chain, step), without_grad or x._made_without_grad
-        t._rebased = base._rebased
-        t._versions = versions_of(base)
+        base = x if x.tj_base is None else x.tj_base
+        t.tj_base, t.tj_view_chain, t.tj_made_without_grad = (
+            base,
+            (*x.tj_view_chain, step),
+            without_grad or x.tj_made_without_grad,
+        )
+        t.tj_rebased = base.tj_rebased
+        t.tj_versions = versions_of(base)
 
     def move(self, cursor: int) -> None:
-        """The next op is compared with this entry."""
+        """Move the cursor: the next op is compared with this entry."""
         self.cursor = cursor
         if self.state.autocast is None and self.state.handler is not None:
             self.state.handler = MethodType(self.trace.steps[cursor], self)
 
     def matches(self, entry: Call, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> bool:
-        """Whether an op's inputs are what was recorded. Tensors that appear for the first time get their numbers."""
-        if self.state.grad is not entry.grad or (attrs is not entry.attrs and not alike(attrs, entry.attrs)):
+        """True if an op's inputs match the recorded guards. Tensors seen for the first time are bound to their values."""
+        if self.state.grad is not entry.grad or (attrs is not entry.attrs and not same_setting(attrs, entry.attrs)):
             return False
         given = inputs if out is None else (*inputs, out)
         if len(given) != len(entry.wants) or (out is None) is not (entry.out is None):
@@ -91,8 +95,8 @@ class Matching(Fallback):
         kind = want.__class__
         if kind is int:
             if want in self.copies:
-                return x is self.tensors[want] and x._requires_grad is flag and self.unchanged(want)
-            return x is self.tensors[want] and x._array is self.held[want] and x._requires_grad is flag
+                return x is self.tensors[want] and x.tj_requires_grad is flag and self.unchanged(want)
+            return x is self.tensors[want] and x.tj_array is self.held[want] and x.tj_requires_grad is flag
         if kind is Number:
             if x.__class__ is want.type:
                 self.scalars[want.place] = x
@@ -101,20 +105,20 @@ class Matching(Fallback):
         return want.is_(x) if kind is Constant else self.bind(want, x)  # type: ignore[no-any-return]
 
     def bind(self, want: Any, x: Any) -> bool:
-        """Give a tensor that appears for the first time its number, if it is of the recorded form."""
+        """Bind a tensor seen for the first time to its value, if it has the recorded form."""
         if not isinstance(x, Tensor):
             return False
-        array = x._array
-        if type(array) is np.ndarray and want.__class__ is First and want.plain is not None:  # the usual case at once
+        array = x.tj_array
+        if type(array) is np.ndarray and want.__class__ is NewInput and want.plain is not None:  # fast path
             n, slot, shape, dtype, strides, flag = want.plain
-            box = x._versions
+            box = x.tj_versions
             if (
                 array.dtype is dtype
                 and array.shape == shape
                 and array.strides == strides
-                and x._requires_grad is flag
-                and x._node is None
-                and (box is None or len(box) == 1 or not exposed(box))
+                and x.tj_requires_grad is flag
+                and x.tj_node is None
+                and (box is None or len(box) == 1 or not is_exported(box))
                 and (i := id(x)) not in self.number
                 and (j := id(array)) not in self.slots
             ):
@@ -124,32 +128,32 @@ class Matching(Fallback):
                 self.held[n] = self.arrays[slot] = array
                 return True
         value = want.value
-        if x._requires_grad is not value.requires_grad:
+        if x.tj_requires_grad is not value.requires_grad:
             return False
-        if isinstance(array, Pending) and array.frame is not self:
-            array = x._array = resolved(array)
+        if isinstance(array, DeferredArray) and array.frame is not self:
+            array = x.tj_array = resolve_array(array)
         known = self.number.get(id(x))
         if known is not None and known >= value.index:
-            known = None  # from an attempt to compare with another path
+            known = None  # left over from an attempt to match another path
         if known is not None and self.held[known] is array:
-            return False  # it should have been named by its number
+            return False  # the entry should have referred to it by its index
         if want.__class__ is Alias:
-            place = array.slot if isinstance(array, Pending) else self.slots.get(id(array))
+            place = array.slot if isinstance(array, DeferredArray) else self.slots.get(id(array))
             owner = self.trace.owners.get(value.slot)
             if place != value.slot or (owner in self.copies and not self.unchanged(owner)):
                 return False
         else:
-            if isinstance(array, Pending) or self.slots.get(id(array), value.slot) != value.slot:
+            if isinstance(array, DeferredArray) or self.slots.get(id(array), value.slot) != value.slot:
                 return False
-            if (x._node is not None) is not value.tracked or not has_form(array, value.form):
+            if (x.tj_node is not None) is not value.tracked or not has_form(array, value.form):
                 return False
             self.arrays[value.slot] = array
-            if exposed(x._versions):  # somebody may write it before the program runs
+            if is_exported(x.tj_versions):  # other code may write it before the program runs
                 if value.slot not in self.trace.shared:
                     return False
                 self.copies[value.index] = self.arrays[value.slot] = copied(array)
             self.slots[id(array)] = value.slot
-            if x._node is not None:
+            if x.tj_node is not None:
                 self.outer_nodes[value.index] = edge_of(x)
         if known is not None:
             self.tensors[known] = None  # it shows another array now
@@ -173,14 +177,8 @@ class Matching(Fallback):
         return sum(part[0] is array for v in kept for part in (v if type(v[0]) is tuple else (v,)) if type(part) is tuple)
 
 
-def has_form(array: Any, form: type[Pending]) -> bool:
-    if array.shape != form.shape or array.dtype is not form.dtype or array.strides != form.strides:
-        return False
-    return type(array) is np.ndarray if form.where.type == "cpu" else device_of(array) == form.where
-
-
 def copied(array: Any) -> Any:
-    """A copy with the same strides."""
+    """Copy an array with the same strides."""
     low, high = np.lib.array_utils.byte_bounds(array)
     memory = np.empty(high - low, np.uint8)
     found = np.ndarray(array.shape, array.dtype, memory, array.ctypes.data - low, array.strides)

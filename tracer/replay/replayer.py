@@ -1,8 +1,9 @@
-"""Replaying: Python runs again, and each op is compared with the next entry of a recording instead of being run.
+"""Replay a trace: Python runs again, and each op is compared with the next entry instead of being run.
 
-What matches gives a tensor that is pending. At the end of a segment, when all has matched, the program runs once, and tensors
-that are still alive get their arrays and their place on the tape. What does not match is a divergence: what was matched since
-the last segment is run eagerly, from arrays that nobody has written to, and the rest of the call is recorded as another path.
+A match returns a pending tensor (its array is a deferred array). At the end of a segment, when all entries have matched, the
+program runs once, and tensors that are still alive get their arrays and their nodes on the tape. A mismatch is a divergence:
+the entries matched since the last segment are run eagerly, from arrays that have not been written (see `bailout.py`), and the
+rest of the call is recorded as another path.
 """
 
 from __future__ import annotations
@@ -12,31 +13,33 @@ from typing import Any
 
 import numpy as np
 
+from ...eager.arrays.deferred import DeferredArray
+from ...eager.core.dispatch import execute
+from ...eager.core.op import Op
+from ...eager.core.tape.node import PLACEHOLDER_NODE
+from ...eager.core.tensor import Tensor, tensor_changed, versions_of
 from ...eager.nn.module import Module
-from ...eager.core.op import Op, execute
 from ...eager.ops.convert import TRANSFER
 from ...eager.optim.optimizer import Optimizer
-from ...eager.arrays.deferred import Pending
-from ...eager.core.tape.node import PENDING
-from ...eager.core.tensor import Tensor, tensor_changed, versions_of
-from ..record.index_checks import CHECKS
-from .run_segment import Computing
-from ..trace.call_frame import expanded, only_moves, refuses, run_parts
-from .matcher import has_form
+from ..guards.tensor_guards import has_form
+from ..record.backward_recorder import backward_pass
+from ..record.index_checks import INDEX_CHECKS
 from ..record.moving_slices import MOVES, MOVING, is_there, only_elsewhere
-from ..record.recorder import Recorder, backward_pass
-from ..trace.refcounts import references
+from ..record.recorder import Recorder
 from ..regions.region import MISSED
+from ..trace.call_frame import calls_library, can_reject_values, is_decomposed, is_input_transfer, run_decomposed
+from ..trace.refcounts import references
 from ..trace.specialize import LONE_HELD, general
-from ..trace.trace import WRITTEN, Backward, Break, Call, Constant, End, First, Trace, alike, users_line
+from ..trace.trace import WRITTEN, Backward, Break, Call, Constant, End, NewInput, Trace, same_setting, user_line
+from .run_segment import SegmentRunner
 
 _new = object.__new__
 
 
-class Replayer(Computing):
-    """A handler of `apply` that compares and promises."""
+class Replayer(SegmentRunner):
+    """Handler of `apply` that matches ops and returns pending tensors."""
 
-    mark: int | None = None  # the last change of a tensor, if it was the last backward pass, and a plain one
+    mark: int | None = None  # the last change of a tensor, if that was the last backward pass, and a plain one
 
     # ---- ops
 
@@ -50,14 +53,14 @@ class Replayer(Computing):
         return self.otherwise(op, inputs, attrs, out)
 
     def promise(self, entry: Call, out: Tensor | None) -> Any:
-        """The results of an entry that has matched, pending."""
+        """Create the pending results of an entry that has matched."""
         self.move(self.cursor + 1)
         made = [self.promised(value) for value in entry.results]
-        if out is not None and entry.grad and (entry.turned or (out._requires_grad and out._node is not None)):
-            if out._node is not PENDING and entry.out is not None:
-                self.earlier.setdefault(entry.out, (out._node, out._requires_grad))
-            out._requires_grad = True
-            out._node = PENDING
+        if out is not None and entry.grad and (entry.turned or (out.tj_requires_grad and out.tj_node is not None)):
+            if out.tj_node is not PLACEHOLDER_NODE and entry.out is not None:
+                self.earlier.setdefault(entry.out, (out.tj_node, out.tj_requires_grad))
+            out.tj_requires_grad = True
+            out.tj_node = PLACEHOLDER_NODE
         if entry.mutated:
             self.write(entry)
         if out is not None:
@@ -65,15 +68,15 @@ class Replayer(Computing):
         return tuple(made) if entry.several else made[0] if made else None
 
     def write(self, entry: Any) -> None:
-        """Memory from outside will be written: nobody may see it before. Where others can see it, it is written now."""
+        """Hide memory from outside that the segment will write. If other code can see that memory, it is written now."""
         tensors, held, arrays, values = self.tensors, self.held, self.arrays, self.trace.values
         for n in entry.mutated:
             t, value = tensors[n], values[n]
             slot = value.slot
             array = arrays[slot]
-            if (  # the usual case at once: the array is its own memory, and nothing but the tensor and this frame has it
+            if (  # fast path: the array owns its memory, and only the tensor and this frame refer to it
                 t is not None
-                and t._array is array
+                and t.tj_array is array
                 and array is held[n]
                 and type(array) is np.ndarray
                 and array.base is None
@@ -81,23 +84,23 @@ class Replayer(Computing):
                 and not self.used
             ):
                 pass
-            elif t is not None and isinstance(t._array, Pending):
+            elif t is not None and isinstance(t.tj_array, DeferredArray):
                 continue
             else:
                 held[n] = array = None
                 if t is None or not self.sole(slot):
-                    held[n] = None if t is None else t._array
+                    held[n] = None if t is None else t.tj_array
                     self.written_now()
                     return
             self.hidden.append(n)
-            t._array = held[n] = pending = _new(value.form)
+            t.tj_array = held[n] = pending = _new(value.form)
             pending.frame = self
             pending.slot = slot
         self.have_written()
 
     def have_written(self) -> None:
         following = self.entries[self.cursor]
-        if type(following) is Break and following.reason is WRITTEN:  # others could see it then
+        if type(following) is Break and following.reason is WRITTEN:  # other code could see it when recorded
             self.segment()
 
     def written_now(self) -> None:
@@ -107,41 +110,43 @@ class Replayer(Computing):
             self.diverge(WRITTEN)
             self.stop(WRITTEN)  # type: ignore[attr-defined]
 
-    # ---- what is not the next entry
+    # ---- mismatches
 
     def otherwise(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
-        if expanded(op, inputs, self.state):
-            return run_parts(op, inputs, attrs, out)
+        if is_decomposed(op, inputs, self.state):
+            return run_decomposed(op, inputs, attrs, out)
         entry = self.entries[self.cursor]
         if self.copies and entry.op is op and self.matches(entry, inputs, attrs, out):
             return self.promise(entry, out)
-        if out is not None and self.state.grad and any(isinstance(x, Tensor) and x._requires_grad for x in (*inputs, out)):
-            return self.outside(execute, f"{op.name} writes into what has a history", op, inputs, attrs, out, self.state)
-        if only_moves(op, inputs, self.state):
+        if out is not None and self.state.grad and any(isinstance(x, Tensor) and x.tj_requires_grad for x in (*inputs, out)):
+            return self.graph_break(
+                execute, f"{op.name} writes a tensor that has a history", op, inputs, attrs, out, self.state
+            )
+        if is_input_transfer(op, inputs, self.state):
             return self.bring(inputs, attrs)
-        if refuses(op, inputs):
+        if can_reject_values(op, inputs):
             if op is TRANSFER:
-                return self.outside(execute, "a value goes to another device", op, inputs, attrs, out, self.state)
-            check = None if op.data_dependent else CHECKS.get(op.name)
+                return self.graph_break(execute, "a value moves to another device", op, inputs, attrs, out, self.state)
+            check = None if op.data_dependent else INDEX_CHECKS.get(op.name)
             if check is None:
-                return self.outside(execute, f"{op.name} depends on values", op, inputs, attrs, out, self.state)
+                return self.graph_break(execute, f"{op.name} depends on values", op, inputs, attrs, out, self.state)
             if not check.settled(self, inputs, attrs):
                 if type(entry) is Break:
                     self.segment()
                 else:
-                    self.diverge(f"{op.name} looks at its indices")
+                    self.diverge(f"{op.name} checks its indices")
                 return self(op, inputs, attrs, out)
         if op in MOVES and out is None and self.moves():
             return self.take(op, inputs, attrs)
         if self.other_path(lambda e: e.op is op and self.matches(e, inputs, attrs, out)):
             return self.promise(self.entries[self.cursor], out)
-        if op in MOVES and out is None and only_elsewhere(self.trace, entry, op, inputs, attrs, line := users_line()):
+        if op in MOVES and out is None and only_elsewhere(self.trace, entry, op, inputs, attrs, line := user_line()):
             self.function.has_moved(line, is_there(inputs, self.state))
         self.diverge(self.difference(entry, op, inputs, attrs))
         return self(op, inputs, attrs, out)
 
     def moves(self) -> bool:
-        """Whether slices are made by Python here, in this recording or in another one that began alike."""
+        """True if Python makes slices here, in this recording or in another one with the same prefix."""
         if self.cursor in self.trace.moving:
             return True
         for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
@@ -152,37 +157,37 @@ class Replayer(Computing):
         return False
 
     def take(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-        """A slice that begins elsewhere at each call."""
+        """Run a slice that starts elsewhere in each call."""
         if is_there(inputs, self.state):
             with self.eagerly():
                 return execute(op, inputs, attrs, None, self.state)
-        return self.outside(execute, MOVING, op, inputs, attrs, None, self.state)
+        return self.graph_break(execute, MOVING, op, inputs, attrs, None, self.state)
 
     def difference(self, entry: Any, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> str:
-        """How an op differs from the recorded one, in words."""
+        """Describe how an op differs from the recorded one."""
         if not isinstance(entry, Call):
-            return f"{op.name} comes where the recording has {entry!r}"
+            return f"{op.name} runs where the recording has {entry!r}"
         if entry.op is not op:
-            return f"{op.name} comes where the recording has {entry.op.name}"
-        if not alike(attrs, entry.attrs):
-            return f"{op.name} is given {attrs}, and was given {entry.attrs}"
+            return f"{op.name} runs where the recording has {entry.op.name}"
+        if not same_setting(attrs, entry.attrs):
+            return f"{op.name} gets {attrs}, recorded with {entry.attrs}"
         if self.state.grad is not entry.grad:
             return f"{op.name} runs {'with' if self.state.grad else 'without'} gradients, unlike the recording"
         for x, want in zip(inputs, entry.wants, strict=False):
-            if isinstance(want, First) and isinstance(x, Tensor):
-                found, form = x._array, want.value.form
+            if isinstance(want, NewInput) and isinstance(x, Tensor):
+                found, form = x.tj_array, want.value.form
                 if found.shape != form.shape:
-                    return f"{op.name} is given a tensor of shape {list(found.shape)}, and was given {list(form.shape)}"
+                    return f"{op.name} gets a tensor of shape {list(found.shape)}, recorded with {list(form.shape)}"
                 if found.dtype != form.dtype:
-                    return f"{op.name} is given {found.dtype}, and was given {form.dtype}"
-                if x._requires_grad is not want.value.requires_grad:
-                    return f"{op.name} is given a tensor with requires_grad={x._requires_grad}, unlike before"
+                    return f"{op.name} gets {found.dtype}, recorded with {form.dtype}"
+                if x.tj_requires_grad is not want.value.requires_grad:
+                    return f"{op.name} gets a tensor with requires_grad={x.tj_requires_grad}, unlike the recording"
             if isinstance(want, Constant) and not want.is_(x):
-                return f"{op.name} is given the number {x!r}, and was given {want.value!r}"
-        return f"{op.name} is given other tensors than in the recording"
+                return f"{op.name} gets the number {x!r}, recorded with {want.value!r}"
+        return f"{op.name} gets other tensors than in the recording"
 
     def other_path(self, fits: Callable[[Any], bool]) -> bool:
-        """Change to another recording that began alike and goes on as Python does now."""
+        """Switch to another recording with the same prefix whose next entry matches."""
         for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
             mine = self.trace
             self.follow(other)
@@ -193,7 +198,7 @@ class Replayer(Computing):
         return False
 
     def follow(self, trace: Trace) -> None:
-        """Take another recording for the one to compare with: they are the same up to the cursor."""
+        """Continue with another recording: both are the same up to the cursor."""
         values, slots, numbers = trace.counts[self.cursor]
         for n in range(values, len(self.tensors)):
             if self.tensors[n] is not None and self.number.get(id(self.tensors[n])) == n:
@@ -210,8 +215,8 @@ class Replayer(Computing):
 
     # ---- segments
 
-    def read(self, pending: Pending) -> None:
-        """A value is wanted."""
+    def read(self, pending: DeferredArray) -> None:
+        """Compute a pending array, because its value is read."""
         self.run_now("a value is read")
         if pending.frame is self:
             raise AssertionError("a pending value was not computed")
@@ -223,34 +228,34 @@ class Replayer(Computing):
             self.diverge(reason)
             self.stop(reason)  # type: ignore[attr-defined]  # it is a recorder now
 
-    def catch_up(self, reason: str) -> None:
-        """What has matched has to run now."""
+    def flush(self, reason: str) -> None:
+        """Run the entries matched so far."""
         if self.cursor > self.start:
             self.run_now(reason)
 
-    def looked_at(self, t: Tensor) -> None:
-        """Somebody looks at the tape: it has to be there."""
-        if isinstance(t._array, Pending) and t._array.frame is self:
-            self.read(t._array)
+    def tape_read(self, t: Tensor) -> None:
+        """End the segment because the tape is read: its nodes must exist."""
+        if isinstance(t.tj_array, DeferredArray) and t.tj_array.frame is self:
+            self.read(t.tj_array)
 
     def settle(self, t: Tensor) -> None:
-        self.looked_at(t)
+        self.tape_read(t)
 
-    def outside(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
-        """Run something that is not recorded, on tensors that are all there."""
+    def graph_break(self, function: Callable[..., Any], reason: str, *args: Any, **kwargs: Any) -> Any:
+        """Run an unrecorded function, with all pending work computed."""
         if type(self.entries[self.cursor]) is Break or self.other_path(lambda e: type(e) is Break):
             self.segment()
         elif self.cursor == 0 or not isinstance(self.entries[self.cursor - 1], Break):
             self.diverge(reason)
-            return self.outside(function, reason, *args, **kwargs)
-        return self.untraced(function, *args, **kwargs)
+            return self.graph_break(function, reason, *args, **kwargs)
+        return self.run_untraced(function, *args, **kwargs)
 
     def finish(self) -> None:
-        """The function has returned."""
+        """Finish the call, when the function has returned."""
         entry = self.entries[self.cursor]
         if isinstance(entry, End) and entry.state is not None:
             known = self.trace.segments.get((self.start, self.cursor))
-            if known is not None and known.closing is not None and self.ended(known, known.closing):
+            if known is not None and known.epilogue is not None and self.run_epilogue(known, known.epilogue):
                 if self.late is not None:
                     self.start = self.cursor + 1
                     raise self.late
@@ -262,7 +267,7 @@ class Replayer(Computing):
             self.finish()
 
     def segment(self) -> None:
-        """Everything up to the break that the cursor is at has matched: compute it."""
+        """Compute the segment that ends with the graph break at the cursor: all its entries have matched."""
         stop = self.cursor
         snapshot = self.entries[stop].state
         if snapshot is None:
@@ -277,7 +282,7 @@ class Replayer(Computing):
             raise error
 
     def begin_replayed(self, hidden: list[int], held: list[Any], earlier: dict[int, tuple[Any, bool]]) -> None:
-        """All entries have matched: what a recorder that turns into a replayer has beyond a frame."""
+        """Initialise the replayer's own fields in a recorder that becomes a replayer: all entries have matched."""
         self.entries = self.trace.entries
         self.cursor, self.start = len(self.entries), 0
         self.hidden, self.held, self.earlier = hidden, held, earlier
@@ -288,14 +293,14 @@ class Replayer(Computing):
     # ---- divergence
 
     def diverge(self, reason: str) -> None:
-        """Run what has matched eagerly, and go on recording."""
-        self.function.diverged(self, reason, users_line())
+        """Run the matched entries eagerly, and continue recording."""
+        self.function.diverged(self, reason, user_line())
         self.interpret()
         values, slots, _ = self.begin_path()
         self.record_on(values, slots)
 
     def begin_path(self) -> tuple[int, int, int]:
-        """Another recording, which is the same up to the cursor. How much there was before the segment."""
+        """Start another recording with the same entries up to the cursor. Returns how much there was before the segment."""
         trace, self.trace = self.trace, Trace()
         values, slots, numbers = trace.counts[self.cursor]
         self.trace.entries = trace.entries[: self.cursor]
@@ -313,14 +318,15 @@ class Replayer(Computing):
         return trace.counts[self.start]
 
     def record_on(self, values: int, slots: int) -> None:
-        """Record the rest of the call: all that was promised is there. So many values and slots are from before the segment."""
+        """Record the rest of the call, when all pending tensors are computed. `values` and `slots` count those before the
+        segment."""
         trace = self.trace
         for n, t in enumerate(self.tensors):
-            if t is not None and isinstance(t._array, Pending):
-                if t._array.frame is None:
-                    t._array = t._array.real  # what `detach()` made of something that is there now
+            if t is not None and isinstance(t.tj_array, DeferredArray):
+                if t.tj_array.frame is None:
+                    t.tj_array = t.tj_array.real  # a `detach()` of a tensor that is computed now
                 else:
-                    self.tensors[n] = None  # of a segment before, which it did not outlive
+                    self.tensors[n] = None  # from an earlier segment, which it did not outlive
         self.number = {id(t): n for n, t in enumerate(self.tensors) if t is not None}
         for n, t in enumerate(self.tensors):
             if t is not None and trace.values[n].slot in trace.outside:
@@ -328,7 +334,7 @@ class Replayer(Computing):
         if self.state.autocast is None and self.state.handler is not None:
             self.state.handler = self
         self.held.clear()
-        self.cursor = -1  # it is no step's turn any more
+        self.cursor = -1  # no step's turn any more
         self.__class__ = Recorder  # type: ignore[assignment]
         self.prepare(self.function.moving)  # type: ignore[attr-defined]
         written = [e.out for e in self.trace.entries[self.start :] if isinstance(e, Call) and e.out is not None]
@@ -338,8 +344,9 @@ class Replayer(Computing):
 
     # ---- regions
 
-    def module(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A module is called: all of its ops at once, if it is certain what they are."""
+    @calls_library
+    def call_module(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a module: match all of its ops at once, if its guards hold."""
         regions = self.trace.regions.get(self.cursor)
         if regions is not None and self.state.autocast is None:
             region = regions.get(id(module))
@@ -351,8 +358,9 @@ class Replayer(Computing):
                         return result
         return module.forward(*args, **kwargs)
 
-    def functional(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A function of `nn.functional` is called."""
+    @calls_library
+    def call_functional(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of `nn.functional`: match all of its ops at once, if its guards hold."""
         regions = self.trace.regions.get(self.cursor)
         if regions is not None and self.state.autocast is None:
             region = regions.get(id(function))
@@ -364,18 +372,20 @@ class Replayer(Computing):
                         return result
         return function(*args, **kwargs)
 
-    def foresaw(self, optimizer: Optimizer) -> bool:
-        """An optimizer makes a step: whether it was foreseen, and is done with that."""
-        region = self.trace.foreseen[self.cursor]
+    def replay_optimizer_step(self, optimizer: Optimizer) -> bool:
+        """Match an optimizer step as a region. True if that succeeded, and the step is done."""
+        region = self.trace.step_regions[self.cursor]
         enter = region.entering
         return enter(region, self, optimizer)  # type: ignore[no-any-return]
 
+    @calls_library
     def optimizer_step(self, optimizer: Optimizer, step: Callable[..., Any]) -> Any:
-        """A step that was not."""
+        """Run an optimizer step that did not match a region."""
         return step(optimizer)
 
     # ---- backward
 
+    @calls_library
     def backward(
         self, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
     ) -> list[Tensor | None]:
@@ -386,7 +396,7 @@ class Replayer(Computing):
         if not (isinstance(entry, Backward) and self.same_pass(entry, *given)):
             if not self.other_path(lambda e: isinstance(e, Backward) and self.same_pass(e, *given)):
                 if type(entry) is Break:
-                    return self.outside(backward_pass, "backward", *given)  # type: ignore[no-any-return]
+                    return self.graph_break(backward_pass, "backward", *given)  # type: ignore[no-any-return]
                 self.diverge("another backward pass than in the recording")
                 return self.backward(*given)
             entry = self.entries[self.cursor]
@@ -394,16 +404,16 @@ class Replayer(Computing):
         self.mark = None
         values, tensors = self.trace.values, self.tensors
         for leaf, value in entry.firsts:
-            g = tensors[leaf]._grad
+            g = tensors[leaf].tj_grad
             tensors[value.index] = g
             self.number[id(g)] = value.index
-            self.arrays[value.slot] = self.held[value.index] = g._array
-            self.slots[id(g._array)] = value.slot
+            self.arrays[value.slot] = self.held[value.index] = g.tj_array
+            self.slots[id(g.tj_array)] = value.slot
         if self.made:
             self.used += [self.made[plan] for plan in entry.freed if plan in self.made]
         for effect in entry.effects:
             if effect.before is None:
-                tensors[effect.leaf]._grad = self.promised(values[effect.after])
+                tensors[effect.leaf].tj_grad = self.promised(values[effect.after])
                 tensor_changed()
         found: list[Tensor | None] = [None if n is None else self.promised(values[n]) for n in entry.found]
         if entry.mutated:
@@ -411,11 +421,11 @@ class Replayer(Computing):
         return found
 
     def plain_pass(self, entry: Any, roots: Any, retain_graph: bool, wanted: Any, accumulate: bool) -> bool:
-        """The usual case at once: `loss.backward()`, which gives each leaf its first gradient."""
+        """Fast path of `loss.backward()` when it gives each leaf its first gradient."""
         if type(entry) is not Backward or not entry.plain or wanted is not None or not accumulate or self.made or self.copies:
             return False
         n = entry.roots[0]
-        if len(roots) != 1 or roots[0] is not self.tensors[n] or roots[0]._array is not self.held[n]:
+        if len(roots) != 1 or roots[0] is not self.tensors[n] or roots[0].tj_array is not self.held[n]:
             return False
         step = entry.step
         if retain_graph is not entry.retain or not step(self):
@@ -427,25 +437,25 @@ class Replayer(Computing):
     def same_pass(
         self, entry: Backward, roots: Any, seeds: Any, retain_graph: bool, create_graph: bool, wanted: Any, accumulate: bool
     ) -> bool:
-        """Whether a backward pass is the recorded one. What it does follows from its roots, unless somebody added a hook or
-        changed a gradient or the code since."""
+        """True if a backward pass matches its entry. Its effects follow from its roots, unless a hook was added, or a gradient
+        or the code was changed since."""
         tensors = self.tensors
         if create_graph or retain_graph is not entry.retain or accumulate is not entry.accumulate or not entry.same_code():
             return False
         if len(roots) != len(entry.roots):
             return False
         for r, n in zip(roots, entry.roots, strict=True):
-            if r is not tensors[n] or r._array is not self.held[n]:
+            if r is not tensors[n] or r.tj_array is not self.held[n]:
                 return False
         if (seeds is None) is not entry.implicit:
             return False
         for s, want in zip(seeds or (), entry.seeds, strict=True):
-            if not self.fits(want, s, s._requires_grad):
+            if not self.fits(want, s, s.tj_requires_grad):
                 return False
         if (wanted is None) is not (entry.wanted is None):
             return False
         if wanted is not None:
-            if len(wanted) != len(entry.wanted) or any(w._hooks for w in wanted):
+            if len(wanted) != len(entry.wanted) or any(w.tj_hooks for w in wanted):
                 return False
             if any(w is not tensors[n] for w, n in zip(wanted, entry.wanted, strict=True)):
                 return False
@@ -454,27 +464,27 @@ class Replayer(Computing):
                 return False
         if self.copies and not all(self.unchanged(n) for n in self.copies):
             return False
-        if any(tensors[n]._requires_grad is not flag for n, flag in entry.flags):
+        if any(tensors[n].tj_requires_grad is not flag for n, flag in entry.flags):
             return False
         return self.same_gradients(entry)
 
     def same_gradients(self, entry: Backward) -> bool:
-        """Whether the leaves have hooks and gradients as they had."""
+        """True if the leaves have the recorded hooks and gradients."""
         tensors = self.tensors
         firsts = dict(entry.firsts) if entry.firsts else {}
         for effect in entry.effects:
             leaf = tensors[effect.leaf]
-            if leaf._hooks or leaf._after_accumulate or leaf._node is not None:
+            if leaf.tj_hooks or leaf.tj_accumulate_hooks or leaf.tj_node is not None:
                 return False
-            g = leaf._grad
+            g = leaf.tj_grad
             if effect.before is None:
                 if g is not None:
                     return False
             elif effect.leaf in firsts:
-                if g is None or g._requires_grad or id(g) in self.number or isinstance(g._array, Pending):
+                if g is None or g.tj_requires_grad or id(g) in self.number or isinstance(g.tj_array, DeferredArray):
                     return False
-                if not has_form(g._array, firsts[effect.leaf].form):
+                if not has_form(g.tj_array, firsts[effect.leaf].form):
                     return False
-            elif g is not tensors[effect.before] or g._array is not self.held[effect.before]:
+            elif g is not tensors[effect.before] or g.tj_array is not self.held[effect.before]:
                 return False
         return True

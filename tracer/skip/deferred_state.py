@@ -1,8 +1,8 @@
-"""What a step leaves behind without doing it: each thing is *lent*, and is settled when somebody looks at it.
+"""Deferred side effects of a skipped call: version counters and gradients, materialised when first read.
 
-A step that nobody watches need not tell each parameter that its memory was written, nor give each leaf a gradient, at each
-call. The tensor holds a `Pending` instead; whoever looks makes it real, with all the calls counted that there were since. That
-costs those who look, once for each thing they look at, and a call that follows lends it again.
+A step that nobody observes need not count a write for each parameter, nor give each leaf a gradient, at every call. The tensor
+holds a `DeferredArray` instead; whoever reads it materialises it, with all calls since then counted. Only readers pay,
+once for each thing that they read, and the next call defers it again.
 """
 
 from __future__ import annotations
@@ -12,164 +12,164 @@ from typing import Any
 
 import numpy as np
 
-from ...eager.arrays.deferred import Pending
+from ...eager.arrays.deferred import DeferredArray
 from ...eager.core.tensor import Tensor, versions_of, wrap
-from ..replay.matcher import has_form
+from ..guards.tensor_guards import has_form
 from ..trace.trace import Value
 
 
-def box_count(t: Tensor) -> int:
-    """How often a tensor's version counter is referred to."""
-    return sys.getrefcount(t._versions)
+def counter_refcount(t: Tensor) -> int:
+    """Return the reference count of a tensor's version counter."""
+    return sys.getrefcount(t.tj_versions)
 
 
-def _lone_box() -> int:
+def _lone_counter_refcount() -> int:
     t = wrap(np.empty(1))
-    t._versions = [0]
-    return box_count(t)
+    t.tj_versions = [0]
+    return counter_refcount(t)
 
 
-LONE_BOX = _lone_box()
+LONE_COUNTER_REFCOUNT = _lone_counter_refcount()
 
 
-class Captured:
-    """A tensor that a pure function has from elsewhere than its arguments; or the gradient of one."""
+class CapturedTensor:
+    """A tensor that a function reads by name, rather than as an argument; or the gradient of such a tensor."""
 
-    __slots__ = ("leaf", "pending", "pure", "since", "tensor", "value", "writes")
+    __slots__ = ("leaf", "pending", "since", "skipped", "tensor", "value", "writes")
 
-    def __init__(self, pure: Any, value: Value, tensor: Tensor, leaf: Tensor | None) -> None:
-        self.pure = pure
+    def __init__(self, skipped: Any, value: Value, tensor: Tensor, leaf: Tensor | None) -> None:
+        self.skipped = skipped
         self.value = value
         self.tensor = tensor
-        self.leaf = leaf  # of a gradient: whose it is
-        self.writes = 0  # how often a call writes it
-        self.since = 0  # the number of calls when it was lent
-        self.pending: Pending | None = None
+        self.leaf = leaf  # for a gradient: the leaf that it belongs to
+        self.writes = 0  # writes per call
+        self.since = 0  # number of calls when it was deferred
+        self.pending: DeferredArray | None = None
 
     def find(self) -> bool:
-        """Whether there is a tensor as there was."""
+        """True if the tensor is there, has its form, and can be bound."""
         if self.leaf is not None:
-            if self.leaf._grad is None:
+            if self.leaf.tj_grad is None:
                 return False
-            self.tensor = self.leaf._grad
+            self.tensor = self.leaf.tj_grad
         t, value = self.tensor, self.value
-        if t._requires_grad is not value.requires_grad or (t._node is not None) is not value.tracked:
+        if t.tj_requires_grad is not value.requires_grad or (t.tj_node is not None) is not value.tracked:
             return False
-        if t._hooks or t._after_accumulate or (t._base is not None and t._rebased != t._base._rebased):
+        if t.tj_hooks or t.tj_accumulate_hooks or (t.tj_base is not None and t.tj_rebased != t.tj_base.tj_rebased):
             return False
-        return not isinstance(t._array, Pending) and has_form(t._array, value.form)
+        return not isinstance(t.tj_array, DeferredArray) and has_form(t.tj_array, value.form)
 
-    def still(self) -> bool:
-        """The same while it may be lent: whether it is the tensor that it was."""
+    def is_unchanged(self) -> bool:
+        """The same check for a tensor that is bound and may be deferred."""
         t, value = self.tensor, self.value
-        if self.leaf is not None and self.leaf._grad is not t:
+        if self.leaf is not None and self.leaf.tj_grad is not t:
             return False
-        if t._requires_grad is not value.requires_grad or (t._node is not None) is not value.tracked:
+        if t.tj_requires_grad is not value.requires_grad or (t.tj_node is not None) is not value.tracked:
             return False
-        if t._hooks or t._after_accumulate or (t._base is not None and t._rebased != t._base._rebased):
+        if t.tj_hooks or t.tj_accumulate_hooks or (t.tj_base is not None and t.tj_rebased != t.tj_base.tj_rebased):
             return False
-        return t._array is (self.pure.arrays[value.slot] if self.pending is None else self.pending)
+        return t.tj_array is (self.skipped.arrays[value.slot] if self.pending is None else self.pending)
 
-    def lend(self) -> bool:
-        """Hide the memory, so that who looks at it or at its version asks for it. False if others have the version counter."""
+    def defer(self) -> bool:
+        """Hide the memory, so that reading it or its version calls `read`. False if others hold the version counter."""
         t = self.tensor
-        if t._versions is not None and box_count(t) > LONE_BOX:
+        if t.tj_versions is not None and counter_refcount(t) > LONE_COUNTER_REFCOUNT:
             return False
-        self.pending = t._array = self.value.form(self, self.value.slot)
-        self.since = self.pure.count
+        self.pending = t.tj_array = self.value.form(self, self.value.slot)
+        self.since = self.skipped.count
         return True
 
-    def read(self, pending: Pending) -> None:
-        """Somebody looks."""
-        with self.pure.lock:
+    def read(self, pending: DeferredArray) -> None:
+        """Materialise: the memory or the version is being read."""
+        with self.skipped.lock:
             if self.pending is not None:
-                self.settle()
-                self.pure.seen.append(self)
+                self.materialise()
+                self.skipped.seen.append(self)
 
-    def settle(self) -> None:
-        """The tensor shows its memory again, unless it shows another by now."""
+    def materialise(self) -> None:
+        """Give the tensor its memory and count the writes, unless somebody gave it other memory meanwhile."""
         pending, t = self.pending, self.tensor
         if pending is None:
             return
-        array = self.pure.arrays[self.value.slot]
+        array = self.skipped.arrays[self.value.slot]
         pending.become(array)
         self.pending = None
-        if t._array is pending:
-            t._array = array
-            self.count(self.pure.count - self.since)
+        if t.tj_array is pending:
+            t.tj_array = array
+            self.count(self.skipped.count - self.since)
 
     def count(self, calls: int) -> None:
         versions_of(self.tensor)[0] += self.writes * calls
 
 
-class Kept:
-    """What becomes of a leaf's gradient."""
+class LeafGradient:
+    """The gradient that a call leaves in a leaf, or removes from it."""
 
-    __slots__ = ("away", "given", "leaf", "pure", "required", "value", "writes")
+    __slots__ = ("given", "is_deferred", "leaf", "required", "skipped", "value", "writes")
 
-    def __init__(self, pure: Any, leaf: Tensor, required: bool, value: Value | None) -> None:
-        self.pure = pure
+    def __init__(self, skipped: Any, leaf: Tensor, required: bool, value: Value | None) -> None:
+        self.skipped = skipped
         self.leaf = leaf
-        self.required = required  # there must be none before
-        self.value = value  # what it is afterwards; None for none
-        self.writes = 0  # how often it is written after it is made
+        self.required = required  # the leaf must have none before the call
+        self.value = value  # the gradient after the call; None for none
+        self.writes = 0  # writes per call after it is made
         self.given: Tensor | None = None
-        self.away = False  # it is not among what has to be done at the next call
+        self.is_deferred = False  # if not, the next call has to defer it again
 
     def fits(self) -> bool:
-        """Whether the leaf is as it was."""
+        """True if the leaf can get its gradient from this call: no hooks, and no gradient where none may be."""
         leaf = self.leaf
-        return not (leaf._hooks or leaf._after_accumulate or (self.required and leaf._grad is not None))
+        return not (leaf.tj_hooks or leaf.tj_accumulate_hooks or (self.required and leaf.tj_grad is not None))
 
-    def still(self) -> bool:
-        """The same while it may be lent. A gradient that somebody has set or dropped is given again at the next call."""
+    def is_unchanged(self) -> bool:
+        """The same check while it may be deferred. A gradient that somebody set or dropped is given again at the next call."""
         leaf = self.leaf
-        if leaf._hooks or leaf._after_accumulate:
+        if leaf.tj_hooks or leaf.tj_accumulate_hooks:
             return False
-        if leaf._grad is not self.given:
+        if leaf.tj_grad is not self.given:
             if self.required:
                 return False
-            if self.away:
-                self.settle()
-                self.away = False
-                self.pure.seen.append(self)
+            if self.is_deferred:
+                self.materialise()
+                self.is_deferred = False
+                self.skipped.seen.append(self)
         return True
 
-    def lend(self) -> bool:
-        """Give the leaf a gradient that is filled in when somebody looks."""
+    def defer(self) -> bool:
+        """Give the leaf a gradient whose memory is filled in when it is read."""
         if self.value is None:
-            self.leaf._grad = None
+            self.leaf.tj_grad = None
         else:
-            self.given = self.leaf._grad = wrap(self.value.form(self, self.value.slot))
-            self.given._lender = self
-        self.away = True
+            self.given = self.leaf.tj_grad = wrap(self.value.form(self, self.value.slot))
+            self.given.tj_owner = self
+        self.is_deferred = True
         return True
 
-    def read(self, pending: Pending) -> None:
-        """Somebody looks."""
+    def read(self, pending: DeferredArray) -> None:
+        """Materialise: the gradient is being read."""
         self.look()
 
     def look(self) -> None:
-        with self.pure.lock:
+        with self.skipped.lock:
             if self.given is not None:
-                self.settle()
-                self.away = False
-                self.pure.seen.append(self)
+                self.materialise()
+                self.is_deferred = False
+                self.skipped.seen.append(self)
 
-    def settle(self) -> None:
-        """The gradient is there, and no later call will change it."""
+    def materialise(self) -> None:
+        """Give the gradient its memory, which later calls do not change any more."""
         gradient, value = self.given, self.value
         if gradient is None or value is None:
             return
-        array, self.pure.arrays[value.slot] = self.pure.arrays[value.slot], None
-        gradient._array.become(array)
-        gradient._array = array
-        del gradient._lender
-        by_guest = self.pure.written
-        writes = self.writes if by_guest is None else by_guest[id(self.leaf)]
+        array, self.skipped.arrays[value.slot] = self.skipped.arrays[value.slot], None
+        gradient.tj_array.become(array)
+        gradient.tj_array = array
+        del gradient.tj_owner
+        by_borrower = self.skipped.written
+        writes = self.writes if by_borrower is None else by_borrower[id(self.leaf)]
         if writes:
-            gradient._versions = [writes]
+            gradient.tj_versions = [writes]
         self.given = None
 
     def count(self, calls: int) -> None:
-        raise AssertionError("a gradient can always be lent")
+        raise AssertionError("a gradient can always be deferred")

@@ -1,12 +1,13 @@
-"""`compile(pure=True)`: the user promises that the Python inside only touches tensors. Then it is skipped, and only guards run.
+"""Run a call without its Python: check the guards, run the program, defer the side effects.
 
-A call that was recorded or replayed is watched (`pure_watch.py`) and made a recipe of (`pure_recipe.py`); a `Pure` repeats it.
-Guards are on the arguments (tensors by form, all else by equality), on what the function's names stand for, on modules,
-optimizers and captured tensors. These are not looked at one by one at each call: whatever changes a tensor or a module without
-an op counts (`CHANGES`, `COUNT`), and all is looked at again only when a count has moved.
+Python is skipped where a proof (`tracer/purity`) or the user's promise (`compile(pure=True)`) says that it only touches
+tensors. A call that was recorded or replayed is observed (`observe.py`) and turned into a plan (`call_plan.py`); a
+`SkippedCall` repeats it. Guards are on the arguments (tensors by form, all else by equality), on the values of the function's
+names, on modules, optimizers and captured tensors. These are not checked one by one at each call: whatever changes a tensor or
+a module without an op moves a counter (`CHANGES`, `MUTATION_COUNT`), and all is compared again only when a counter has moved.
 
-Nor is anything of what a step leaves behind done at each call. The memory of parameters is written, but their version counters,
-their gradients and the optimizers' counts are lent (`pure_loans.py`, `pure_updates.py`) until somebody looks at them.
+Nor are the side effects of a step applied at each call. The memory of parameters is written, but their version counters, their
+gradients and the optimizers' step counts are deferred (`deferred_state.py`, `optimizer_state.py`) until somebody reads them.
 """
 
 from __future__ import annotations
@@ -16,102 +17,110 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ...eager.arrays import devices
-from ...eager.arrays import dtypes
+from ...eager.arrays import devices, dtypes
 from ...eager.arrays.devices import module_of
-from ...eager.nn.mutation_counter import COUNT
-from ...eager.ops.convert import detach
-from ...eager.random import LIMIT, default_generator
+from ...eager.core.generator import UINT64_MODULUS, default_generator
 from ...eager.core.tape.node import State, _numbers, edge_of
 from ...eager.core.tensor import CHANGES, Tensor, versions_of, wrap
-from ..trace.tape_plan import LateNode, build
-from ..replay.run_segment import is_done, undisturbed
-from ..execute.backends import Warming
-from .deferred_state import Captured, Kept
-from ..guards.argument_guards import like
-from ..guards.reachable_state import NotPureError, Settings, UndecidedError
-from .call_plan import Recipe
-from .state_sharing import Stay, Twins, can_be_host
-from .fast_path import MISS, can_be_cut, usual
-from .observe import Before, Notes
+from ...eager.nn.mutation_counter import MUTATION_COUNT
+from ...eager.ops.convert import detach
+from ..execute.tiering import Tiering
+from ..guards.reachable_state import ModuleStates, NotPureError, UndecidedError
 from ..replay.replayer import Replayer
+from ..replay.run_segment import ran_to_end, run_uninterrupted
+from ..trace.pytree import replace_leaves
+from ..trace.tape_plan import DeferredNode, build_nodes
+from .call_plan import CallPlan
+from .deferred_state import CapturedTensor, LeafGradient
+from .fast_path import MISS, can_be_interrupted, compile_fast_path
+from .observe import CallNotes, ObservedCall
+from .state_sharing import Borrowing, SharedState, can_own_state
 
-__all__ = ["MISS", "UNSTEADY", "Before", "NotPureError", "Notes", "Pure", "UndecidedError", "armed", "settle_all"]
+__all__ = [
+    "GUARDS_FAIL",
+    "MISS",
+    "CallNotes",
+    "NotPureError",
+    "ObservedCall",
+    "SkippedCall",
+    "UndecidedError",
+    "bound_calls",
+    "materialise_all",
+]
 
-TRIED = 8  # times that captured tensors are bound before it is asked whether that was worth it
-UNSTEADY = "its guards fail at most calls"
-armed: weakref.WeakValueDictionary[int, Pure] = weakref.WeakValueDictionary()  # those that keep arrays
+BINDS_BEFORE_REVIEW = 8  # binds of captured tensors before skipping has to be faster than replaying
+GUARDS_FAIL = "the guards fail in most calls"
+bound_calls: weakref.WeakValueDictionary[int, SkippedCall] = weakref.WeakValueDictionary()  # those that hold arrays of others
 
 
-doomed: list[Pure] = []  # those that were given something which is gone, and that somebody was using then
+calls_to_discard: list[SkippedCall] = []  # their argument objects are gone, but they were in use then
 
 
-def bury(reference: weakref.ref[Pure]) -> None:
-    """An object that a recording was given is gone, and so is the recording: not while it runs, or another thread uses it."""
-    pure = reference()
-    if pure is None:
+def discard(reference: weakref.ref[SkippedCall]) -> None:
+    """Discard a skipped call, as an object that it was given is gone. Put off while it runs or another thread uses it."""
+    skipped = reference()
+    if skipped is None:
         return
-    if pure.lock._is_owned() or not pure.lock.acquire(blocking=False):
-        if pure not in doomed:
-            doomed.append(pure)
+    if skipped.lock._is_owned() or not skipped.lock.acquire(blocking=False):
+        if skipped not in calls_to_discard:
+            calls_to_discard.append(skipped)
         return
     try:
-        pure.settle()
-        pure.empty()
-        pure.compiled.pures = [p for p in pure.compiled.pures if p is not pure]
-        for other in pure.compiled.pures:
-            other.after = None if other.after is pure else other.after
+        skipped.materialise()
+        skipped.empty()
+        skipped.compiled.skipped_calls = [p for p in skipped.compiled.skipped_calls if p is not skipped]
+        for other in skipped.compiled.skipped_calls:
+            other.after = None if other.after is skipped else other.after
     finally:
-        pure.lock.release()
+        skipped.lock.release()
 
 
-def bury_doomed() -> None:
-    for pure in [doomed.pop() for _ in range(len(doomed))]:
-        bury(weakref.ref(pure))
+def discard_pending() -> None:
+    for skipped in [calls_to_discard.pop() for _ in range(len(calls_to_discard))]:
+        discard(weakref.ref(skipped))
 
 
-def settle_all() -> None:
-    """Everything that was lent is there again."""
-    for pure in list(armed.values()):
-        pure.settle()
+def materialise_all() -> None:
+    """Materialise all deferred state of this process."""
+    for skipped in list(bound_calls.values()):
+        skipped.materialise()
 
 
-class Pure(Recipe):
-    """A recording that runs without Python."""
+class SkippedCall(CallPlan):
+    """A recording that runs without Python while its guards hold."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.after: Pure | None = None  # the recording that ran after this one, when another did
-        self.arms = 0  # how often captured tensors were bound
-        self.quickest = math.inf  # seconds of a call
+        self.after: SkippedCall | None = None  # the recording that ran after this one, the last time that another did
+        self.binds = 0  # how often captured tensors were bound
+        self.quickest = math.inf  # seconds of the fastest call
         self.lock = self.compiled.pure_lock
         self.ready: Any = None  # the program that ran last
-        self.usual: Callable[..., Any] | None = None  # a call with it that has nothing unusual about it
-        self.twins: weakref.WeakKeyDictionary[Pure, Twins] = (
-            weakref.WeakKeyDictionary()
-        )  # of other recordings of the function: what they have in common
-        self.armed = False  # its arrays are those of the captured tensors
-        self.count = 0  # calls since then
-        self.seen: list[Captured | Kept] = []  # what is not lent at the moment
+        self.fast_path: Callable[..., Any] | None = None  # see fast_path.py
+        # for other recordings of the function: what both capture
+        self.shared: weakref.WeakKeyDictionary[SkippedCall, SharedState] = weakref.WeakKeyDictionary()
+        self.is_bound = False  # captured tensors are bound: `arrays` holds their memory
+        self.count = 0  # calls since they were bound
+        self.seen: list[CapturedTensor | LeafGradient] = []  # state that somebody has read: the next call defers it again
         self.arrays: list[Any] = [None] * len(self.trace.roots)
-        self.ids: set[int] = set()  # of captured arrays
+        self.ids: set[int] = set()  # ids of captured arrays
         self.tensor_mark = self.module_mark = -1
-        self.stay: Stay | None = None  # while it runs as the guest of another recording
-        self.guests: list[Pure] = []
-        self.written: dict[int, int] | None = None  # how often the guest that ran last has written each leaf's gradient
-        self.lenders = self.own_lenders()
+        self.borrowing: Borrowing | None = None  # set while it runs on another recording's deferred state
+        self.borrowers: list[SkippedCall] = []
+        self.written: dict[int, int] | None = None  # if a borrower ran last: its writes to each leaf's gradient
+        self.state_owners = self.own_state_owners()
         for optimizer in self.optimizers:
             optimizer.lock = self.lock
         me = weakref.ref(self)
-        self.watched = [weakref.ref(x, lambda _: bury(me)) for x in self.given]
+        self.watched = [weakref.ref(x, lambda _: discard(me)) for x in self.given]
         del self.given
-        tensors = [c.tensor for c in self.captured] + [k.leaf for k in self.kept]
+        tensors = [c.tensor for c in self.captured] + [k.leaf for k in self.leaf_gradients]
         self.touches = {id(x) for x in (*tensors, *[o.optimizer for o in self.optimizers])}
 
     # ---- a call
 
     def run(self, state: State, args: Any, kwargs: Any) -> Any:
-        """The result, or `MISS` if a guard does not hold."""
+        """Return the result, or `MISS` if a guard fails. Nothing has happened then."""
         if state.grad is not self.grad_mode or state.autocast is not None or dtypes._default is not self.dtype:
             return MISS
         if devices._default_device is not self.device:
@@ -123,126 +132,128 @@ class Pure(Recipe):
                 return MISS
             if tensors is not None and self._is_ready():
                 return self._run(state, tensors)
-            if tensors is not None and not self.armed and self._is_guest():
+            if tensors is not None and not self.is_bound and self._can_borrow():
                 tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
                 if tensors is not None:
                     return self._run(state, tensors)
             self._let_go()
-        if doomed:
-            bury_doomed()
+        if calls_to_discard:
+            discard_pending()
         if (tensors is None and not self.arguments.there(args, kwargs)) or not self.settings.hold():
             return MISS
         if self.proof is not None and not self.proof.holds():
             return MISS
-        for other in list(armed.values()):  # not while this one is locked: two threads could wait for each other
+        for other in list(bound_calls.values()):  # not while this one is locked: two threads could wait for each other
             if not self.touches.isdisjoint(other.touches):
-                other.settle()
+                other.materialise()
         with self.lock:
-            tensors = self.arguments.match(args, kwargs, self.arrays, self.ids) if self.arm() else None
+            tensors = self.arguments.match(args, kwargs, self.arrays, self.ids) if self.bind() else None
             return MISS if tensors is None else self._run(state, tensors)
 
     def _run(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
-        scalars, arrays, segment, stay = self.scalars, self.arrays, self.segment, self.stay
-        owner = self if stay is None else stay.host
-        back = bool(owner.seen)  # whether there is something to lend
-        for optimizer, lender, _ in self.lenders:
-            if not lender.is_away():
+        scalars, arrays, segment, borrowing = self.scalars, self.arrays, self.segment, self.borrowing
+        owner = self if borrowing is None else borrowing.owner
+        back = bool(owner.seen)  # something has to be deferred again
+        for optimizer, state_owner, _ in self.state_owners:
+            if not state_owner.is_deferred():
                 back = True
-                if not lender.arm():
+                if not state_owner.bind():
                     return self._miss()
-            if not optimizer.refresh(state, scalars, lender):
+            if not optimizer.refresh(state, scalars, state_owner):
                 return self._miss()
-        if self.checks and not self._indices_are_good():
+        if self.checks and not self._indices_are_valid():
             return self._miss()
         if self.draws:
             self._draw()
-        for _, lender, places in self.lenders:
-            lender.advance(scalars, places)
-        if stay is None:
+        for _, state_owner, places in self.state_owners:
+            state_owner.advance(scalars, places)
+        if borrowing is None:
             self.written = None
         else:
-            stay.take_gradients()
+            borrowing.take_gradients()
+        if not segment.compiled:
+            segment.compile()
         run = segment.run
         try:
-            if can_be_cut(segment, run):
-                undisturbed(run, arrays, scalars)
+            if can_be_interrupted(segment, run):
+                run_uninterrupted(run, arrays, scalars)
             else:
                 run(arrays, scalars)
         except BaseException as error:
             return self.stopped(error, state, tensors, back)
-        if run is not self.ready and not isinstance(run, Warming):
-            self.ready, self.usual = run, usual(self)
-        return self._hand_out(state, tensors, back)
+        if run is not self.ready and not isinstance(run, Tiering):
+            self.ready, self.fast_path = run, compile_fast_path(self)
+        return self._finish_call(state, tensors, back)
 
     def stopped(self, error: BaseException, state: State, tensors: tuple[Tensor, ...], back: bool) -> Any:
-        """The program was stopped. If only by Ctrl-C, and after it came to its end, all is handed out first."""
+        """Handle an exception of the program. After a Ctrl-C that came when it was complete, results are handed out first."""
         self._failed(error)
-        self._hand_out(state, tensors, back)
+        self._finish_call(state, tensors, back)
         raise error
 
-    def _hand_out(self, state: State, tensors: tuple[Tensor, ...], back: bool) -> Any:
-        """What the call has made; `back` if there is something to lend."""
-        stay = self.stay
-        owner = self if stay is None else stay.host
-        if stay is not None:
-            stay.give_gradients()
+    def _finish_call(self, state: State, tensors: tuple[Tensor, ...], back: bool) -> Any:
+        """Count writes, make the results, and if `back`, defer again what was read."""
+        borrowing = self.borrowing
+        owner = self if borrowing is None else borrowing.owner
+        if borrowing is not None:
+            borrowing.give_gradients()
         if self.arguments.counts:
             for t, count in self.arguments.written(tensors):
                 versions_of(t)[0] += count
-        result = self._quickly(tensors) if self.simple else self._with_frame(state, tensors)
+        result = self._make_results(tensors) if self.simple else self._make_results_with_tape(state, tensors)
         for slot in self.handed:
             self.arrays[slot] = None
         if back:
-            owner._lend()
+            owner._defer()
         owner.count += 1
         if self.once:
-            self.settle()
+            self.materialise()
         return result
 
     def _draw(self) -> None:
-        """Seeds and call numbers for random ops."""
+        """Draw seeds and call numbers for the random ops."""
         seed, first = default_generator.take_calls(len(self.draws))
         for i, (seeds, numbers) in enumerate(self.draws):
-            self.scalars[seeds], self.scalars[numbers] = seed, (first + i) % LIMIT
+            self.scalars[seeds], self.scalars[numbers] = seed, (first + i) % UINT64_MODULUS
 
     def _failed(self, error: BaseException) -> None:
-        """The program has failed; unless it came to its end, and only then to Ctrl-C, which waits until all is handed out."""
-        if is_done(error):
+        """Undo and re-raise, unless the program was complete when Ctrl-C came."""
+        if ran_to_end(error):
             return
         if isinstance(error, KeyboardInterrupt) and self.made and self.arrays[self.made[0][1]] is not None:
             return
-        for _, lender, _ in self.lenders:
-            lender.take_back()
-        if self.stay is not None:
-            self.stay.give_gradients()
+        for _, state_owner, _ in self.state_owners:
+            state_owner.undo_advance()
+        if self.borrowing is not None:
+            self.borrowing.give_gradients()
         self._miss()
         raise error
 
-    def _indices_are_good(self) -> bool:
+    def _indices_are_valid(self) -> bool:
         for check, arrays, fresh, attrs in self.checks:
             for i, slot in fresh:
                 arrays[i] = self.arrays[slot]
             try:
                 check.look(module_of(arrays[check.first]), arrays, attrs)
             except IndexError:
-                return False  # Python raises it at its line
+                return False  # replaying with Python raises it at the user's line
             finally:
                 for i, _ in fresh:
                     arrays[i] = None
         return True
 
-    def _quickly(self, tensors: tuple[Tensor, ...]) -> Any:
+    def _make_results(self, tensors: tuple[Tensor, ...]) -> Any:
         arrays = self.arrays
         made: dict[int, Tensor] = {}
         for n, slot, wants in self.made:
             t = made[n] = object.__new__(Tensor)
-            t._array = arrays[slot]
+            t.tj_array = arrays[slot]
             if wants:
-                t._requires_grad = True
+                t.tj_requires_grad = True
             if self.inside and self.trace.roots[slot] in self.inside:
-                t._versions = [self.inside[self.trace.roots[slot]]]
+                t.tj_versions = [self.inside[self.trace.roots[slot]]]
         for n, later in self.late or ():
-            node = made[n]._node = object.__new__(LateNode)
+            node = made[n].tj_node = object.__new__(DeferredNode)
             node.number = next(_numbers)
             node._later = later
         if self.result is None and made:
@@ -251,7 +262,7 @@ class Pure(Recipe):
 
     def _container(self, made: dict[int, Tensor], tensors: tuple[Tensor, ...]) -> Any:
         parts = [self._part(kind, what, made, tensors) for kind, what in self.returned]
-        return parts[0] if self.result is None else like(self.result, iter(parts))
+        return parts[0] if self.result is None else replace_leaves(self.result, iter(parts))
 
     def _part(self, kind: str, what: Any, made: dict[int, Tensor], tensors: tuple[Tensor, ...]) -> Any:
         if kind == "value":
@@ -261,8 +272,8 @@ class Pure(Recipe):
             return wrap(self.arrays[what]) if twin is None else detach(twin)
         return tensors[what] if kind == "argument" else what
 
-    def _with_frame(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
-        """Results that have a history, or are views: a replayer knows how to make them."""
+    def _make_results_with_tape(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
+        """Make results that have a history or are views, by way of a replayer."""
         frame = Replayer(state, self.trace, self.compiled)
         values, segment = self.trace.values, self.segment
         try:
@@ -271,7 +282,7 @@ class Pure(Recipe):
             bound += [(value, tensors[place]) for place, value in self.arguments.values]
             for value, t in bound:
                 frame.tensors[value.index] = t
-                if t._node is not None:
+                if t.tj_node is not None:
                     frame.outer_nodes[value.index] = edge_of(t)
             for c in self.hidden:
                 c.count(1)  # before nodes take note of versions
@@ -279,141 +290,144 @@ class Pure(Recipe):
                 frame.versions(root)[0] += count
             for n in segment.alive:
                 t, slot = frame.promised(values[n]), values[n].slot
-                t._array.become(self.arrays[slot])
-                t._array, t._node = self.arrays[slot], None
-                if t._versions is None and (segment.tops or self.trace.roots[slot] in frame.boxes):
-                    t._versions = frame.versions(slot)
+                t.tj_array.become(self.arrays[slot])
+                t.tj_array, t.tj_node = self.arrays[slot], None
+                if t.tj_versions is None and (segment.tops or self.trace.roots[slot] in frame.boxes):
+                    t.tj_versions = frame.versions(slot)
             for n, _, wants in self.made:
-                frame.tensors[n]._requires_grad = wants
-            build(segment.order, self.snapshot, frame)
+                frame.tensors[n].tj_requires_grad = wants
+            build_nodes(segment.order, self.snapshot, frame)
             for n in self.nodes:
-                frame.tensors[n]._node = frame.made[self.snapshot.nodes[n]]
+                frame.tensors[n].tj_node = frame.made[self.snapshot.nodes[n]]
             for place, value in self.given_grads:
-                tensors[place]._grad = frame.tensors[value.index]
+                tensors[place].tj_grad = frame.tensors[value.index]
             return self._container({n: frame.tensors[n] for n, _, _ in self.made}, tensors)
         finally:
             frame.close()
 
-    # ---- lending
+    # ---- deferred state
 
-    def _lend(self) -> None:
-        """What the call has left behind is lent, or told at once where that cannot be."""
-        self.seen = [x for x in self.seen if not (x.lend() or x.count(1))]
+    def _defer(self) -> None:
+        """Defer the side effects of the call, or apply them at once where that is not possible."""
+        self.seen = [x for x in self.seen if not (x.defer() or x.count(1))]
         for optimizer in self.optimizers:
             if optimizer.state is None:
-                optimizer.lend()
+                optimizer.defer()
 
-    def own_lenders(self) -> list[Any]:
-        """Of each optimizer: who has its state, and which numbers of the program are its count, if not those that that one
-        knows."""
+    def own_state_owners(self) -> list[Any]:
+        """Return for each optimizer the plan that owns its deferred state, and the places of step counts if not the owner's."""
         return [(o, o, None) for o in self.optimizers]
 
     def _is_ready(self) -> bool:
-        """Whether all that it captures is bound, and as it was."""
-        if self.stay is None:
-            return self.armed and (self.unmoved() or self.still())
-        host = self.stay.host
-        if self.unmoved() and host.unmoved():
+        """True if all captured tensors are bound and unchanged."""
+        if self.borrowing is None:
+            return self.is_bound and (self.counters_unmoved() or self.is_unchanged())
+        owner = self.borrowing.owner
+        if self.counters_unmoved() and owner.counters_unmoved():
             return True
-        marks = CHANGES[0], COUNT[0]
-        if self.settings.hold() and can_be_host(host, self.stay.twins) and (host.unmoved() or host.still()):
+        marks = CHANGES[0], MUTATION_COUNT[0]
+        if (
+            self.settings.hold()
+            and can_own_state(owner, self.borrowing.shared)
+            and (owner.counters_unmoved() or owner.is_unchanged())
+        ):
             self.tensor_mark, self.module_mark = marks
-            return self.stay is not None
+            return self.borrowing is not None
         return False
 
-    def _is_guest(self) -> bool:
-        """Become the guest of another recording of the function, if one has lent the same things, and all is as it was."""
-        if self.stay is not None:
-            self.stay.end()
-        for other in self.compiled.pures:
-            if other.armed:
-                twins = self.twins.get(other)
-                if twins is None:
-                    twins = self.twins[other] = Twins(self, other)
-                if can_be_host(other, twins) and self.settings.hold() and (other.unmoved() or other.still()):
+    def _can_borrow(self) -> bool:
+        """Borrow the deferred state of another recording of the function, if one fits and is unchanged."""
+        if self.borrowing is not None:
+            self.borrowing.end()
+        for other in self.compiled.skipped_calls:
+            if other.is_bound:
+                shared = self.shared.get(other)
+                if shared is None:
+                    shared = self.shared[other] = SharedState(self, other)
+                if can_own_state(other, shared) and self.settings.hold() and (other.counters_unmoved() or other.is_unchanged()):
                     self.tensor_mark, self.module_mark = other.tensor_mark, other.module_mark
-                    self.stay = Stay(self, other, twins)
+                    self.borrowing = Borrowing(self, other, shared)
                     return True
         return False
 
-    def arm(self) -> bool:
-        """Bind captured tensors, if all is as it was. What nobody has promised has to be worth it."""
-        self.settle()
-        self.arms += 1
-        if self.proof is not None and self.arms > TRIED and self.quickest > self.trace.quickest:
-            self.trace.impure, self.compiled.steady = UNSTEADY, False
+    def bind(self) -> bool:
+        """Bind captured tensors, if all are unchanged. Without the user's promise, skipping has to be faster than replaying."""
+        self.materialise()
+        self.binds += 1
+        if self.proof is not None and self.binds > BINDS_BEFORE_REVIEW and self.quickest > self.trace.quickest:
+            self.trace.impure, self.compiled.stable_path = GUARDS_FAIL, False
             return False
-        self.tensor_mark, self.module_mark = CHANGES[0], COUNT[0]
-        if not all(c.find() for c in self.captured) or not all(k.fits() for k in self.kept):
+        self.tensor_mark, self.module_mark = CHANGES[0], MUTATION_COUNT[0]
+        if not all(c.find() for c in self.captured) or not all(k.fits() for k in self.leaf_gradients):
             return False
-        found = {id(c.tensor._array) for c in self.captured}
+        found = {id(c.tensor.tj_array) for c in self.captured}
         if len(found) != len(self.captured):
             return False
         self.ids |= found
         for c in self.captured:
-            self.arrays[c.value.slot] = c.tensor._array
-        self.seen = [*(self.hidden if self.simple else ()), *self.kept]
+            self.arrays[c.value.slot] = c.tensor.tj_array
+        self.seen = [*(self.hidden if self.simple else ()), *self.leaf_gradients]
         self.count = 0
-        self.armed = True
-        armed[id(self)] = self
+        self.is_bound = True
+        bound_calls[id(self)] = self
         return True
 
-    def unmoved(self) -> bool:
-        """Whether nothing has changed anywhere since all was looked at."""
-        return self.tensor_mark == CHANGES[0] and self.module_mark == COUNT[0]
+    def counters_unmoved(self) -> bool:
+        """True if no tensor or module of the process was changed since the guards were checked."""
+        return self.tensor_mark == CHANGES[0] and self.module_mark == MUTATION_COUNT[0]
 
-    def still(self) -> bool:
-        """Something has changed somewhere: whether all is as it was here."""
-        marks = CHANGES[0], COUNT[0]
+    def is_unchanged(self) -> bool:
+        """A counter has moved: compare what this call depends on."""
+        marks = CHANGES[0], MUTATION_COUNT[0]
         if not self.settings.hold() or any(o.hooked() for o in self.optimizers):
             return False
-        if not all(c.still() for c in self.captured) or not all(k.still() for k in self.kept):
+        if not all(c.is_unchanged() for c in self.captured) or not all(k.is_unchanged() for k in self.leaf_gradients):
             return False
         self.tensor_mark, self.module_mark = marks
         return True
 
-    def settle(self) -> None:
-        """All that was lent is there for everybody, and arrays are let go of: others may want to know them to be theirs."""
+    def materialise(self) -> None:
+        """Materialise all deferred state and drop the arrays, so that their owners can see that nobody else has them."""
         with self.lock:
-            if self.stay is not None:
-                self.stay.end()
-            if not self.armed:
+            if self.borrowing is not None:
+                self.borrowing.end()
+            if not self.is_bound:
                 return
-            self.armed = False
+            self.is_bound = False
             for c in self.hidden:
-                c.settle()
-            for k in self.kept:
-                k.settle()
+                c.materialise()
+            for k in self.leaf_gradients:
+                k.materialise()
             for o in self.optimizers:
-                o.settle()
+                o.materialise()
             self.forget()
 
     def forget(self) -> None:
-        """Nothing is lent any more."""
-        self.armed = False
-        armed.pop(id(self), None)
-        for guest in list(self.guests):
-            if guest.stay is not None:
-                guest.stay.end()
+        """Drop the arrays: nothing is deferred any more."""
+        self.is_bound = False
+        bound_calls.pop(id(self), None)
+        for borrower in list(self.borrowers):
+            if borrower.borrowing is not None:
+                borrower.borrowing.end()
         self.arrays[:] = [None] * len(self.arrays)
         self.seen = []
         self.ids.clear()
 
     def empty(self) -> None:
-        """It will never run again: let go of all that it has, at once."""
-        self.captured, self.kept, self.hidden, self.optimizers, self.lenders = [], [], [], [], []
+        """Drop everything, as it will never run again."""
+        self.captured, self.leaf_gradients, self.hidden, self.optimizers, self.state_owners = [], [], [], [], []
         self.late, self.returned, self.checks, self.given_grads = None, [], [], []
-        self.proof, self.settings = None, Settings(())
-        self.twins.clear()
-        self.usual = None
+        self.proof, self.settings = None, ModuleStates(())
+        self.shared.clear()
+        self.fast_path = None
 
     def _miss(self) -> Any:
-        """A guard does not hold: Python finds all as it should be."""
-        (self if self.stay is None else self.stay.host).settle()
+        """A guard failed: materialise, so that Python finds everything in place."""
+        (self if self.borrowing is None else self.borrowing.owner).materialise()
         self._let_go()
         return MISS
 
     def _let_go(self) -> None:
-        """Of the arrays of a call that does not run."""
+        """Drop the argument arrays of a call that does not run."""
         for slot in self.arguments.slots:
             self.arrays[slot] = None

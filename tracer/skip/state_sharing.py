@@ -1,8 +1,8 @@
-"""Recordings of one function that take turns, as with batches of several lengths: one has lent, and the others run for it.
+"""Deferred state shared by the recordings of one function that take turns, as with batches of several lengths.
 
-Settling all that one recording has lent, and lending it again for the next, would cost more than the Python that is skipped.
-They have the same parameters: so who runs next is the *guest* of the one that has lent, its *host*. It knows the memory of what
-they capture, gives the host the gradients that it makes, and has the host count its calls. The loans stay where they are.
+Materialising everything that one recording has deferred, and deferring it again for the next, would cost more than the Python
+that is skipped. The recordings have the same parameters: so the next one *borrows* the deferred state of its *owner*. It uses
+the owner's memory of what both capture, hands over the gradients that it makes, and the owner counts its calls.
 """
 
 from __future__ import annotations
@@ -10,92 +10,92 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .deferred_state import Captured, Kept
-from .optimizer_state import Stepped
+from .deferred_state import CapturedTensor, LeafGradient
+from .optimizer_state import OptimizerStep
 
 
-class Twins:
-    """Whether two recordings capture the same things, and where the other one has each of them."""
+class SharedState:
+    """How two recordings' captures correspond. `fit` if they capture the same things, so that one can borrow from the other."""
 
     def __init__(self, mine: Any, theirs: Any) -> None:
-        captured = places(mine.captured, theirs.captured, same_tensor)
-        kept = places(mine.kept, theirs.kept, same_gradient)
-        optimizers = places(mine.optimizers, theirs.optimizers, same_optimizer)
+        captured = positions_of(mine.captured, theirs.captured, same_tensor)
+        kept = positions_of(mine.leaf_gradients, theirs.leaf_gradients, same_gradient)
+        optimizers = positions_of(mine.optimizers, theirs.optimizers, same_optimizer)
         self.fit = mine.simple and theirs.simple and None not in (*captured, *kept, *optimizers)
-        self.captured: list[tuple[int, int]] = []  # slots, here and there
+        self.captured: list[tuple[int, int]] = []  # slots of the borrower and of the owner
         self.gradients: list[tuple[int, int]] = []
-        self.writes = {id(k.leaf): k.writes for k in mine.kept}
-        self.lenders: list[Any] = []  # of each optimizer: who has its state, and which numbers of the program are its count
+        self.writes = {id(k.leaf): k.writes for k in mine.leaf_gradients}
+        self.state_owners: list[Any] = []  # (optimizer, owner of its state, places of its step count)
         if self.fit:
             others = theirs.captured
             self.captured = [(a.value.slot, others[i].value.slot) for a, i in zip(mine.captured, captured, strict=True)]
-            pairs = [(a.value, theirs.kept[i].value) for a, i in zip(mine.kept, kept, strict=True)]
+            pairs = [(a.value, theirs.leaf_gradients[i].value) for a, i in zip(mine.leaf_gradients, kept, strict=True)]
             self.gradients = [(a.slot, b.slot) for a, b in pairs if a is not None]
             for o, i in zip(mine.optimizers, optimizers, strict=True):
-                self.lenders.append((o, theirs.optimizers[i], o.all_places()))
+                self.state_owners.append((o, theirs.optimizers[i], o.all_places()))
 
 
-def places(mine: list[Any], theirs: list[Any], same: Callable[[Any, Any], bool]) -> list[Any]:
-    """For each of some things the place of the same one among others, or None."""
+def positions_of(mine: list[Any], theirs: list[Any], same: Callable[[Any, Any], bool]) -> list[Any]:
+    """Return for each item of `mine` the index of the same one in `theirs`, or None."""
     if len(mine) != len(theirs):
         return [None]
     return [next((i for i, b in enumerate(theirs) if same(a, b)), None) for a in mine]
 
 
-def same_tensor(a: Captured, b: Captured) -> bool:
+def same_tensor(a: CapturedTensor, b: CapturedTensor) -> bool:
     one, other = a.value, b.value
     if a.tensor is not b.tensor or a.leaf is not None or b.leaf is not None or a.writes != b.writes:
         return False
     return one.form is other.form and one.requires_grad is other.requires_grad and one.tracked is other.tracked
 
 
-def same_gradient(a: Kept, b: Kept) -> bool:
+def same_gradient(a: LeafGradient, b: LeafGradient) -> bool:
     if a.leaf is not b.leaf or a.required or b.required:
         return False
     return a.value is b.value is None or (a.value is not None and b.value is not None and a.value.form is b.value.form)
 
 
-def same_optimizer(a: Stepped, b: Stepped) -> bool:
+def same_optimizer(a: OptimizerStep, b: OptimizerStep) -> bool:
     if a.optimizer is not b.optimizer or a.counters.keys() != b.counters.keys() or a.updated != b.updated:
         return False
     one, other = ([*[id(p) for p in x.advanced], *[id(t) for _, held in x.held for t in held.values()]] for x in (a, b))
     return one == other
 
 
-def can_be_host(theirs: Any, twins: Twins) -> bool:
-    """Whether what one has lent is all there, and one count of steps is all that an optimizer needs."""
-    return twins.fit and all(len(o.counts) == 1 and o.is_away() for o in theirs.optimizers)
+def can_own_state(theirs: Any, shared: SharedState) -> bool:
+    """True if everything is still deferred, and each optimizer has one step count for all of its parameters."""
+    return shared.fit and all(len(o.counts) == 1 and o.is_deferred() for o in theirs.optimizers)
 
 
-class Stay:
-    """A recording as the guest of another one."""
+class Borrowing:
+    """The time while one recording runs on the deferred state of another."""
 
-    def __init__(self, guest: Any, host: Any, twins: Twins) -> None:
-        self.guest, self.host = guest, host
-        self.twins = twins
-        arrays, others = guest.arrays, host.arrays
-        for here, there in twins.captured:
+    def __init__(self, borrower: Any, owner: Any, shared: SharedState) -> None:
+        self.borrower, self.owner = borrower, owner
+        self.shared = shared
+        arrays, others = borrower.arrays, owner.arrays
+        for here, there in shared.captured:
             arrays[here] = others[there]
-        guest.ids, guest.lenders = host.ids, twins.lenders
-        host.guests.append(guest)
+        borrower.ids, borrower.state_owners = owner.ids, shared.state_owners
+        owner.borrowers.append(borrower)
 
     def take_gradients(self) -> None:
-        """The memory of the gradients of the last call, which this one may write into."""
-        arrays, others = self.guest.arrays, self.host.arrays
-        for here, there in self.twins.gradients:
+        """Take the memory of the last call's gradients, which this call may overwrite."""
+        arrays, others = self.borrower.arrays, self.owner.arrays
+        for here, there in self.shared.gradients:
             arrays[here], others[there] = others[there], None
 
     def give_gradients(self) -> None:
-        arrays, others = self.guest.arrays, self.host.arrays
-        for here, there in self.twins.gradients:
+        arrays, others = self.borrower.arrays, self.owner.arrays
+        for here, there in self.shared.gradients:
             others[there], arrays[here] = arrays[here], None
-        self.host.written = self.twins.writes
+        self.owner.written = self.shared.writes
 
     def end(self) -> None:
-        """The host has settled, or the guest runs by itself."""
-        guest = self.guest
-        if guest in self.host.guests:
-            self.host.guests.remove(guest)
-        guest.stay = None
-        guest.arrays[:] = [None] * len(guest.arrays)
-        guest.ids, guest.lenders = set(), guest.own_lenders()
+        """Stop borrowing: the owner has materialised its state, or the borrower runs by itself."""
+        borrower = self.borrower
+        if borrower in self.owner.borrowers:
+            self.owner.borrowers.remove(borrower)
+        borrower.borrowing = None
+        borrower.arrays[:] = [None] * len(borrower.arrays)
+        borrower.ids, borrower.state_owners = set(), borrower.own_state_owners()

@@ -1,4 +1,4 @@
-"""Files that the command line is given: scripts to run and files to write. Problems with them are one sentence to a person."""
+"""Files given on the command line: scripts to run and files to write. Problems are reported in one sentence."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import contextlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-CHECKS: list[Callable[[], str | None]] = []  # what has to be in order before anything runs; each gives a sentence if it is not
+from ..execute.backends import BACKENDS
 
 
 class RefusalError(Exception):
-    """What was asked for cannot be done, and why."""
+    """Refuses a command; the message says why."""
 
 
 def check_surroundings() -> None:
-    for check in CHECKS:
+    for check in {backend.check: None for backend in BACKENDS.values() if backend.check is not None}:
         if reason := check():
             raise RefusalError(reason)
 
 
 def source_of(script: str) -> str:
-    """The text of a script."""
+    """Read a script's source."""
     path = Path(script)
     if path.is_dir():
         raise RefusalError(f"{script} is a folder, not a script")
@@ -36,7 +36,7 @@ def source_of(script: str) -> str:
 
 
 def check_writable(path: Path | None) -> None:
-    """Whether a file can be written, before the work for it is done. It is left as it is."""
+    """Refuse a file that cannot be written, before the work for it is done. The file is not touched."""
     if path is None:
         return
     folder = path.parent
@@ -50,9 +50,9 @@ def check_writable(path: Path | None) -> None:
 
 @contextlib.contextmanager
 def module_of(script: str, name: str, arguments: list[str]) -> Iterator[tuple[types.ModuleType, types.CodeType]]:
-    """A module for a script, in its place among the others, and its code: `exec(code, module.__dict__)` runs it.
+    """Create a script's module in `sys.modules`, and its code: `exec(code, module.__dict__)` runs it.
 
-    The script sees itself as `python script.py` would show it: its folder is searched for modules, `sys.argv` is its own.
+    The script runs as under `python script.py`: modules are found in its folder, and `sys.argv` is its own.
     """
     text = source_of(script)
     try:

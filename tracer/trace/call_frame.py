@@ -1,30 +1,32 @@
-"""What one call of a traced function knows: its tensors, their arrays, its numbers. Recorder and replayer are two ways to
-go on from there, and one can turn into the other in the middle of a call."""
+"""Call frame: the state of one call of a traced function (tensors, their arrays, runtime scalars). `Recorder` and `Replayer`
+are subclasses, and a frame can change from one to the other in the middle of a call."""
 
 from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import CodeType
+from typing import Any, TypeVar
 
 import numpy as np
 
-from ...eager.core.op import Op, execute, write
-from ...eager.ops.convert import TRANSFER
-from ...eager.arrays.deferred import Pending
+from ...eager.arrays.deferred import DeferredArray
+from ...eager.core.dispatch import execute, write
+from ...eager.core.op import Op
 from ...eager.core.tape.node import Node, State, _numbers
 from ...eager.core.tensor import Tensor
-from .tape_plan import UnplannableError
+from ...eager.ops.convert import TRANSFER
 from .refcounts import LONE_ARRAY, LONE_BASE, array_count, base_count, lone_on_device
+from .tape_plan import UnplannableError
 from .trace import Trace
 
-# ops whose gradient hands a number on as it is, so that the number may change from call to call
-TRANSPARENT = {"mul", "true_divide", "clamp", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_", "masked_scale"}
-# kinds of ops whose results' shapes and dtypes do not depend on the numbers they are given
-CHANGEABLE = {"pointwise", "random", "composite", "reduce", "movement", "contraction"}
-# ops whose kernels refuse some values: they run when Python comes to them, so that their errors come where they belong
-REFUSING = {
+# ops whose gradient passes a number on unchanged, so the number may differ from call to call
+SCALAR_GRADIENT_OPS = {"mul", "true_divide", "clamp", "hardtanh", "hardtanh_", "leaky_relu", "leaky_relu_", "masked_scale"}
+# kinds of ops whose result shapes and dtypes do not depend on their numeric arguments
+SCALAR_KINDS = {"pointwise", "random", "composite", "reduce", "movement", "contraction"}
+# ops whose kernels reject some values: they run at their own line in Python, so that errors are raised there
+VALUE_CHECKING_OPS = {
     "bernoulli", "multinomial", "matrix_inverse", "solve", "solve_triangular", "matrix_cholesky", "matrix_svd", "svdvals",
     "matrix_eigh", "eigvalsh", "pseudo_inverse", "matrix_exp", "cofactors", "det", "slogdet", "matrix_qr", "binary_entropy",
     "histc", "bincount", "labels", "class_index", "embedding", "embedding_renormalise", "bags", "bag_winners", "index",
@@ -32,59 +34,68 @@ REFUSING = {
     "scatter_into", "scatter_add_into", "scatter_sum", "index_sum", "row_sum", "class_cross_entropy", "cross_entropy_backward",
     "transfer",
 }  # fmt: skip
-REFUSING_INTEGERS = {
+INTEGER_CHECKING_OPS = {
     "floor_divide", "remainder", "fmod", "trunc_divide", "pow", "bitwise_left_shift", "bitwise_right_shift",
 }  # fmt: skip
 
+CALLS_LIBRARY: set[CodeType] = set()  # functions of the tracer that call library code on behalf of the user
+F = TypeVar("F", bound=Callable[..., Any])
 
-def expanded(op: Op, inputs: tuple[Any, ...], state: State) -> bool:
-    """Whether eager execution would run an op as its parts, for the sake of the tape."""
+
+def calls_library(function: F) -> F:
+    """Decorator for functions of the tracer: the code observer treats what they call as if the user had called it."""
+    CALLS_LIBRARY.add(function.__code__)
+    return function
+
+
+def is_decomposed(op: Op, inputs: tuple[Any, ...], state: State) -> bool:
+    """True if eager execution would decompose an op into its parts in order to tape them."""
     if op.grad is not None or op.expand is None or not state.grad:
         return False
-    return any(isinstance(x, Tensor) and x._requires_grad for x in inputs)
+    return any(isinstance(x, Tensor) and x.tj_requires_grad for x in inputs)
 
 
-def run_parts(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
+def run_decomposed(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
     value = op.expand(*inputs, **attrs)  # type: ignore[misc]
     return value if out is None else write(out, value, op.name)
 
 
-def refuses(op: Op, inputs: tuple[Any, ...]) -> bool:
-    if op.data_dependent or op.name in REFUSING:
+def can_reject_values(op: Op, inputs: tuple[Any, ...]) -> bool:
+    if op.data_dependent or op.name in VALUE_CHECKING_OPS:
         return True
-    return op.name in REFUSING_INTEGERS and all(not isinstance(x, Tensor) or x._array.dtype.kind in "biu" for x in inputs)
+    return op.name in INTEGER_CHECKING_OPS and all(not isinstance(x, Tensor) or x.tj_array.dtype.kind in "biu" for x in inputs)
 
 
-def only_moves(op: Op, inputs: tuple[Any, ...], state: State) -> bool:
-    """Whether an op brings what is there to another device, and no gradient goes through it. That is done when Python comes to
-    it, whatever else is still pending, and for what is traced the result is a tensor from outside: a batch on its way to a
-    GPU is no reason to end a segment."""
+def is_input_transfer(op: Op, inputs: tuple[Any, ...], state: State) -> bool:
+    """True if an op copies a computed tensor to another device and no gradient flows through it. Such a transfer runs
+    immediately, whatever is still pending, and its result enters the trace as a tensor from outside: moving a batch to a GPU is
+    no reason to end a segment."""
     if op is not TRANSFER:
         return False
     x = inputs[0]
-    return not isinstance(x._array, Pending) and not (x._requires_grad and state.grad)
+    return not isinstance(x.tj_array, DeferredArray) and not (x.tj_requires_grad and state.grad)
 
 
-class Frame:
-    """See the module's text."""
+class CallFrame:
+    """State of one call: see the module docstring."""
 
     def __init__(self, state: State, trace: Trace) -> None:
         self.state = state
         self.trace = trace
-        self.tensors: list[Any] = []  # of each value; None for those that only a backward pass has seen
-        self.number: dict[int, int] = {}  # id of a tensor -> its value
-        self.arrays: list[Any] = []  # of each slot, if it is there
+        self.tensors: list[Any] = []  # tensor of each value; None for values that only a backward pass has seen
+        self.number: dict[int, int] = {}  # id of a tensor -> index of its value
+        self.arrays: list[Any] = []  # array of each slot, once computed
         self.scalars: list[Any] = []
-        self.outer_nodes: dict[int, Node] = {}  # of values from outside that have a history: their node
-        self.made: dict[Any, Node] = {}  # nodes made from plans
-        self.boxes: dict[int, list[int]] = {}  # version counters of slots
-        self.moved: dict[int, int] = {}  # values whose tensor shows another array now: the value that it is instead
+        self.outer_nodes: dict[int, Node] = {}  # for values from outside that have a history: their node
+        self.made: dict[Any, Node] = {}  # nodes built from tape plans
+        self.boxes: dict[int, list[int]] = {}  # version counters by slot
+        self.moved: dict[int, int] = {}  # values whose tensor now shows another array: the value that replaced them
         self.begin = next(_numbers)
-        self.foreign: list[tuple[int, int]] = []  # numbers of nodes that were made during this call, but not by what is traced
-        self.brought = 0  # tensors that came from another device
+        self.foreign: list[tuple[int, int]] = []  # ranges of node numbers created during this call by untraced code
+        self.brought = 0  # tensors transferred from another device
 
     def is_outer(self, node: Node) -> bool:
-        """Whether a node is not of what is traced."""
+        """True if a node was not created by the traced code."""
         n = node.number
         if n < self.begin:
             return True
@@ -92,7 +103,7 @@ class Frame:
         return place > 0 and n < self.foreign[place - 1][1]
 
     def outer_node(self, node: Node) -> int | None:
-        """The value from outside whose node this is; None if it is of this call."""
+        """Return the value from outside whose node this is; None if this call created the node."""
         if not self.is_outer(node):
             return None
         found = next((v for v, n in self.outer_nodes.items() if n is node), None)
@@ -101,16 +112,16 @@ class Frame:
         return found
 
     def versions(self, slot: int) -> list[int]:
-        """The version counter of a slot's memory."""
+        """Return the version counter of a slot's memory."""
         root = self.trace.roots[slot]
         if root not in self.boxes:
             self.boxes[root] = [0]
         return self.boxes[root]
 
     def sole(self, slot: int) -> bool:
-        """Whether nothing but one tensor and this frame refers to an array from outside, so that nobody can see when it is
-        written. What else has it, a view, a NumPy array or a detached tensor, counts as a reference."""
-        if isinstance(self.arrays[slot], Pending):
+        """True if only one tensor and this frame refer to an array from outside, so no other code can observe when it is
+        written. Views, NumPy arrays and detached tensors on the same memory count as references."""
+        if isinstance(self.arrays[slot], DeferredArray):
             return False
         others = array_count(self.arrays, slot) - LONE_ARRAY
         if others > 0 and others > self.hidden_views(self.arrays[slot]):
@@ -126,11 +137,11 @@ class Frame:
         return base_count(self.arrays, slot) <= LONE_BASE
 
     def owner(self, slot: int) -> int | None:
-        """The value that brought an array from outside."""
+        """Return the value through which an array from outside entered the call."""
         raise NotImplementedError
 
-    def seen_through(self, pending: Pending) -> Any:
-        """An array that is there and holds all the elements that a pending one will have; None if there is none."""
+    def seen_through(self, pending: DeferredArray) -> Any:
+        """Return a computed array that contains every element of a pending one; None if there is none."""
         root = self.trace.roots[pending.slot]
         while root in self.trace.sources:
             root = self.trace.roots[self.trace.sources[root]]
@@ -138,19 +149,19 @@ class Frame:
             return self.trace.constants[root]
         n = self.owner(root) if root in self.trace.outside else None
         t = None if n is None else self.tensors[n]
-        return None if t is None or isinstance(t._array, Pending) else self.arrays[root]
+        return None if t is None or isinstance(t.tj_array, DeferredArray) else self.arrays[root]
 
     def hidden_views(self, array: Any) -> int:
-        """How many arrays that refer to an array are hidden themselves."""
+        """Count the hidden arrays that refer to an array."""
         return 0
 
     def views_made(self, array: Any) -> int:
-        """How many of these are views of it."""
+        """Count those hidden arrays that are views of it."""
         return 0
 
     @contextmanager
     def eagerly(self) -> Iterator[None]:
-        """A block in which ops run as if nothing were traced."""
+        """Context manager in which ops run as if nothing were traced."""
         state = self.state
         before = state.handler, state.tracer, state.autocast
         state.handler = state.tracer = state.autocast = None
@@ -159,8 +170,8 @@ class Frame:
         finally:
             state.handler, state.tracer, state.autocast = before
 
-    def untraced(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run something that is not traced, and remember which nodes it made."""
+    def run_untraced(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run an untraced function, and record the range of node numbers it created."""
         first = next(_numbers)
         try:
             with self.eagerly():
@@ -169,10 +180,10 @@ class Frame:
             self.foreign.append((first, next(_numbers)))
 
     def bring(self, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
-        """What is there, on another device."""
+        """Transfer a computed tensor to another device."""
         self.brought += 1
-        return self.untraced(execute, TRANSFER, inputs, attrs, None, self.state)
+        return self.run_untraced(execute, TRANSFER, inputs, attrs, None, self.state)
 
     def close(self) -> None:
-        """Let go of everything: tensors that are pending refer to the frame, and it to them."""
+        """Drop all references: pending tensors and the frame refer to each other."""
         self.__dict__.clear()

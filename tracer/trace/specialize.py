@@ -1,72 +1,56 @@
-"""Python functions written for one place of a recording: what is known about it stands in them as constants, without loops.
+"""Specialise Python functions to one place in a trace: everything known about it becomes a constant, and loops are unrolled.
 
-A replay is judged by what it costs beside the program, and these are what it consists of.
+The overhead of a replay, beyond its program, is the time spent in these functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Container
 from types import MethodType
 from typing import Any
 
 import numpy as np
 
-from ...eager.arrays.exported_memory import exposed
-from ...eager.core.tape.node import PENDING
+from ...eager.arrays.exported_memory import is_exported
+from ...eager.core.tape.node import PLACEHOLDER_NODE
 from ...eager.core.tensor import Tensor
+from .generated_python import PythonWriter
 from .refcounts import LONE_ARRAY, references
 from .trace import Break, Value
 
-LONE_HELD = LONE_ARRAY + 1  # references to an array that only its tensor and a frame have, which holds it twice
+LONE_HELD = LONE_ARRAY + 1  # references to an array that only its tensor and a frame have; the frame holds it twice
 
 
 def general(frame: Any, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any) -> Any:
-    """The step to an entry that has no function of its own."""
+    """Matcher of an entry without a specialised function: calls the frame."""
     return frame(op, inputs, attrs, out)
 
 
-class Source:
-    """The text of a function, and what its names stand for."""
+class ReplayWriter(PythonWriter):
+    """Source writer for functions over a replayer `f` and its tables: T (tensors), A (arrays held), B (arrays by slot), N
+    (value indices by id of the tensor) and S (slots by id of the array)."""
 
     def __init__(self, name: str, parameters: str) -> None:
-        self.name = name
-        self.lines = [f"def {name}({parameters}):"]
-        self.space: dict[str, Any] = {
-            "new": object.__new__, "Tensor": Tensor, "PENDING": PENDING, "exposed": exposed, "references": references,
+        super().__init__(name, parameters)
+        self.space.update({
+            "new": object.__new__, "Tensor": Tensor, "PLACEHOLDER_NODE": PLACEHOLDER_NODE, "is_exported": is_exported,
+            "references": references,
             "ndarray": np.ndarray, "Method": MethodType, "Break": Break, "general": general,
-        }  # fmt: skip
-        self.names: dict[int, str] = {}
-
-    def add(self, *lines: str) -> None:
-        self.lines += ["    " + line for line in lines]
-
-    def constant(self, value: Any) -> str:
-        """A name for an object."""
-        name = self.names.get(id(value))
-        if name is None:
-            name = self.names[id(value)] = f"c{len(self.names)}"
-            self.space[name] = value
-        return name
-
-    def function(self, title: str) -> Callable[..., Any]:
-        exec(compile("\n".join(self.lines), f"<tapejit {title}>", "exec"), self.space)
-        return self.space.pop(self.name)  # type: ignore[no-any-return]  # so that it does not refer to itself
-
-    # ---- what several of them do
+        })  # fmt: skip
 
     def bind(self, x: str, n: int, flag: bool, fresh: Any, written: bool, otherwise: str) -> None:
-        """A tensor in the variable `x` that appears for the first time gets its number; its array is in `a` + x then.
+        """Emit code that binds the tensor in variable `x`, seen for the first time, to value `n`; its array is then in `a` + x.
 
-        What will be written needs no entry in the tables by which others are recognised: it is hidden from them, and if it
-        is known already under another number, there are too many references to it for that.
+        A tensor that will be written needs no entry in the tables by which aliases are recognised: its array is hidden from
+        them, and if it were already known as another value it would have too many references to be hidden.
         """
         c, a = self.constant(fresh), f"a{x}"
-        self.add(f"if {x} is None: {otherwise}", f"{a} = {x}._array; b = {x}._versions")
+        self.add(f"if {x} is None: {otherwise}", f"{a} = {x}.tj_array; b = {x}.tj_versions")
         tests = [
             f"({a} is not {c}.last() and not {c}.fits({x}, {a}))",
-            f"{x}._requires_grad is not {flag}",
-            f"{x}._node is not None",
-            "(b is not None and len(b) > 1 and exposed(b))",
+            f"{x}.tj_requires_grad is not {flag}",
+            f"{x}.tj_node is not None",
+            "(b is not None and len(b) > 1 and is_exported(b))",
         ]
         if not written:
             self.add(f"i = id({x}); j = id({a})")
@@ -77,33 +61,33 @@ class Source:
         self.add(f"T[{n}] = {x}; A[{n}] = B[{fresh.slot}] = {a}")
 
     def known(self, x: str, n: int, flag: bool | None, otherwise: str) -> None:
-        """A tensor that is known by its number."""
-        wants = "" if flag is None else f" or {x}._requires_grad is not {flag}"
-        self.add(f"if {x} is not T[{n}] or (a{x} := {x}._array) is not A[{n}]{wants}: {otherwise}")
+        """Emit a check that variable `x` holds the tensor of value `n`."""
+        wants = "" if flag is None else f" or {x}.tj_requires_grad is not {flag}"
+        self.add(f"if {x} is not T[{n}] or (a{x} := {x}.tj_array) is not A[{n}]{wants}: {otherwise}")
 
     def promise(self, value: Value) -> None:
-        """A tensor that is pending, in the variable t."""
+        """Emit code that creates a pending tensor in the variable t."""
         self.add(
             f"t = T[{value.index}] = new(Tensor)",
-            f"t._array = p = A[{value.index}] = new({self.constant(value.form)}); p.frame = f; p.slot = {value.slot}",
+            f"t.tj_array = p = A[{value.index}] = new({self.constant(value.form)}); p.frame = f; p.slot = {value.slot}",
         )
         if value.requires_grad:
-            self.add("t._requires_grad = True; t._node = PENDING")
+            self.add("t.tj_requires_grad = True; t.tj_node = PLACEHOLDER_NODE")
         if value.inference:
-            self.add("t._inference = True")
+            self.add("t.tj_inference = True")
         if value.view is not None:
             self.add(f"f.link(t, {self.constant(value)})")
 
     def hide(self, targets: list[tuple[str, Value]], region: str, sure: Container[int] = ()) -> None:
-        """Memory of tensors in variables will be written: nobody may see it. Where somebody can, it is left to the frame.
-        `sure` are the values that are NumPy arrays for sure."""
+        """Emit code that hides the memory of tensors in variables, because it will be written and must not be observed before.
+        Where other code can observe it, the frame handles the write. `sure` holds the values known to be NumPy arrays."""
         variables = " = ".join(f"a{x}" for x, _ in targets)
         kinds = ["" if v.index in sure else f"a{x}.__class__ is ndarray and " for x, v in targets]
         lone = [f"a{x}.base is None and references(a{x}) <= {LONE_HELD}" for x, _ in targets]
         self.add("if not f.used and " + " and ".join(map(str.__add__, kinds, lone)) + ":")
         for x, value in targets:
             form = self.constant(value.form)
-            self.add(f"    {x}._array = p = A[{value.index}] = new({form}); p.frame = f; p.slot = {value.slot}")
+            self.add(f"    {x}.tj_array = p = A[{value.index}] = new({form}); p.frame = f; p.slot = {value.slot}")
         numbers = [value.index for _, value in targets]
         self.add(f"    f.hidden.append({numbers[0]})" if len(numbers) == 1 else f"    f.hidden += {tuple(numbers)}")
         self.add("    if f.entries[f.cursor].__class__ is Break: f.have_written()")

@@ -1,7 +1,7 @@
-"""The tape of a recorded function as a plan from which it can be made again, with other arrays in it.
+"""Tape plans: the tape of a recorded function as data, from which its nodes can be rebuilt with other arrays.
 
-A replayed function makes no tape. Where tensors that have a history outlive it, or outlive a break in it, their nodes are made
-from the plan: real nodes with real edges, so that everything that autograd can do works on them as on eager ones.
+A replayed function builds no tape. Where tensors with a history outlive the call or a graph break, their nodes are built from
+the plan: real nodes with real edges, so all of autograd works on them as on eager ones.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ...eager.core.tensor import Tensor
 
 
 class UnplannableError(Exception):
-    """The tape holds something that cannot be made again."""
+    """The tape contains something that cannot be rebuilt from a plan."""
 
 
 class Leaf:
-    """An edge to a value that is a leaf."""
+    """Edge to a value that is a leaf."""
 
     __slots__ = ("value",)
 
@@ -29,7 +29,7 @@ class Leaf:
 
 
 class Outer:
-    """An edge to the history that a value from outside came with."""
+    """Edge to the existing history of a value from outside."""
 
     __slots__ = ("value",)
 
@@ -38,7 +38,7 @@ class Outer:
 
 
 class SavedArray:
-    """A tensor that a node keeps: the slot of its array, and its memory's version then."""
+    """Tensor saved by a node: the slot of its array, and the version of its memory when it was saved."""
 
     __slots__ = ("origin", "slot", "version")
 
@@ -49,7 +49,7 @@ class SavedArray:
 
 
 class SavedNumber:
-    """A runtime scalar that a node keeps."""
+    """Runtime scalar saved by a node."""
 
     __slots__ = ("place",)
 
@@ -57,8 +57,8 @@ class SavedNumber:
         self.place = place
 
 
-class Several:
-    """A tuple of saved things."""
+class SavedTuple:
+    """Tuple of saved items."""
 
     __slots__ = ("parts",)
 
@@ -66,8 +66,8 @@ class Several:
         self.parts = parts
 
 
-class Plan:
-    """One node. `edges` are plans, leaves, or None."""
+class NodePlan:
+    """Plan of one node. `edges` are plans, leaves, or None."""
 
     __slots__ = ("broadcast", "edges", "number", "op", "output_nr", "outputs", "pick", "picks", "saved")
 
@@ -84,30 +84,30 @@ class Plan:
 
     def arrays(self) -> Iterable[SavedArray]:
         for value in self.saved.values():
-            for part in value.parts if isinstance(value, Several) else (value,):
+            for part in value.parts if isinstance(value, SavedTuple) else (value,):
                 if isinstance(part, SavedArray):
                     yield part
 
 
-class Snapshot:
-    """The tape at one point: the plan of each value that has a history, which nodes were used up by then, and the versions of
-    the memory that nodes keep: what was written since is an error when it is read."""
+class TapePlan:
+    """Tape at one point of a trace: the plan of each value with a history, the nodes freed by then, and the versions of the
+    memory that nodes save. Reading saved memory that was written since is an error."""
 
-    def __init__(self, nodes: dict[int, Plan], freed: frozenset[Plan], versions: dict[int, int]) -> None:
+    def __init__(self, nodes: dict[int, NodePlan], freed: frozenset[NodePlan], versions: dict[int, int]) -> None:
         self.nodes = nodes
         self.freed = freed
         self.versions = versions
 
-    def slots(self, tops: Iterable[Plan]) -> frozenset[int]:
-        """The slots whose arrays the history of some nodes keeps."""
-        return frozenset(a.slot for plan in below(tops) if plan not in self.freed for a in plan.arrays())
+    def slots(self, tops: Iterable[NodePlan]) -> frozenset[int]:
+        """Return the slots of the arrays saved by the history of some nodes."""
+        return frozenset(a.slot for plan in plans_below(tops) if plan not in self.freed for a in plan.arrays())
 
 
-def below(tops: Iterable[Plan]) -> list[Plan]:
-    """Plans and all that they lead to, each after what it leads to."""
-    order: list[Plan] = []
-    seen: set[Plan] = set()
-    stack: list[tuple[Plan, bool]] = [(p, False) for p in tops]
+def plans_below(tops: Iterable[NodePlan]) -> list[NodePlan]:
+    """Return plans and all their ancestors, each after the plans its edges lead to."""
+    order: list[NodePlan] = []
+    seen: set[NodePlan] = set()
+    stack: list[tuple[NodePlan, bool]] = [(p, False) for p in tops]
     while stack:
         plan, done = stack.pop()
         if done:
@@ -115,18 +115,18 @@ def below(tops: Iterable[Plan]) -> list[Plan]:
         elif plan not in seen:
             seen.add(plan)
             stack.append((plan, True))
-            stack.extend((e, False) for e in plan.edges if isinstance(e, Plan) and e not in seen)
+            stack.extend((e, False) for e in plan.edges if isinstance(e, NodePlan) and e not in seen)
     return order
 
 
-class Blueprint:
-    """Makes plans of the nodes of a recording. `frame` knows values and slots by tensors and arrays."""
+class TapePlanner:
+    """Builder of plans for the nodes of a recording. `frame` maps tensors to values and arrays to slots."""
 
     def __init__(self, frame: Any) -> None:
         self.frame = frame
-        self.plans: dict[int, Plan] = {id(node): plan for plan, node in frame.made.items()}
-        self.kept: list[tuple[Node, Plan]] = [(node, plan) for plan, node in frame.made.items()]  # ids stay unique
-        # of each slot that is kept: its version counter, and how far plans of another recording are ahead of it
+        self.plans: dict[int, NodePlan] = {id(node): plan for plan, node in frame.made.items()}
+        self.kept: list[tuple[Node, NodePlan]] = [(node, plan) for plan, node in frame.made.items()]  # ids stay unique
+        # for each saved slot: its version counter, and its offset to the plans of another recording
         self.counters: dict[int, tuple[list[int], int]] = {}
         for node, plan in self.kept:
             if node.saved is not FREED:
@@ -134,13 +134,13 @@ class Blueprint:
 
     def _follow(self, plans: dict[str, Any], saved: dict[str, Any]) -> None:
         for name, plan in plans.items():
-            several = isinstance(plan, Several)
+            several = isinstance(plan, SavedTuple)
             for part, value in zip(plan.parts if several else (plan,), saved[name] if several else (saved[name],), strict=True):
                 if isinstance(part, SavedArray):
                     self.counters[part.slot] = value[1], part.version - value[2]
 
-    def plan(self, top: Node) -> Plan:
-        """A node's plan, made for it and for all below it if need be."""
+    def plan(self, top: Node) -> NodePlan:
+        """Return a node's plan, building it and the plans below it if necessary."""
         stack, order = [top], []
         seen: set[int] = set()
         while stack:
@@ -156,11 +156,11 @@ class Blueprint:
             self.kept.append((node, made))
         return self.plans[id(top)]
 
-    def _plan(self, node: Node) -> Plan:
+    def _plan(self, node: Node) -> NodePlan:
         if type(node) not in (Node, Pick) or node.hooks or node.retained is not None or "gradients" in node.__dict__:
-            raise UnplannableError(f"{node.name()} runs code of its own")
+            raise UnplannableError(f"{node.name()} runs user code")
         saved = {} if node.saved is FREED else {name: self._saved(v) for name, v in node.saved.items()}
-        return Plan(node, tuple(self._edge(e) for e in node.edges), saved)
+        return NodePlan(node, tuple(self._edge(e) for e in node.edges), saved)
 
     def _edge(self, edge: Any) -> Any:
         if edge is None:
@@ -182,46 +182,46 @@ class Blueprint:
             _, ahead = self.counters.setdefault(slot, (versions, 0))
             return SavedArray(slot, version + ahead, self._edge(origin))
         if type(value) is tuple and any(type(v) is tuple for v in value):
-            return Several(tuple(self._saved(v) for v in value))
+            return SavedTuple(tuple(self._saved(v) for v in value))
         if type(value) is float and id(value) in self.frame.number_ids:
             return SavedNumber(self.frame.number_ids[id(value)])
         return value
 
-    def snapshot(self, values: Iterable[int]) -> Snapshot | None:
-        """The tape of some values as it is now, or None if it cannot be planned."""
-        nodes: dict[int, Plan] = {}
+    def snapshot(self, values: Iterable[int]) -> TapePlan | None:
+        """Return the tape of some values as it is now, or None if it cannot be planned."""
+        nodes: dict[int, NodePlan] = {}
         try:
             for index in values:
                 t = self.frame.tensors[index]
-                if t is None or not t._requires_grad:
+                if t is None or not t.tj_requires_grad:
                     continue
-                if t._base is not None and (t._rebased or t._base._rebased):
-                    return None  # views that were written through: eager execution knows how to follow them
-                if t._node is not None and self.frame.outer_node(t._node) is None:
-                    nodes[index] = self.plan(t._node)
+                if t.tj_base is not None and (t.tj_rebased or t.tj_base.tj_rebased):
+                    return None  # views that were written through: only eager execution can track them
+                if t.tj_node is not None and self.frame.outer_node(t.tj_node) is None:
+                    nodes[index] = self.plan(t.tj_node)
         except UnplannableError:
             return None
         versions = {slot: box[0] + ahead for slot, (box, ahead) in self.counters.items()}
-        return Snapshot(nodes, frozenset(plan for node, plan in self.kept if node.saved is FREED), versions)
+        return TapePlan(nodes, frozenset(plan for node, plan in self.kept if node.saved is FREED), versions)
 
 
-# ---- making nodes
+# ---- building nodes
 
 
-def in_order(tops: Iterable[Plan]) -> list[Plan]:
-    """Plans and all below them, in the order in which the nodes are to be made."""
-    return sorted(below(tops), key=lambda p: p.number)
+def topological_order(tops: Iterable[NodePlan]) -> list[NodePlan]:
+    """Return plans and all below them, in the order in which nodes must be built."""
+    return sorted(plans_below(tops), key=lambda p: p.number)
 
 
-def build(plans: list[Plan], snapshot: Snapshot, frame: Any) -> None:
-    """Make the nodes of plans that are in order, into `frame.made`."""
+def build_nodes(plans: list[NodePlan], snapshot: TapePlan, frame: Any) -> None:
+    """Build the nodes of ordered plans into `frame.made`."""
     made = frame.made
     for plan in plans:
         if plan not in made:
             made[plan] = _make(plan, snapshot, frame)
 
 
-def _make(plan: Plan, snapshot: Snapshot, frame: Any) -> Node:
+def _make(plan: NodePlan, snapshot: TapePlan, frame: Any) -> Node:
     edges = tuple(_edge_again(e, frame) for e in plan.edges)
     if plan.pick:
         pick = Pick(edges[0], plan.output_nr)
@@ -242,53 +242,55 @@ def _make(plan: Plan, snapshot: Snapshot, frame: Any) -> Node:
 def _edge_again(edge: Any, frame: Any) -> Any:
     if edge is None:
         return None
-    if isinstance(edge, Plan):
+    if isinstance(edge, NodePlan):
         return frame.made[edge]
     return frame.tensors[edge.value] if isinstance(edge, Leaf) else frame.outer_nodes[edge.value]
 
 
-def _saved_again(value: Any, snapshot: Snapshot, frame: Any) -> Any:
+def _saved_again(value: Any, snapshot: TapePlan, frame: Any) -> Any:
     if isinstance(value, SavedArray):
         versions = frame.versions(value.slot)
         behind = snapshot.versions[value.slot] - value.version
         return (frame.arrays[value.slot], versions, versions[0] - behind, _edge_again(value.origin, frame))
     if isinstance(value, SavedNumber):
         return frame.scalars[value.place]
-    if isinstance(value, Several):
+    if isinstance(value, SavedTuple):
         return tuple(_saved_again(v, snapshot, frame) for v in value.parts)
     return value
 
 
-# ---- nodes that are made when somebody looks
+# ---- deferred nodes, built on first access
 
 
-def can_wait(plans: list[Plan], snapshot: Snapshot) -> bool:
-    """Whether nodes need nothing of the call but its tensors: they are used up, as those of a loss are after its pass."""
+def can_defer(plans: list[NodePlan], snapshot: TapePlan) -> bool:
+    """True if nodes need only the call's tensors: their saved values are freed, as those of a loss are after its backward
+    pass."""
     kept = [v for p in plans if p not in snapshot.freed for v in p.saved.values()]
-    return not any(isinstance(v, (SavedArray, SavedNumber, Several)) for v in kept)
+    return not any(isinstance(v, (SavedArray, SavedNumber, SavedTuple)) for v in kept)
 
 
 def _none_of(tensors: Any) -> tuple[()]:
     return ()
 
 
-class Later:
-    """The nodes of a tensor that outlives a call, as far as they are the same at each call."""
+class DeferredTape:
+    """Part of the nodes of a tensor outliving a call that is the same in every call."""
 
-    def __init__(self, plans: list[Plan], top: Plan, snapshot: Snapshot) -> None:
+    def __init__(self, plans: list[NodePlan], top: NodePlan, snapshot: TapePlan) -> None:
         self.plans = plans
         self.top = top
         self.snapshot = snapshot
         edges = [e for plan in plans for e in plan.edges]
         self.leaves = sorted({e.value for e in edges if isinstance(e, Leaf)})
         self.outer = sorted({e.value for e in edges if isinstance(e, Outer)})
-        self.pick: Any = itemgetter(*self.leaves, *self.leaves[:1]) if self.leaves else _none_of  # a tuple also of one
+        self.pick: Any = itemgetter(*self.leaves, *self.leaves[:1]) if self.leaves else _none_of  # a tuple also for one leaf
 
 
-class LateNode(Node):
-    """The node of such a tensor, made with all below it when anybody asks for what it has: most are never looked at."""
+class DeferredNode(Node):
+    """Deferred node of such a tensor: built, with all nodes below it, on first access to an attribute. Most are never
+    accessed."""
 
-    def __init__(self, later: Later, frame: Any) -> None:
+    def __init__(self, later: DeferredTape, frame: Any) -> None:
         tensors = frame.tensors
         self.number = next(_numbers)
         if later.top.output_nr:
@@ -299,9 +301,9 @@ class LateNode(Node):
         if name not in ("op", "edges", "saved") or "_later" not in self.__dict__:
             raise AttributeError(name)
         later, leaves, outer = self._later
-        made = Made(dict(zip(later.leaves, leaves, strict=False)), dict(zip(later.outer, outer, strict=True)))
-        build(later.plans, later.snapshot, made)
-        for i, plan in enumerate(later.plans, 1):  # what consumes it has been numbered since
+        made = NodeBuilder(dict(zip(later.leaves, leaves, strict=False)), dict(zip(later.outer, outer, strict=True)))
+        build_nodes(later.plans, later.snapshot, made)
+        for i, plan in enumerate(later.plans, 1):  # its consumers have been numbered since
             made.made[plan].number = self.number - 1 + i / (len(later.plans) + 1)  # type: ignore[assignment]
         top = made.made[later.top]
         mine = {k: v for k, v in self.__dict__.items() if k != "_later"}
@@ -322,10 +324,10 @@ class LateNode(Node):
         return self.next_functions
 
 
-class Made:
-    """What `build` asks of a frame, when there is no more than its tensors."""
+class NodeBuilder:
+    """Minimal frame for `build_nodes` when only the call's tensors are left."""
 
     def __init__(self, tensors: dict[int, Tensor], outer_nodes: dict[int, Node]) -> None:
         self.tensors = tensors
         self.outer_nodes = outer_nodes
-        self.made: dict[Plan, Node] = {}
+        self.made: dict[NodePlan, Node] = {}

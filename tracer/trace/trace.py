@@ -1,64 +1,61 @@
-"""What a recording consists of: values, the entries that made them, and the path they form.
+"""Trace: values, the entries that produced them, and the path that the entries form.
 
-A *value* is a tensor as a function's code saw it; a *slot* is an array. Several values may show one slot (a tensor and what
-`detach()` made of it), and several slots one memory (a tensor and its views): `roots` says whose memory a slot shows.
-Values are numbered in the order in which they appear, so that two paths which begin alike number alike.
+A *value* is a tensor as the function's code saw it; a *slot* is an array. Several values may show one slot (a tensor and its
+`detach()`), and several slots may share one memory (a tensor and its views): `roots` maps a slot to the slot that owns its
+memory. Values are numbered in order of appearance, so two paths with a common prefix use the same numbers in it.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from ...eager.arrays.deferred import DeferredArray
+from ...eager.core.library import is_library
 from ...eager.core.op import Op
-from ...eager.arrays.deferred import Pending
 from ...eager.core.tensor import Tensor
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-INSIDE = (*[os.path.join(PACKAGE, part) + os.sep for part in ("eager", "tracer", "codegen")], "<tapejit ")
 
-
-def users_line() -> str:
-    """file:line of the innermost frame that is not of this package."""
+def user_line() -> str:
+    """Return file:line of the innermost frame outside this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+    while frame.f_back is not None and is_library(frame.f_code):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 class Value:
-    """A tensor of a trace."""
+    """Tensor of a trace."""
 
-    __slots__ = ("apart", "form", "index", "inference", "requires_grad", "slot", "tracked", "view")
+    __slots__ = ("form", "index", "inference", "own_version_counter", "requires_grad", "slot", "tracked", "view")
 
-    def __init__(self, index: int, slot: int, t: Tensor, form: type[Pending], view: tuple[int, Any, bool] | None) -> None:
+    def __init__(self, index: int, slot: int, t: Tensor, form: type[DeferredArray], view: tuple[int, Any, bool] | None) -> None:
         self.index = index
         self.slot = slot
         self.form = form
-        self.view = view  # of a view: the value it was made of, by which op, whether without grad
-        self.requires_grad = t._requires_grad
-        self.apart = counts_apart(t)
-        self.inference = t._inference
-        self.tracked = t._node is not None  # has a place on the tape; a leaf that wants a gradient has none
+        self.view = view  # for a view: its base value, the view op, and whether it was made without grad
+        self.requires_grad = t.tj_requires_grad
+        self.own_version_counter = has_own_version_counter(t)
+        self.inference = t.tj_inference
+        self.tracked = t.tj_node is not None  # has a node on the tape; a leaf that requires a gradient has none
 
     def __repr__(self) -> str:
         return f"v{self.index}"
 
 
-def counts_apart(t: Tensor) -> bool:
-    """Whether a tensor has a version counter of its own on another one's memory: it is `x.data`."""
-    box: Any = t._versions
+def has_own_version_counter(t: Tensor) -> bool:
+    """True if a tensor has its own version counter on memory it shares, as `x.data` does."""
+    box: Any = t.tj_versions
     return box is not None and len(box) > 1 and box[1].parent is not None
 
 
 _NONE = object()
 
 
-def alike(a: Any, b: Any) -> bool:
-    """Whether two settings are the same: equal, of one type, zeros of one sign, and NaN the same as NaN."""
+def same_setting(a: Any, b: Any) -> bool:
+    """True if two settings are identical: equal, of one type, zeros of one sign, and NaN the same as NaN."""
     kind = a.__class__
     if kind is not b.__class__:
         return False
@@ -67,28 +64,28 @@ def alike(a: Any, b: Any) -> bool:
             return False
         for k, v in a.items():
             w = b.get(k, _NONE)
-            if v is not w and not alike(v, w):
+            if v is not w and not same_setting(v, w):
                 return False
         return True
     if kind is tuple or kind is list:
-        return len(a) == len(b) and all(alike(x, y) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(same_setting(x, y) for x, y in zip(a, b, strict=True))
     if kind is float:
         return (a == b and (a != 0 or math.copysign(1, a) == math.copysign(1, b))) or (a != a and b != b)
     return a is b or bool(a == b)
 
 
-# ---- what an entry expects of an input: a number of a value that is known by then, or one of these
+# ---- guards on an entry's inputs: the index of a value known by then, or one of these
 
 
-class First:
-    """A tensor from outside that appears for the first time: it gets a number, if it is of the form it had."""
+class NewInput:
+    """Guard for a tensor from outside that appears for the first time: it is bound to a value if it has the recorded form."""
 
     __slots__ = ("plain", "value")
 
     def __init__(self, value: Value) -> None:
         self.value = value
         form = value.form
-        # of one on the CPU without a history: its number, slot and form, at hand for `Replayer.bind`
+        # for one on the CPU without a history: its index, slot and form, read by `Replayer.bind`
         plain = (value.index, value.slot, form.shape, form.dtype, form.strides, value.requires_grad)
         self.plain = plain if form.on_cpu and not value.tracked else None
 
@@ -98,7 +95,7 @@ class First:
 
 
 class Alias:
-    """A new tensor on an array that is known, as `detach()` makes."""
+    """Guard for a new tensor on a known array, as `detach()` makes."""
 
     __slots__ = ("value",)
 
@@ -110,7 +107,7 @@ class Alias:
 
 
 class Number:
-    """A Python number that may be another one at each call, of the same type."""
+    """Runtime scalar: a Python number that may differ from call to call, of the same type."""
 
     __slots__ = ("place", "type")
 
@@ -126,7 +123,7 @@ class Number:
 
 
 class Constant:
-    """Something that must be what it was: a number that gradients were made of, or None."""
+    """Guard for an input that must be unchanged: a number that gradients were computed from, or None."""
 
     __slots__ = ("value",)
 
@@ -134,7 +131,7 @@ class Constant:
         self.value = value
 
     def is_(self, x: Any) -> bool:
-        return alike(x, self.value)
+        return same_setting(x, self.value)
 
     def key(self) -> Any:
         return ("constant", type(self.value), repr(self.value))
@@ -144,7 +141,7 @@ class Constant:
 
 
 class Call:
-    """An op."""
+    """Entry of one op."""
 
     __slots__ = (
         "attrs", "check", "flags", "grad", "inputs", "line", "mutated", "op", "out", "results", "several", "step", "turned",
@@ -167,18 +164,18 @@ class Call:
     ) -> None:
         self.op = op
         self.wants = wants
-        self.inputs = inputs  # numbers of values, or places of numbers (Number) or constants (Constant)
-        self.flags = flags  # for each input whether it required a gradient, None for what is no tensor
+        self.inputs = inputs  # indices of values, runtime scalars (Number) or constants (Constant)
+        self.flags = flags  # requires_grad of each input, None for inputs that are not tensors
         self.attrs = attrs
-        self.out = out  # the number of the value written into
+        self.out = out  # index of the value written into
         self.results = results
         self.several = several
         self.grad = grad
-        self.mutated = mutated  # numbers of values from outside whose memory is written
+        self.mutated = mutated  # indices of values from outside whose memory is written
         self.line = line
-        self.turned = False  # what is written into requires a gradient by that
-        self.step: Any = None  # the comparison with it: see steps.py
-        self.check: Any = None  # looks at the values of indices, as the op would
+        self.turned = False  # True if the write makes its target require a gradient
+        self.step: Any = None  # its specialised matcher: see replay/entry_matchers.py
+        self.check: Any = None  # bounds check of index values, as the op would do it
 
     def key(self) -> Any:
         wants = tuple(w if isinstance(w, int) else w.key() for w in self.wants)
@@ -193,7 +190,7 @@ class Call:
 
 
 class Backward:
-    """A whole backward pass: what it does follows from what was checked before it."""
+    """Entry of a whole backward pass: its effects follow from guards already checked."""
 
     __slots__ = (
         "accumulate", "calls", "effects", "end", "firsts", "flags", "found", "freed", "given", "implicit", "line", "mutated",
@@ -212,22 +209,22 @@ class Backward:
         self.accumulate = accumulate
         self.line = line
         self.calls: list[Call] = []  # the ops inside
-        self.effects: list[Effect] = []  # what became of the leaves' gradients
-        self.flags: tuple[tuple[int, bool], ...] = ()  # of the leaves: whether they want a gradient, which may change unseen
-        self.firsts: list[tuple[int, Value]] = []  # gradients from before: (leaf, value)
-        self.found: tuple[int | None, ...] = ()  # for autograd.grad: what it returned
+        self.effects: list[Effect] = []  # changes of the leaves' gradients
+        self.flags: tuple[tuple[int, bool], ...] = ()  # requires_grad of the leaves, which may change without an op
+        self.firsts: list[tuple[int, Value]] = []  # gradients that existed before: (leaf, value)
+        self.found: tuple[int | None, ...] = ()  # for autograd.grad: the values returned
         self.mutated: tuple[int, ...] = ()
-        self.freed: tuple[Any, ...] = ()  # plans of nodes from before the last break that it uses up
-        self.given: tuple[int, ...] = ()  # the numbers of the seeds
-        self.implicit = False  # it begins with 1, which it makes itself
-        self.end = (0, 0)  # how many values and slots there are after it
+        self.freed: tuple[Any, ...] = ()  # plans of nodes from before the last graph break that it frees
+        self.given: tuple[int, ...] = ()  # indices of the seeds
+        self.implicit = False  # True if it starts from an implicit seed of 1
+        self.end = (0, 0)  # number of values and slots after it
         self.plain: tuple[tuple[int, Value], ...] = ()  # if it only gives leaves their first gradients: these
-        self.step: Any = None  # then a function that does: see steps.py
-        self.ran: Any = None  # the code that ran, and whether it would now: see witness.py
+        self.step: Any = None  # then its specialised matcher: see replay/entry_matchers.py
+        self.ran: Any = None  # the code that ran, and its guard: see guards/code_guards.py
         self.same_code: Any = None
 
     def settle(self, values: list[Value]) -> None:
-        """All about it is known."""
+        """Finish the entry, when all of its fields are known."""
         made = [(e.leaf, values[e.after]) for e in self.effects]
         alone = self.implicit and len(self.roots) == 1 and self.accumulate and not (self.firsts or self.found or self.mutated)
         first = all(e.before is None for e in self.effects) and len({v.index for _, v in made}) == len(made)
@@ -247,7 +244,7 @@ class Backward:
 
 
 class Effect:
-    """A leaf's gradient before and after a backward pass: numbers of values, None for none."""
+    """Gradient of a leaf before and after a backward pass: indices of values, None for no gradient."""
 
     __slots__ = ("after", "before", "leaf")
 
@@ -257,11 +254,11 @@ class Effect:
         self.after = after
 
 
-WRITTEN = "memory that others can see is written"  # the reason of breaks after writes
+WRITTEN = "writes memory that another tensor shares"  # reason of graph breaks after writes
 
 
 class Break:
-    """Python reads a value, or does something that is not recorded: all that is pending is computed first."""
+    """Graph break: Python reads a value, or does something that is not recorded. All pending work is computed first."""
 
     __slots__ = ("line", "reason", "state")
 
@@ -270,7 +267,7 @@ class Break:
     def __init__(self, reason: str, line: str, state: Any) -> None:
         self.reason = reason
         self.line = line
-        self.state = state  # the tape as it was here
+        self.state = state  # the tape at this point
 
     def key(self) -> Any:
         return ("break",)
@@ -280,7 +277,7 @@ class Break:
 
 
 class End(Break):
-    """The function returned."""
+    """End of a path: the function returned."""
 
     __slots__ = ()
 
@@ -292,45 +289,45 @@ Entry = Any  # Call | Backward | Break
 
 
 class Trace:
-    """One path through a function, from its call to its end."""
+    """Trace of one path through a function, from its call to its end."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.values: list[Value] = []
-        self.roots: list[int] = []  # of each slot: the slot whose memory it shows
+        self.roots: list[int] = []  # for each slot: the slot that owns its memory
         self.outside: set[int] = set()  # slots of arrays from outside
-        self.numbers = 0  # how many runtime scalars
-        self.programs: dict[Any, Any] = {}  # by segment and by what outlives it
-        self.segments: dict[tuple[int, int], Any] = {}  # the program that a segment used last
-        self.steps: list[Callable[..., Any]] = []  # the comparison for each entry: see steps.py
+        self.numbers = 0  # number of runtime scalars
+        self.programs: dict[Any, Any] = {}  # by segment and by the values that outlive it
+        self.segments: dict[tuple[int, int], Any] = {}  # the program that each segment used last
+        self.steps: list[Callable[..., Any]] = []  # matcher of each entry: see replay/entry_matchers.py
         self.replays = 0
-        self.used = 0  # when it was last replayed, for eviction
-        self.keys: tuple[Any, ...] = ()  # of its entries, when it is complete
-        self.counts: list[tuple[int, int, int]] = []  # before each entry: how many values, slots and numbers there are
-        self.owners: dict[int, int] = {}  # of each slot from outside: the value that brought it
+        self.used = 0  # time of the last replay, for eviction
+        self.keys: tuple[Any, ...] = ()  # keys of its entries, once complete
+        self.counts: list[tuple[int, int, int]] = []  # number of values, slots and runtime scalars before each entry
+        self.owners: dict[int, int] = {}  # for each slot from outside: the value that introduced it
         self.made: dict[tuple[int, int], tuple[list[int], bool]] = {}  # see `promises`
         self.written: set[int] = set()  # slots from outside whose memory is written
-        self.sources: dict[int, int] = {}  # of copies: what they are copies of
-        self.constants: dict[int, Any] = {}  # arrays that are made of constants alone, which indices may be
-        self.regions: dict[int, dict[int, Any]] = {}  # by the entry they begin with and the id of the module or optimizer
-        self.foreseen: list[Any] = []  # for each entry the region of the optimizer's step that begins there, or `NOWHERE`
-        self.impure: str | None = None  # of a function that is said to be pure: why it needs Python
-        self.quickest = math.inf  # seconds of a replay
-        self.purified = self.skipped = 0  # how often guards were made for it, and how often they let Python be skipped
-        self.reshaped = False  # a tensor got another shape in place, which its views do not follow
-        self.moving: set[int] = set()  # entries before which slices are made by Python: see moving.py
-        self.shared: set[int] = set()  # slots from outside that others than tensors may write
+        self.sources: dict[int, int] = {}  # for copies: their source
+        self.constants: dict[int, Any] = {}  # arrays computed from constants alone, which may serve as indices
+        self.regions: dict[int, dict[int, Any]] = {}  # by first entry and id of the module or optimizer
+        self.step_regions: list[Any] = []  # per entry: region of the optimizer step that begins there, or `NOWHERE`
+        self.impure: str | None = None  # for a function declared pure: why it needs Python
+        self.quickest = math.inf  # seconds of the fastest replay
+        self.purified = self.skipped = 0  # how often guards were built for it, and how often they let Python be skipped
+        self.reshaped = False  # a tensor changed shape in place, which its views do not follow
+        self.moving: set[int] = set()  # entries before which Python makes slices: see record/moving_slices.py
+        self.shared: set[int] = set()  # slots from outside that code other than tensors may write
 
     def complete(self) -> None:
-        """All entries are there."""
+        """Finish the trace, when all entries are recorded."""
         self.keys = tuple(e.key() for e in self.entries)
         values = slots = numbers = 0
         for entry in self.entries:
             self.counts.append((values, slots, numbers))
             if isinstance(entry, Call):
-                news = [w.value for w in entry.wants if isinstance(w, (First, Alias))] + list(entry.results)
+                news = [w.value for w in entry.wants if isinstance(w, (NewInput, Alias))] + list(entry.results)
                 values += len(news)
-                slots += sum(1 for w in entry.wants if isinstance(w, First)) + len(entry.results)
+                slots += sum(1 for w in entry.wants if isinstance(w, NewInput)) + len(entry.results)
                 numbers += sum(1 for w in entry.wants if isinstance(w, Number))
             elif isinstance(entry, Backward):
                 values, slots = entry.end
@@ -341,13 +338,13 @@ class Trace:
                 self.owners.setdefault(value.slot, value.index)
 
     def base(self, value: Value) -> int:
-        """The value that a view goes back to."""
+        """Return the base value of a view."""
         while value.view is not None:
             value = self.values[value.view[0]]
         return value.index
 
     def promises(self, start: int, stop: int) -> tuple[list[int], bool]:
-        """The values that some entries make and Python can see, and whether there are views among them."""
+        """Return the values that some entries produce and Python can see, and whether views are among them."""
         found = self.made.get((start, stop))
         if found is None:
             results: list[int] = []
@@ -363,21 +360,22 @@ class Trace:
         return found
 
     def obstacle(self) -> str | None:
-        """Why this cannot be replayed: memory that NumPy shows is read from a copy, so it must not be written or viewed."""
+        """Return why this trace cannot be replayed: memory shared with NumPy is read from a copy, so it must not be written or
+        viewed."""
         if self.reshaped:
             return "a tensor's shape is changed in place; use the function without the underscore"
         if self.written & self.shared:
-            return "memory that a NumPy array shows is written; clone() the tensor first"
+            return "writes memory that a NumPy array shares; clone() the tensor first"
         for entry in self.entries:
             if isinstance(entry, Call) and entry.op.view and self.values[entry.inputs[0]].slot in self.shared:
-                return "memory that a NumPy array shows is viewed; clone() the tensor first"
+                return "views memory that a NumPy array shares; clone() the tensor first"
         return None
 
     def breaks(self) -> list[Break]:
         return [e for e in self.entries if isinstance(e, Break)]
 
     def outermost(self) -> list[Any]:
-        """The regions that are in no other, in order."""
+        """Return the regions not nested in another, in order."""
         found: list[Any] = []
         for start in sorted(self.regions):
             for region in sorted(self.regions[start].values(), key=lambda r: -r.stop)[:1]:
@@ -386,9 +384,9 @@ class Trace:
         return found
 
     def __str__(self) -> str:
-        """One line for each op, with the user's line; those of a region are below it."""
+        """Format one line per op, with the user's line; ops of a region are listed below it."""
         begins = {region.start: region for region in self.outermost()}
-        lines, inside = [], 0  # where the region ends that the entry is in
+        lines, inside = [], 0  # the entry at which the current region ends
         for k, entry in enumerate(self.entries):
             if k in begins:
                 lines.append(f"{begins[k]}  # {entry.line}")

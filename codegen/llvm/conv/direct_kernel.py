@@ -1,8 +1,8 @@
-"""The kernel of a convolution, as register tiles: a few output channels times a few vectors of neighbouring outputs.
+"""Direct convolution kernel: register tiles of a few output channels times a few vectors of neighbouring outputs.
 
-A piece is a sample, or a band of its lines if there are few samples. Its depth goes over the input channels and the places of
-the kernel; weights are spread over lanes, and inputs are at constant offsets. Weights that are
-halves are packed first (`conv_packing.py`), as they would have to be converted each time that they are read.
+A piece is a sample, or a band of its lines if there are few samples. The depth goes over the input channels and the kernel's
+taps; weights are broadcast to all lanes, and inputs are at constant offsets. Weights in half precision are packed first
+(`weight_packing.py`), as they would have to be converted each time they are read.
 """
 
 from __future__ import annotations
@@ -12,189 +12,195 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..ir.builder import BYTES, HALVES, I64, Function, Module, Type, Value, constant
 from ..gemm.problem import Epilogue
-from .weight_packing import Packing
-from ..ir.kernel import Kernel, Phase
-from ..ir.register_tile import Axis, Join, Side, first_lanes, multiply, scaled, zeros
-from ..gemm.tiled_kernel import LINES
-from .problem import Slide, Tile
-from ..ir.work_ranges import Span, aligned, block, parameters, unravel, whole
+from ..gemm.tiled_kernel import MAX_EPILOGUE_LINES
+from ..ir.builder import BYTES, HALF_SCALARS, I64, Function, Module, Type, Value, constant
+from ..ir.kernel import NativeKernel, Phase
+from ..ir.register_tile import DepthLoop, MultiplyAdd, TileOperand, first_lanes, multiply_tile, scale_index, zero_sums
+from ..ir.work_ranges import WorkRange, align, block_range, kernel_parameters, unravel, whole_range
+from .problem import ConvTile, DirectConv
+from .weight_packing import WeightPacking
 
-BANDS = 8  # pieces that there are at least, if there is enough work
-PIECE = 1 << 18  # multiplications that are worth handing to another thread
-WRITTEN = 60  # products that are written out in a tile's innermost loop, at most
+MIN_PIECES = 8  # if there is enough work
+MIN_BAND_MULTIPLIES = 1 << 18  # in a band that is worth handing to another thread
+MAX_UNROLLED_PRODUCTS = 60  # multiply-adds in a tile's innermost loop
 
 
 @dataclass(frozen=True)
-class Sliding:
-    """A convolution that is being written."""
+class DirectConvKernel:
+    """Emitter of one direct convolution."""
 
-    slide: Slide
-    tile: Tile
+    conv: DirectConv
+    tile: ConvTile
     pointers: int
     epilogue: Epilogue
-    join: Join
+    multiply_add: MultiplyAdd
 
     @property
     def scalar(self) -> str:
-        """Of the sums."""
-        return "float" if self.slide.windows.source.scalar in HALVES else self.slide.windows.source.scalar
+        """Type of the sums."""
+        return "float" if self.conv.windows.source.scalar in HALF_SCALARS else self.conv.windows.source.scalar
 
     @cached_property
-    def packing(self) -> Packing | None:
-        return Packing(self.slide, self.scalar, self.pointers) if self.slide.weight.scalar != self.scalar else None
+    def packing(self) -> WeightPacking | None:
+        return WeightPacking(self.conv, self.scalar, self.pointers) if self.conv.weight.scalar != self.scalar else None
 
     @property
     def kind(self) -> Type:
-        return Type(self.scalar, self.slide.windows.lanes)
+        return Type(self.scalar, self.conv.windows.lanes)
 
     @property
     def bands(self) -> int:
-        """Parts of a sample's first dim that are pieces of their own."""
-        samples, work = self.slide.windows.source.shape[0], self.slide.groups * self.slide.m * math.prod(self.slide.out)
-        wanted = 1 if self.slide.between else min(math.ceil(BANDS / samples), samples * work * self.slide.depth // PIECE)
-        return max(1, min(wanted, math.ceil(self.slide.out[0] / self.unit(0))))
+        """Bands of a sample's first spatial dim; each is a piece."""
+        samples, work = self.conv.windows.source.shape[0], self.conv.groups * self.conv.m * math.prod(self.conv.out)
+        wanted = (
+            1
+            if self.conv.between
+            else min(math.ceil(MIN_PIECES / samples), samples * work * self.conv.depth // MIN_BAND_MULTIPLIES)
+        )
+        return max(1, min(wanted, math.ceil(self.conv.out[0] / self.unit(0))))
 
     def unit(self, dim: int) -> int:
         """Outputs of a tile along a dim."""
-        dims = len(self.slide.out)
+        dims = len(self.conv.out)
         if dim == dims - 1:
-            return self.tile.vectors * self.slide.windows.lanes
+            return self.tile.vectors * self.conv.windows.lanes
         return self.tile.lines if dim == dims - 2 else 1
 
     @property
     def scratch(self) -> int:
-        return aligned(self.slide.windows.elements * BYTES[self.slide.windows.scalar])
+        return align(self.conv.windows.elements * BYTES[self.conv.windows.scalar])
 
     @property
     def room(self) -> int:
-        """Bytes for results on their way to the epilogue: of a tile, or of a group if its lines are gone through as one."""
-        if self.slide.between:
-            return (self.slide.m * math.prod(self.slide.out[:-1]) * self.pitch + self.kind.lanes) * BYTES[self.scalar]
+        """Bytes for results on their way to the epilogue: of a tile, or of a group if its lines are merged."""
+        if self.conv.between:
+            return (self.conv.m * math.prod(self.conv.out[:-1]) * self.pitch + self.kind.lanes) * BYTES[self.scalar]
         return self.tile.channels * self.tile.lines * self.tile.vectors * self.kind.bytes
 
     @property
     def pitch(self) -> int:
-        """Of lines as one, in scratch memory."""
-        return math.ceil(self.slide.out[-1] / self.kind.lanes) * self.kind.lanes
+        """Elements of a merged line in scratch memory."""
+        return math.ceil(self.conv.out[-1] / self.kind.lanes) * self.kind.lanes
 
-    def emit(self, module: Module, name: str) -> Kernel:
-        slide = self.slide
+    def emit(self, module: Module, name: str) -> NativeKernel:
+        conv = self.conv
         before = [self.packing.emit(module, f"{name}_pack")] if self.packing is not None else []
-        f = module.function(name, parameters(self.pointers))
+        f = module.function(name, kernel_parameters(self.pointers))
         begin, end = f.params[-2:]
-        sizes = (slide.windows.source.shape[0], self.bands)
+        sizes = (conv.windows.source.shape[0], self.bands)
         base = f.params[self.pointers + 1]
-        if not slide.windows.direct:
-            slide.windows.clear(f, base)
+        if not conv.windows.direct:
+            conv.windows.clear(f, base)
         with f.loop(begin, end) as loop:
             sample, band = unravel(f, loop.index, sizes)
-            if slide.windows.direct:
-                source = slide.windows.source
-                base = f.pointer(f.params[source.pointer], scaled(f, sample, source.strides[0]), self.scalar)
+            if conv.windows.direct:
+                source = conv.windows.source
+                base = f.pointer(f.params[source.pointer], scale_index(f, sample, source.strides[0]), self.scalar)
             else:
-                slide.windows.fill(f, base, sample)
-            first = math.ceil(slide.out[0] / self.bands / self.unit(0)) * self.unit(0)
-            with f.loop(0, slide.groups) as group:
-                self.dim(f, 0, [sample, group.index], base, [], block(f, band, first, slide.out[0]))
-                if slide.between:
+                conv.windows.fill(f, base, sample)
+            first = math.ceil(conv.out[0] / self.bands / self.unit(0)) * self.unit(0)
+            with f.loop(0, conv.groups) as group:
+                self.dim(f, 0, [sample, group.index], base, [], block_range(f, band, first, conv.out[0]))
+                if conv.between:
                     self.lines(f, sample, group.index)
-        f.back()
-        room = self.room if self.buffered or slide.between else 0
+        f.ret()
+        room = self.room if self.buffered or conv.between else 0
         phases = (*before, Phase(name, math.prod(sizes)))
-        return Kernel(phases, self.packing.bytes if self.packing is not None else 0, self.scratch + room)
+        return NativeKernel(phases, self.packing.bytes if self.packing is not None else 0, self.scratch + room)
 
-    def dim(self, f: Function, dim: int, at: list[Value], base: Value, outputs: list[tuple[Value, int]], span: Span) -> None:
-        """Loops over the outputs, from the first dim on; `outputs` are the places and sizes along the dims before."""
+    def dim(
+        self, f: Function, dim: int, at: list[Value], base: Value, outputs: list[tuple[Value, int]], span: WorkRange
+    ) -> None:
+        """Loops over the outputs, first dim outermost; `outputs` are the positions and sizes along the dims before."""
 
         def inside(index: Value, size: int) -> None:
             here = [*outputs, (index, size)]
-            if dim + 1 < len(self.slide.out):
-                self.dim(f, dim + 1, at, base, here, whole(self.slide.out[dim + 1]))
+            if dim + 1 < len(self.conv.out):
+                self.dim(f, dim + 1, at, base, here, whole_range(self.conv.out[dim + 1]))
             else:
-                whole(self.slide.m).each(f, self.tile.channels, lambda m, height: self.write(f, at, base, here, m, height))
+                whole_range(self.conv.m).each(f, self.tile.channels, lambda m, height: self.write(f, at, base, here, m, height))
 
         span.each(f, self.unit(dim), inside)
 
     def write(self, f: Function, at: list[Value], base: Value, outputs: list[tuple[Value, int]], m: Value, height: int) -> None:
-        """A tile."""
-        slide, lanes = self.slide, self.slide.windows.lanes
+        """Emit a tile."""
+        conv, lanes = self.conv, self.conv.windows.lanes
         lines, width = (outputs[-2][1] if len(outputs) > 1 else 1), outputs[-1][1]
         masks = [first_lanes(width - j * lanes, lanes) for j in range(math.ceil(width / lanes))]
         right = self.input(f, at[1], base, [o for o, _ in outputs], lines, masks)
         left = self.weights(f, at[1], m, height)
         axes, taps = self.depth(height * lines * len(masks))
-        sums = multiply(f, left, right, axes, taps, zeros(height * lines * len(masks), self.kind), self.join)
-        if slide.between:
+        sums = multiply_tile(f, left, right, axes, taps, zero_sums(height * lines * len(masks), self.kind), self.multiply_add)
+        if conv.between:
             self.keep(f, [o for o, _ in outputs], m, lines, len(masks), sums)
             return
-        channel = f.add(scaled(f, at[1], slide.m), m)
+        channel = f.add(scale_index(f, at[1], conv.m), m)
         first = constant(0, I64)
-        for (output, _), size in zip(outputs, slide.out, strict=True):
-            first = f.add(scaled(f, first, size), output)
+        for (output, _), size in zip(outputs, conv.out, strict=True):
+            first = f.add(scale_index(f, first, size), output)
         if self.buffered:
             self.finish(f, at[0], channel, first, height, lines, masks, sums)
             return
         for i, (row, line, j) in enumerate(itertools.product(range(height), range(lines), range(len(masks)))):
-            pixel = f.add(first, constant(line * slide.out[-1] + j * lanes, I64))
+            pixel = f.add(first, constant(line * conv.out[-1] + j * lanes, I64))
             self.epilogue(f, [at[0]], f.add(channel, constant(row, I64)), pixel, sums[i], masks[j])
 
     def input(
         self, f: Function, group: Value, base: Value, outputs: list[Value], lines: int, masks: list[Value | None]
-    ) -> Side:
-        windows = self.slide.windows
-        place = scaled(f, group, self.slide.steps * windows.pitches[0])
+    ) -> TileOperand:
+        windows = self.conv.windows
+        place = scale_index(f, group, self.conv.steps * windows.pitches[0])
         for dim, output in enumerate(outputs):
-            place = f.add(place, scaled(f, output, self.slide.step(dim)))
-        between = self.slide.step(len(outputs) - 2) if len(outputs) > 1 else 0
+            place = f.add(place, scale_index(f, output, self.conv.step(dim)))
+        between = self.conv.step(len(outputs) - 2) if len(outputs) > 1 else 0
         places = tuple(line * between + j * windows.lanes for line in range(lines) for j in range(len(masks)))
         there = f.pointer(base, place, windows.scalar)
-        return Side(there, windows.scalar, places, masks=tuple(masks) * lines if windows.direct else ())
+        return TileOperand(there, windows.scalar, places, masks=tuple(masks) * lines if windows.direct else ())
 
-    def weights(self, f: Function, group: Value, m: Value, height: int) -> Side:
+    def weights(self, f: Function, group: Value, m: Value, height: int) -> TileOperand:
         weight, packing = self.weight, self.packing
-        base = f.params[self.slide.weight.pointer if packing is None else self.pointers]
+        base = f.params[self.conv.weight.pointer if packing is None else self.pointers]
         scalar = self.scalar if packing is None else packing.cell
-        place = f.add(scaled(f, group, weight.of_group), scaled(f, m, weight.of_m))
+        place = f.add(scale_index(f, group, weight.of_group), scale_index(f, m, weight.of_m))
         there = f.pointer(base, f.add(place, constant(weight.start, I64)), scalar)
-        return Side(there, scalar, tuple(i * weight.of_m for i in range(height)), spread=True)
+        return TileOperand(there, scalar, tuple(i * weight.of_m for i in range(height)), broadcast=True)
 
     @property
-    def weight(self) -> Slide:
-        """Whose strides are those of the weights that a tile reads."""
-        return self.slide if self.packing is None else self.packing.packed
+    def weight(self) -> DirectConv:
+        """The problem with the strides of the weights that a tile reads."""
+        return self.conv if self.packing is None else self.packing.packed
 
-    def depth(self, products: int) -> tuple[list[Axis], list[tuple[int, int]]]:
-        """The loops over channels and places, of which the innermost are written out."""
-        slide, windows, dims = self.weight, self.slide.windows, len(self.slide.kernel)
-        inner = dims - 1  # the last dim always: its places need not be equally far apart
-        while inner and math.prod(slide.kernel[inner - 1 :]) * products <= WRITTEN:
+    def depth(self, products: int) -> tuple[list[DepthLoop], list[tuple[int, int]]]:
+        """Loops over channels and taps; the innermost are unrolled."""
+        conv, windows, dims = self.weight, self.conv.windows, len(self.conv.kernel)
+        inner = dims - 1  # the last dim always: its taps need not be equidistant
+        while inner and math.prod(conv.kernel[inner - 1 :]) * products <= MAX_UNROLLED_PRODUCTS:
             inner -= 1
-        axes = [Axis(slide.steps, slide.of_c, windows.pitches[0])]
+        axes = [DepthLoop(conv.steps, conv.of_c, windows.pitches[0])]
         for dim in range(inner):
-            axes.append(Axis(slide.kernel[dim], slide.of_place[dim], slide.dilation[dim] * windows.pitches[1 + dim]))
+            axes.append(DepthLoop(conv.kernel[dim], conv.of_place[dim], conv.dilation[dim] * windows.pitches[1 + dim]))
         taps = []
-        for places in itertools.product(*map(range, slide.kernel[inner:])):
-            place = (0,) * inner + tuple(p * d for p, d in zip(places, slide.dilation[inner:], strict=True))
-            weight = sum(p * s for p, s in zip(places, slide.of_place[inner:], strict=True))
+        for places in itertools.product(*map(range, conv.kernel[inner:])):
+            place = (0,) * inner + tuple(p * d for p, d in zip(places, conv.dilation[inner:], strict=True))
+            weight = sum(p * s for p, s in zip(places, conv.of_place[inner:], strict=True))
             taps.append((weight, windows.offset(place)))
-        if inner == 0 and len(taps) < 3:  # so little is written out that channels are, too
-            many = next(u for u in (4, 2, 1) if slide.steps % u == 0)
-            axes = [Axis(slide.steps // many, many * slide.of_c, many * windows.pitches[0])]
-            taps = [(u * slide.of_c + a, u * windows.pitches[0] + b) for u in range(many) for a, b in taps]
+        if inner == 0 and len(taps) < 3:  # so little is unrolled that channels are, too
+            many = next(u for u in (4, 2, 1) if conv.steps % u == 0)
+            axes = [DepthLoop(conv.steps // many, many * conv.of_c, many * windows.pitches[0])]
+            taps = [(u * conv.of_c + a, u * windows.pitches[0] + b) for u in range(many) for a, b in taps]
         return axes, taps
 
     # ---- long epilogues
 
     @cached_property
     def buffered(self) -> bool:
-        """Whether results go through scratch memory, so that the epilogue is written fewer times."""
-        trial = Function("trial", parameters(self.pointers))
+        """True if results go through scratch memory, so that the epilogue is emitted fewer times."""
+        trial = Function("trial", kernel_parameters(self.pointers))
         zero = constant(0, I64)
         self.epilogue(trial, [zero], zero, zero, constant(0, self.kind), None)
         lines = len(trial.lines) + len(trial.entry)
-        return lines > 12 and lines * self.tile.channels * self.tile.lines * self.tile.vectors > LINES
+        return lines > 12 and lines * self.tile.channels * self.tile.lines * self.tile.vectors > MAX_EPILOGUE_LINES
 
     def finish(
         self,
@@ -208,26 +214,26 @@ class Sliding:
         sums: list[Value],
     ) -> None:
         room = f.pointer(f.params[self.pointers + 1], self.scratch, "i8")
-        lanes = self.slide.windows.lanes
+        lanes = self.conv.windows.lanes
         for i, value in enumerate(sums):
             f.store(value, f.pointer(room, i * lanes, self.scalar))
         with f.loop(0, height) as row, f.loop(0, lines) as line:
-            start = scaled(f, f.add(scaled(f, row.index, lines), line.index), len(masks) * lanes)
-            pixel = f.add(first, scaled(f, line.index, self.slide.out[-1]))
+            start = scale_index(f, f.add(scale_index(f, row.index, lines), line.index), len(masks) * lanes)
+            pixel = f.add(first, scale_index(f, line.index, self.conv.out[-1]))
             for j, mask in enumerate(masks):
                 value = f.load(f.pointer(room, f.add(start, constant(j * lanes, I64)), self.scalar), self.kind)
                 self.epilogue(f, [sample], f.add(channel, row.index), f.add(pixel, constant(j * lanes, I64)), value, mask)
 
-    # ---- lines as one
+    # ---- merged lines
 
     def keep(self, f: Function, outputs: list[Value], m: Value, lines: int, vectors: int, sums: list[Value]) -> None:
-        """A tile's results to scratch memory."""
-        sizes = (self.slide.m, *self.slide.out[:-1])
+        """Store a tile's results to scratch memory."""
+        sizes = (self.conv.m, *self.conv.out[:-1])
         row = m
         for output, size in zip(outputs[:-1], sizes[1:], strict=True):
-            row = f.add(scaled(f, row, size), output)
+            row = f.add(scale_index(f, row, size), output)
         room = f.pointer(f.params[self.pointers + 1], self.scratch, "i8")
-        start = f.pointer(room, f.add(scaled(f, row, self.pitch), outputs[-1]), self.scalar)
+        start = f.pointer(room, f.add(scale_index(f, row, self.pitch), outputs[-1]), self.scalar)
         for i, value in enumerate(sums):
             channel, place = divmod(i, lines * vectors)
             line, vector = divmod(place, vectors)
@@ -235,17 +241,17 @@ class Sliding:
             f.store(value, f.pointer(start, where, self.scalar))
 
     def lines(self, f: Function, sample: Value, group: Value) -> None:
-        """A group's results from scratch memory to the epilogue, line by line."""
-        slide, lanes = self.slide, self.kind.lanes
+        """Hand a group's results from scratch memory to the epilogue, line by line."""
+        conv, lanes = self.conv, self.kind.lanes
         room = f.pointer(f.params[self.pointers + 1], self.scratch, "i8")
-        outer, step = math.prod(slide.out[:-1]), slide.windows.pitches[-1]
-        count = (slide.out[-1] - slide.line) // step + 1
-        with f.loop(0, slide.m) as m, f.loop(0, outer) as some, f.loop(0, count) as line:
-            row = f.add(scaled(f, m.index, outer), some.index)
-            start = f.add(scaled(f, row, self.pitch), scaled(f, line.index, step))
-            pixel = scaled(f, f.add(scaled(f, some.index, count), line.index), slide.line)
-            channel = f.add(scaled(f, group, slide.m), m.index)
-            for j in range(0, slide.line, lanes):
+        outer, step = math.prod(conv.out[:-1]), conv.windows.pitches[-1]
+        count = (conv.out[-1] - conv.line) // step + 1
+        with f.loop(0, conv.m) as m, f.loop(0, outer) as some, f.loop(0, count) as line:
+            row = f.add(scale_index(f, m.index, outer), some.index)
+            start = f.add(scale_index(f, row, self.pitch), scale_index(f, line.index, step))
+            pixel = scale_index(f, f.add(scale_index(f, some.index, count), line.index), conv.line)
+            channel = f.add(scale_index(f, group, conv.m), m.index)
+            for j in range(0, conv.line, lanes):
                 place = f.pointer(room, f.add(start, constant(j, I64)), self.scalar)
-                mask = first_lanes(slide.line - j, lanes)
+                mask = first_lanes(conv.line - j, lanes)
                 self.epilogue(f, [sample], channel, f.add(pixel, constant(j, I64)), f.load(place, self.kind), mask)

@@ -1,33 +1,33 @@
-"""What the two ways to the gradient of a convolution's weights have in common: of what it is, and its sizes."""
+"""Weight gradient of a convolution: the problem that both kernels share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir.builder import HALVES
 from ..gemm.problem import Epilogue
-from ..ir.register_tile import Join
-from .input_layout import Array, Ints, Windows
+from ..ir.builder import HALF_SCALARS
+from ..ir.register_tile import MultiplyAdd
+from .input_layout import ConvArray, Ints, PaddedInput
 
 
 @dataclass(frozen=True)
 class WeightGradient:
-    """The gradient of the weights, from windows on the input and the gradient of the output."""
+    """The weight gradient, from windows on the input and the output gradient."""
 
-    windows: Windows
-    gradient: Array  # of the output: [sample, channel, ...]
+    windows: PaddedInput
+    gradient: ConvArray  # of the output: [sample, channel, ...]
     groups: int
     kernel: Ints
     dilation: Ints
-    room: int  # registers
+    room: int  # vector registers
     pointers: int
     epilogue: Epilogue
-    join: Join
+    multiply_add: MultiplyAdd
 
     @property
     def scalar(self) -> str:
-        """Of the sums."""
-        return "float" if self.gradient.scalar in HALVES else self.gradient.scalar
+        """Type of the sums."""
+        return "float" if self.gradient.scalar in HALF_SCALARS else self.gradient.scalar
 
     @property
     def lanes(self) -> int:

@@ -1,7 +1,7 @@
-"""Matrix products: batched, with operands of any strides, and an epilogue that says what becomes of the results.
+"""Entry point for matmul kernels: batched, operands of any strides, results handed to an epilogue.
 
-Which kernel it is depends on the shape: dot products if there are few rows or columns (`dots.py`), or else register tiles over
-blocks (`product.py`), cut up as `blocking.py` decides.
+Selects the kernel by shape: dot products for few rows or columns (`dot_kernel.py`), else register tiles over blocks
+(`tiled_kernel.py`), blocked as `codegen/llvm/ir/blocking.py` decides.
 """
 
 from __future__ import annotations
@@ -10,67 +10,78 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from ..ir.blocking import Plan, Shape, choose
+from ..ir.blocking import GemmPlan, GemmShape, choose_plan
 from ..ir.builder import BYTES, I64, Function, Module, Type, Value, constant
-from .problem import Epilogue, Fetch, Gemm, Load, Operand, all_differ, by_depth, join_of, join_pairs, paired, registers
-from .dot_kernel import emit_dots, suits
-from ..ir.kernel import Kernel
-from ..ir.register_tile import scaled
-from .tiled_kernel import Product
+from ..ir.kernel import NativeKernel
+from ..ir.register_tile import scale_index
 from ..ir.target import Target
+from .dot_kernel import emit_dot_kernel, suits_dot_kernel
+from .problem import (
+    Epilogue,
+    EpiloguePrefetch,
+    GemmProblem,
+    OperandLoader,
+    is_column_major,
+    is_unshared,
+    multiply_add_for,
+    multiply_add_pairs,
+    vector_registers,
+    with_pairs,
+)
+from .tiled_kernel import TiledGemm
 
-Chooser = Callable[[Gemm, Shape], Plan]
-
-__all__ = ["Chooser", "Epilogue", "Gemm", "Operand", "emit", "shape_of", "store_to"]
+PlanChooser = Callable[[GemmProblem, GemmShape], GemmPlan]
 
 
-def by_model(gemm: Gemm, shape: Shape) -> Plan:
-    return choose(shape)
+def plan_by_model(gemm: GemmProblem, shape: GemmShape) -> GemmPlan:
+    return choose_plan(shape)
 
 
-def emit(
+def emit_gemm(
     module: Module,
     name: str,
-    gemm: Gemm,
+    gemm: GemmProblem,
     pointers: int,
     epilogue: Epilogue,
     target: Target,
-    plan: Plan | None = None,
-    chooser: Chooser = by_model,
-    fetch: Fetch | None = None,
-) -> Kernel:
-    """The kernel of a product, whose functions take `pointers` pointers. The plan is chosen if it is not given, and with it
-    whether it is done in pairs."""
+    plan: GemmPlan | None = None,
+    chooser: PlanChooser = plan_by_model,
+    prefetch: EpiloguePrefetch | None = None,
+) -> NativeKernel:
+    """Emit the kernel of a matmul, whose functions take `pointers` pointers. Without `plan`, `chooser` chooses one, and bfloat
+    operands may be multiplied in pairs."""
     if 0 in (*gemm.batch, gemm.m, gemm.n):
-        return Kernel(())
-    if gemm.n == 1 and by_depth(gemm.a) and plan is None:
-        return emit(module, name, _swapped(gemm), pointers, _one_by_one(gemm.m, epilogue), target, chooser=chooser)
-    if suits(gemm, target.lanes(gemm.scalar)) and plan is None:
-        return emit_dots(module, name, gemm, pointers, epilogue, target)
-    shape: Shape | None = None
+        return NativeKernel(())
+    if gemm.n == 1 and is_column_major(gemm.a) and plan is None:
+        return emit_gemm(
+            module, name, _transpose(gemm), pointers, _store_lanes_as_rows(gemm.m, epilogue), target, chooser=chooser
+        )
+    if suits_dot_kernel(gemm, target.lanes(gemm.scalar)) and plan is None:
+        return emit_dot_kernel(module, name, gemm, pointers, epilogue, target)
+    shape: GemmShape | None = None
     if plan is None:
-        gemm = paired(gemm, target)
-        shape = shape_of(gemm, target)
+        gemm = with_pairs(gemm, target)
+        shape = gemm_shape(gemm, target)
         plan = chooser(gemm, shape)
-    work = Product(gemm, plan, pointers, epilogue, join_pairs if gemm.pairs else join_of(target), fetch)
+    work = TiledGemm(gemm, plan, pointers, epilogue, multiply_add_pairs if gemm.pairs else multiply_add_for(target), prefetch)
     phases = [work.pack(module, f"{name}_pack")] if work.packed_size else []
     phases.append(work.compute(module, name))
-    if plan.parts > 1:
-        phases.append(work.parts.add_up(module, f"{name}_add", epilogue))
-    return Kernel(tuple(phases), work.shared_size, work.scratch_size, shape)
+    if plan.split_k > 1:
+        phases.append(work.split_k.emit_reduction(module, f"{name}_add", epilogue))
+    return NativeKernel(tuple(phases), work.shared_size, work.scratch_size, shape)
 
 
-def store_to(
+def store_epilogue(
     pointer: int, batch: tuple[int, ...], row: int, column: int, scalar: str = "float", accumulate: bool = False
 ) -> Epilogue:
-    """An epilogue that stores the results as they are, or adds them to what is there."""
+    """An epilogue that stores the results, or adds them to what is there if `accumulate`."""
 
     def epilogue(f: Function, indices: list[Value], m: Value, n: Value, value: Value, mask: Value | None) -> None:
-        place = scaled(f, m, row)
+        place = scale_index(f, m, row)
         for index, stride in zip(indices, batch, strict=True):
             if stride:
-                place = f.add(place, scaled(f, index, stride))
-        where = f.pointer(f.params[pointer], f.add(place, scaled(f, n, column)), scalar)
+                place = f.add(place, scale_index(f, index, stride))
+        where = f.pointer(f.params[pointer], f.add(place, scale_index(f, n, column)), scalar)
         lanes = value.type.lanes
         steps = None if column == 1 or lanes == 1 else f.mul(f.steps(lanes), constant(column, Type("i64", lanes)))
         if accumulate:
@@ -87,13 +98,13 @@ def store_to(
     return epilogue
 
 
-def _swapped(gemm: Gemm) -> Gemm:
-    """The transpose of a product."""
-    a, b = (replace(x, row=x.column, column=x.row, load=_turned_load(x.load)) for x in (gemm.b, gemm.a))
-    return Gemm(gemm.batch, gemm.n, gemm.m, gemm.k, a, b, gemm.scalar)
+def _transpose(gemm: GemmProblem) -> GemmProblem:
+    """The transposed problem."""
+    a, b = (replace(x, row=x.column, column=x.row, load=_transpose_loader(x.load)) for x in (gemm.b, gemm.a))
+    return GemmProblem(gemm.batch, gemm.n, gemm.m, gemm.k, a, b, gemm.scalar)
 
 
-def _turned_load(load: Load | None) -> Load | None:
+def _transpose_loader(load: OperandLoader | None) -> OperandLoader | None:
     if load is None:
         return None
     there = {"row": "column", "column": "row"}
@@ -101,8 +112,8 @@ def _turned_load(load: Load | None) -> Load | None:
     return lambda f, batch, along, other: load(f, batch, there[along], other)
 
 
-def _one_by_one(m: int, epilogue: Epilogue) -> Epilogue:
-    """For the transpose of a product of one column: each lane of its results is a row."""
+def _store_lanes_as_rows(m: int, epilogue: Epilogue) -> Epilogue:
+    """Epilogue for the transpose of a matmul with one column: each lane of its results is a row."""
 
     def each(f: Function, batch: list[Value], column: Value, row: Value, value: Value, mask: Value | None) -> None:
         lanes, scalar = value.type.lanes, value.type.scalar
@@ -116,21 +127,21 @@ def _one_by_one(m: int, epilogue: Epilogue) -> Epilogue:
     return each
 
 
-def shape_of(gemm: Gemm, target: Target) -> Shape:
+def gemm_shape(gemm: GemmProblem, target: Target) -> GemmShape:
     a, b = gemm.a, gemm.b
-    in_place = a.column == 1 and gemm.k % 2 == 0 if gemm.pairs else not a.half  # converting an element for all lanes is slow
-    return Shape(
+    in_place = a.column == 1 and gemm.k % 2 == 0 if gemm.pairs else not a.half  # converting and broadcasting an element is slow
+    return GemmShape(
         batch=math.prod(gemm.batch),
         m=gemm.m,
         n=gemm.n,
         k=max(gemm.steps, 1),
         lanes=target.lanes(gemm.scalar),
-        registers=registers(target),
+        registers=vector_registers(target),
         size=BYTES[gemm.scalar],
         pack_a=a.load is not None or not in_place,
         pack_b=b.load is not None or gemm.pairs or (b.column != 1 and gemm.n > 1),
-        by_depth=by_depth(a),
-        same_a=not all_differ(gemm, a),
-        same_b=not all_differ(gemm, gemm.b),
+        column_major_a=is_column_major(a),
+        broadcast_a=not is_unshared(gemm, a),
+        broadcast_b=not is_unshared(gemm, gemm.b),
         half_b=b.half,
     )

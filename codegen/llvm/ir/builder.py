@@ -1,11 +1,11 @@
-"""LLVM text in the making: types, values, functions and modules.
+"""Builder of LLVM IR text: types, values, functions and modules.
 
-Emitters call the methods of a `Function`, one for each instruction, and get a `Value` back. Values may be vectors; what an
-instruction does is the same for both. Loops are `with f.loop(0, n, step) as loop:`, and what goes from one round to the next
-(`loop.carried`) is passed on by `loop.next(...)`.
+Emitters call the methods of a `Function`, one per instruction, and get a `Value` back. Values may be vectors; instructions mean
+the same for both. Loops are `with f.loop(0, n, step) as loop:`; values carried from one iteration to the next (`loop.carried`)
+are passed on with `loop.next(...)`.
 
-No optimisation passes run over the text: what can be hoisted or unrolled is hoisted and unrolled by who writes it. Loads and
-stores always name their alignment, which is that of one element, as NumPy's memory has no more.
+No optimisation passes run over the text: emitters hoist and unroll themselves. Loads and stores always name their alignment,
+that of one element, as NumPy guarantees no more.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 BYTES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}
 FLOATS = ("half", "bfloat", "float", "double")
-LINE = 64  # bytes that caches hold together
-HALVES = ("half", "bfloat")  # under masks they move as integers: LLVM would convert them
-WRITTEN = {"bfloat": "i16"}  # LLVM calls a library wherever it meets this type, so it sees only bits: see `convert`
-PREDICATES = {  # comparison of floats (ordered, but `ne`), of signed and of unsigned integers
+CACHE_LINE = 64  # bytes
+HALF_SCALARS = ("half", "bfloat")  # masked loads and stores move them as integers: LLVM would convert them
+TEXT_TYPES = {"bfloat": "i16"}  # LLVM calls a library for bfloat arithmetic, so the text has only its bits: see `convert`
+PREDICATES = {  # of floats (ordered, except `ne`), of signed and of unsigned integers
     "eq": ("oeq", "eq", "eq"),
     "ne": ("une", "ne", "ne"),
     "lt": ("olt", "slt", "ult"),
@@ -31,13 +31,13 @@ PREDICATES = {  # comparison of floats (ordered, but `ne`), of signed and of uns
 
 
 class Type(NamedTuple):
-    """A scalar, or a vector of so many lanes."""
+    """A scalar, or a vector of `lanes` scalars."""
 
     scalar: str
     lanes: int = 1
 
     def __str__(self) -> str:
-        written = WRITTEN.get(self.scalar, self.scalar)
+        written = TEXT_TYPES.get(self.scalar, self.scalar)
         return written if self.lanes == 1 else f"<{self.lanes} x {written}>"
 
     @property
@@ -49,12 +49,12 @@ class Type(NamedTuple):
         return BYTES[self.scalar] * self.lanes
 
     def of(self, scalar: str) -> Type:
-        """As many lanes of something else."""
+        """The same number of lanes of another scalar."""
         return Type(scalar, self.lanes)
 
     @property
     def mangled(self) -> str:
-        """As in the names of intrinsics: f32, v16f32."""
+        """The type's name inside names of intrinsics: f32, v16f32."""
         short = {"half": "f16", "bfloat": "i16", "float": "f32", "double": "f64", "ptr": "p0"}.get(self.scalar, self.scalar)
         return short if self.lanes == 1 else f"v{self.lanes}{short}"
 
@@ -68,12 +68,12 @@ class Value(NamedTuple):
     name: str
     type: Type
 
-    def __str__(self) -> str:  # with its type, as most instructions want it
+    def __str__(self) -> str:  # with its type, as most instructions take it
         return f"{self.type} {self.name}"
 
 
 def constant(x: float | int | bool, type: Type) -> Value:
-    """A number; in all lanes of a vector."""
+    """A number, broadcast to all lanes of a vector type."""
     one = literal(x, type.scalar)
     if type.lanes > 1:
         if one in ("0", "false", "0.0"):
@@ -83,7 +83,7 @@ def constant(x: float | int | bool, type: Type) -> Value:
 
 
 def literal(x: Any, scalar: str) -> str:
-    """A number as LLVM reads it: floats by their bits, as their decimals have to be exact."""
+    """A number in LLVM's syntax: floats by their bits, as decimals would have to be exact."""
     if scalar == "i1":
         return "true" if x else "false"
     if scalar not in FLOATS:
@@ -110,16 +110,16 @@ def _as_float32(x: float) -> float:
 
 
 class Loop:
-    """A loop that is being written: see `Function.loop`."""
+    """A loop that is being emitted: see `Function.loop`."""
 
     def __init__(self, index: Value, carried: list[Value]) -> None:
         self.index = index
-        self.carried = carried  # at the beginning of a round
+        self.carried = carried  # at the beginning of an iteration
         self.following: list[Value] | None = None
         self.results: list[Value] = []  # after the loop
 
     def next(self, *values: Value) -> None:
-        """What is carried into the next round."""
+        """Set the values carried into the next iteration."""
         self.following = list(values)
 
 
@@ -144,12 +144,12 @@ class Function:
         self.lines: list[str] = []
         self.block = "entry"
         self.count = 0
-        self.declared: dict[str, str] = {}  # functions that it calls, with their declarations
-        self.hoisted: dict[Any, Value] = {}  # made in the entry block, once: see `once`
+        self.declared: dict[str, str] = {}  # declarations of the functions that it calls, by name
+        self.hoisted: dict[Any, Value] = {}  # values computed in the entry block: see `once`
         self.entry: list[str] = []
 
     def has(self, feature: str) -> bool:
-        """Whether the CPU that it is for has a feature, by LLVM's name: "avx512f"."""
+        """True if the target CPU has a feature, by LLVM's name: "avx512f"."""
         return f"+{feature}" in self.features
 
     # ---- text
@@ -162,7 +162,7 @@ class Function:
         return f"{stem}{self.count}"
 
     def value(self, instruction: str, type: Type) -> Value:
-        """The result of an instruction that is given as text."""
+        """The result of an instruction given as text."""
         self.count += 1
         name = f"%t{self.count}"
         self.lines.append(f"  {name} = {instruction}")
@@ -179,7 +179,7 @@ class Function:
         self.emit(f"br {condition}, label %{then}, label %{otherwise}")
 
     def once(self, key: Any, make: Callable[[Function], Value]) -> Value:
-        """A value that depends on parameters alone: it is made at the function's beginning, once."""
+        """A value that depends on parameters alone: emitted once, in the entry block."""
         if key not in self.hoisted:
             lines, self.lines = self.lines, self.entry
             self.hoisted[key] = make(self)
@@ -207,7 +207,7 @@ class Function:
         return self.binary("fmul" if a.type.floating else "mul", a, b)
 
     def div(self, a: Value, b: Value) -> Value:
-        """Floats; integers towards zero, signed."""
+        """Division of floats, or of signed integers, towards zero."""
         return self.binary("fdiv" if a.type.floating else "sdiv", a, b)
 
     def rem(self, a: Value, b: Value) -> Value:
@@ -242,7 +242,7 @@ class Function:
         return self.xor(a, constant(True if a.type.scalar == "i1" else -1, a.type))
 
     def compare(self, how: str, a: Value, b: Value, unsigned: bool = False) -> Value:
-        """`how` is eq, ne, lt, le, gt or ge. Comparisons with NaN are false, but `ne`."""
+        """Compare by `how`: eq, ne, lt, le, gt or ge. Comparisons with NaN are false, except `ne`."""
         floats, signed, plain = PREDICATES[how]
         op = f"fcmp {floats}" if a.type.floating else f"icmp {plain if unsigned else signed}"
         return self.value(f"{op} {a}, {b.name}", a.type.of("i1"))
@@ -254,12 +254,12 @@ class Function:
         return self.value(f"select {condition}, {a}, {b}", a.type)
 
     def intrinsic(self, name: str, *args: Value, returns: Type | None = None) -> Value:
-        """`llvm.name` on the type of its first argument, as in `intrinsic("sqrt", x)`."""
+        """Call `llvm.<name>` overloaded on the type of the first argument, as in `intrinsic("sqrt", x)`."""
         kind = returns or args[0].type
         return self.call(f"llvm.{name}.{args[0].type.mangled}", kind, *args)
 
     def call(self, name: str, returns: Type | None, *args: Value) -> Value:
-        """A function of another module, or an intrinsic: it is declared. For one of the same module: `call_local`."""
+        """Call an intrinsic or a function of another module, which gets declared. For one of the same module: `call_local`."""
         what = "void" if returns is None else str(returns)
         self.declared[name] = f"declare {what} @{name}({', '.join(str(a.type) for a in args)})"
         return self.call_local(name, returns, *args)
@@ -274,30 +274,30 @@ class Function:
     # ---- conversion
 
     def convert(self, op: str, a: Value, scalar: str) -> Value:
-        """`op` is fpext, fptrunc, sitofp, uitofp, fptosi, fptoui, sext, zext or trunc."""
+        """Convert by `op`: fpext, fptrunc, sitofp, uitofp, fptosi, fptoui, sext, zext or trunc."""
         if a.type.scalar == "bfloat" and op == "fpext":
             wide = self.shl(self.convert("zext", a, "i32"), constant(16, a.type.of("i32")))
             found = self.bits(wide, a.type.of("float"))
             return found if scalar == "float" else self.convert("fpext", found, scalar)
         if scalar == "bfloat":
             assert op == "fptrunc"
-            return self.shortened(a if a.type.scalar == "float" else self.convert("fptrunc", a, "float"))
+            return self.round_to_bfloat(a if a.type.scalar == "float" else self.convert("fptrunc", a, "float"))
         if "half" in (a.type.scalar, scalar) and self.has("sse2") and not self.has("f16c"):
-            return self.by_integers(a, scalar)
+            return self.convert_half(a, scalar)
         to = a.type.of(scalar)
         return self.value(f"{op} {a} to {to}", to)
 
-    def by_integers(self, a: Value, scalar: str) -> Value:
-        """To or from half floats, on an x86 that does not know them."""
-        from .half_conversion import lengthened, shortened  # written with this file
+    def convert_half(self, a: Value, scalar: str) -> Value:
+        """Convert to or from half floats by integers, on an x86 CPU without f16c."""
+        from .half_conversion import float_to_half, half_to_float  # imports this module
 
         if a.type.scalar == "half":
-            found = lengthened(self, a)
+            found = half_to_float(self, a)
             return found if scalar == "float" else self.convert("fpext", found, scalar)
-        return shortened(self, a if a.type.scalar == "float" else self.convert("fptrunc", a, "float"))
+        return float_to_half(self, a if a.type.scalar == "float" else self.convert("fptrunc", a, "float"))
 
-    def shortened(self, a: Value) -> Value:
-        """A float rounded to bfloat, to even at ties: the upper half of its bits."""
+    def round_to_bfloat(self, a: Value) -> Value:
+        """Round a float to bfloat, ties to even: the upper half of its bits."""
         bits = self.bits(a, a.type.of("i32"))
         odd = self.and_(self.lshr(bits, constant(16, bits.type)), constant(1, bits.type))
         rounded = self.add(self.add(bits, constant(0x7FFF, bits.type)), odd)
@@ -306,13 +306,13 @@ class Function:
         return Value(self.convert("trunc", upper, "i16").name, a.type.of("bfloat"))
 
     def bits(self, a: Value, type: Type) -> Value:
-        """The same bits as another type."""
+        """Reinterpret the bits as another type."""
         return self.value(f"bitcast {a} to {type}", type)
 
     # ---- vectors
 
     def splat(self, a: Value, lanes: int) -> Value:
-        """A scalar in all lanes."""
+        """Broadcast a scalar to all lanes."""
         if lanes == 1:
             return a
         to = Type(a.type.scalar, lanes)
@@ -324,18 +324,18 @@ class Function:
         return self.value(f"extractelement {a}, {which}", Type(a.type.scalar))
 
     def shuffle(self, a: Value, b: Value, indices: Sequence[int]) -> Value:
-        """Lanes of two vectors one after the other, by index."""
+        """Select lanes of two concatenated vectors by index."""
         which = ", ".join(f"i32 {i}" for i in indices)
         return self.value(f"shufflevector {a}, {b}, <{len(indices)} x i32> <{which}>", Type(a.type.scalar, len(indices)))
 
     def steps(self, lanes: int, scalar: str = "i64") -> Value:
-        """0, 1, 2, ... in the lanes."""
+        """The vector 0, 1, 2, ..."""
         if lanes == 1:
             return constant(0, Type(scalar))
         return Value(f"<{', '.join(f'{scalar} {i}' for i in range(lanes))}>", Type(scalar, lanes))
 
     def mask_below(self, count: Value, lanes: int) -> Value:
-        """A mask of the lanes before `count`, which is an i64."""
+        """A mask of the lanes before `count`, an i64."""
         if count.name.isdigit():
             rows = ["i1 true" if i < int(count.name) else "i1 false" for i in range(lanes)]
             return Value(f"<{', '.join(rows)}>", Type("i1", lanes))
@@ -345,7 +345,7 @@ class Function:
     # ---- memory
 
     def pointer(self, base: Value, index: Value | int, scalar: str) -> Value:
-        """The address of an element; the index counts elements, as an i64."""
+        """Address of an element; `index` counts elements, as an i64."""
         if isinstance(index, int):
             if index == 0:
                 return base
@@ -353,7 +353,7 @@ class Function:
         return self.value(f"getelementptr {scalar}, {base}, {index}", PTR)
 
     def load(self, pointer: Value, type: Type, mask: Value | None = None) -> Value:
-        """Lanes that the mask leaves out are 0 and are not read."""
+        """Load a value. Lanes that the mask leaves out are 0 and are not read."""
         align = BYTES[type.scalar]
         if mask is None:
             return self.value(f"load {type}, {pointer}, align {align}", type)
@@ -362,7 +362,7 @@ class Function:
             with self.when(mask):
                 found, inside = self.load(pointer, type), self.block
             return self.value(f"phi {type} [ {zero.name}, %{before} ], [ {found.name}, %{inside} ]", type)
-        if type.scalar in HALVES:
+        if type.scalar in HALF_SCALARS:
             return self.bits(self.load(pointer, type.of("i16"), mask), type)
         name = f"llvm.masked.load.{type.mangled}.p0"
         self.declared[name] = f"declare {type} @{name}(ptr, i32, {mask.type}, {type})"
@@ -379,21 +379,21 @@ class Function:
             at = lanes.index("i1 true")
             self.store(self.lane(value, at), self.pointer(pointer, at, value.type.scalar))
             return
-        if value.type.scalar in HALVES:
+        if value.type.scalar in HALF_SCALARS:
             value = self.bits(value, value.type.of("i16"))
         name = f"llvm.masked.store.{value.type.mangled}.p0"
         self.declared[name] = f"declare void @{name}({value.type}, ptr, i32, {mask.type})"
         self.emit(f"call void @{name}({value}, {pointer}, i32 {align}, {mask})")
 
-    def store_past(self, value: Value, pointer: Value, forbidden: Value) -> None:
-        """A vector to memory: past the caches, but where its address has forbidden bits."""
-        if value.type.scalar in HALVES:
+    def store_nontemporal(self, value: Value, pointer: Value, forbidden: Value) -> None:
+        """Store a vector non-temporally, or ordinarily where its address has a bit of `forbidden`."""
+        if value.type.scalar in HALF_SCALARS:
             value = self.bits(value, value.type.of("i16"))
         rest = self.and_(self.value(f"ptrtoint {pointer} to i64", I64), forbidden)
         past, near, end = (self.name_for(stem) for stem in ("past", "near", "stored"))
         self.branch(self.compare("eq", rest, constant(0, I64)), past, near)
         self.label(past)
-        align = min(value.type.bytes, LINE)
+        align = min(value.type.bytes, CACHE_LINE)
         self.emit(f"store {value}, {pointer}, align {align}, !nontemporal !{{i32 1}}")
         self.jump(end)
         self.label(near)
@@ -401,18 +401,17 @@ class Function:
         self.jump(end)
         self.label(end)
 
-    def fetch(self, pointer: Value, to_write: bool = False) -> None:
-        """Have a line of memory brought into the second cache meanwhile, or into the first, for who will write to it. The
-        address need not be one that there is."""
+    def prefetch(self, pointer: Value, to_write: bool = False) -> None:
+        """Prefetch a cache line into L2, or into L1 if it will be written to. The address need not be valid."""
         self.declared["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
         self.emit(f"call void @llvm.prefetch.p0({pointer}, i32 {int(to_write)}, i32 {3 if to_write else 2}, i32 1)")
 
     def gather(self, base: Value, index: Value, scalar: str, mask: Value | None = None) -> Value:
-        """Elements at indices, a vector of i64."""
+        """Load elements at `index`, a vector of i64."""
         lanes = index.type.lanes
         if lanes == 1:
             return self.load(self.pointer(base, index, scalar), Type(scalar), mask)
-        if scalar in HALVES:
+        if scalar in HALF_SCALARS:
             return self.bits(self.gather(base, index, "i16", mask), Type(scalar, lanes))
         where = self.value(f"getelementptr {scalar}, {base}, {index}", Type("ptr", lanes))
         type = Type(scalar, lanes)
@@ -422,12 +421,12 @@ class Function:
         return self.value(f"call {type} @{name}({where}, i32 {BYTES[scalar]}, {mask}, {constant(0, type)})", type)
 
     def scatter(self, value: Value, base: Value, index: Value, mask: Value | None = None) -> None:
-        """Elements to indices; of several to one place the last one stays."""
+        """Store elements at `index`; where indices repeat, the last lane wins."""
         lanes, scalar = index.type.lanes, value.type.scalar
         if lanes == 1:
             self.store(value, self.pointer(base, index, scalar))
             return
-        if scalar in HALVES:
+        if scalar in HALF_SCALARS:
             value, scalar = self.bits(value, value.type.of("i16")), "i16"
         where = self.value(f"getelementptr {scalar}, {base}, {index}", Type("ptr", lanes))
         mask = mask or constant(True, Type("i1", lanes))
@@ -436,7 +435,7 @@ class Function:
         self.emit(f"call void @{name}({value}, {where}, i32 {BYTES[scalar]}, {mask})")
 
     def stack(self, type: Type, count: int = 1, align: int = 64) -> Value:
-        """Room on the stack, for so many elements, until the function returns."""
+        """Allocate `count` elements on the stack, until the function returns."""
         self.count += 1
         name = f"%s{self.count}"
         self.entry.insert(0, f"  {name} = alloca {type}, i64 {count}, align {align}")
@@ -446,9 +445,9 @@ class Function:
 
     @contextmanager
     def loop(self, start: Value | int, stop: Value | int, step: int = 1, carried: Sequence[Value] = ()) -> Iterator[Loop]:
-        """Counts an i64 from `start` while it is below `stop`, which may be no round at all.
+        """Emit a loop that counts an i64 from `start` while it is below `stop`; there may be no iteration at all.
 
-        After the loop, `loop.results` are the carried values as they are then.
+        After the loop, `loop.results` are the final carried values.
         """
         first = start if isinstance(start, Value) else constant(start, I64)
         last = stop if isinstance(stop, Value) else constant(stop, I64)
@@ -465,7 +464,7 @@ class Function:
         loop = Loop(index, inside)
         yield loop
         following = loop.following if loop.following is not None else inside
-        assert [v.type for v in following] == [v.type for v in inside], "what is carried changes its type"
+        assert [v.type for v in following] == [v.type for v in inside], "a carried value changes its type"
         increased = self.add(index, constant(step, I64))
         latch = self.block
         self.jump(head)
@@ -478,7 +477,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """What is written inside happens only where a scalar condition holds."""
+        """Emit a block that runs only where a scalar condition holds."""
         then, end = self.name_for("then"), self.name_for("after")
         self.branch(condition, then, end)
         self.label(then)
@@ -486,12 +485,12 @@ class Function:
         self.jump(end)
         self.label(end)
 
-    def back(self, value: Value | None = None) -> None:
+    def ret(self, value: Value | None = None) -> None:
         self.emit("ret void" if value is None else f"ret {value}")
 
 
 class Module:
-    """Functions that are compiled together. `features` are the CPU's, as in `Target.features`: with none, any CPU's code."""
+    """Functions that are compiled together. `features` are the CPU's, as in `Target.features`; empty means code for any CPU."""
 
     def __init__(self, features: str = "") -> None:
         self.features = features

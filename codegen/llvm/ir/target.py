@@ -1,7 +1,7 @@
-"""What code is generated for: the CPU of this machine, its features, and how wide its vectors are.
+"""The target of code generation: CPU, features and vector width of this machine.
 
-Two variables make less of a machine than it is, for tests: `TAPEJIT_CPU` names a CPU whose instructions are used and no others,
-and `TAPEJIT_VECTOR_BITS` makes vectors narrower, as LLVM takes any width.
+Two environment variables restrict it, for tests: `TAPEJIT_CPU` names a CPU whose instructions alone are used, and
+`TAPEJIT_VECTOR_BITS` makes vectors narrower (LLVM accepts any width).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _V3 = f"{_V2} avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave"
 _V4 = f"{_V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 _BF16 = f"{_V4} avx512vnni avx512bf16"
 _ARM = "aarch64-unknown-linux-gnu"
-CPUS = {  # by LLVM's name: a triple, none for this machine's, and the features that count
+CPUS = {  # LLVM's name: triple ("" for this machine's), and the features that matter
     "x86-64-v2": ("", _V2),
     "haswell": ("", _V3),
     "x86-64-v3": ("", _V3),
@@ -38,11 +38,11 @@ class Target:
     bits: int
 
     def lanes(self, scalar: str) -> int:
-        """How many of a scalar are in a vector: 16 of "float" in 512 bits."""
+        """Lanes of a vector of `scalar`: 16 of "float" in 512 bits."""
         return max(1, self.bits // (8 * BYTES[scalar]))
 
     def has(self, feature: str) -> bool:
-        """Whether the CPU has a feature, by LLVM's name: "avx512f", "avx512bf16", "neon"."""
+        """True if the CPU has a feature, by LLVM's name: "avx512f", "avx512bf16", "neon"."""
         return f"+{feature}" in self.features.split(",")
 
     def __str__(self) -> str:
@@ -51,48 +51,48 @@ class Target:
 
 @cache
 def host() -> Target:
-    """This machine, or as much of it as a CPU has that is named."""
+    """This machine, restricted as `TAPEJIT_CPU` and `TAPEJIT_VECTOR_BITS` ask."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     triple, features = llvm.get_process_triple(), llvm.get_host_cpu_features().flatten()
-    found = Target(triple, llvm.get_host_cpu_name(), features, _narrowed(_widest(features)))
+    found = Target(triple, llvm.get_host_cpu_name(), features, _requested_bits(_widest_vector(features)))
     wanted = os.environ.get("TAPEJIT_CPU", "")
-    return _less(found, wanted) if wanted else found
+    return _restrict(found, wanted) if wanted else found
 
 
-def named(cpu: str) -> Target:
-    """A CPU that code can be generated for, whether this machine could run it or not."""
+def target_for(cpu: str) -> Target:
+    """A CPU by LLVM's name, whether or not this machine could run its code."""
     import llvmlite.binding as llvm
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple, words = CPUS[cpu]
     features = ",".join(f"+{word}" for word in words.split())
-    return Target(triple or "x86_64-unknown-linux-gnu", cpu, features, _widest(features))
+    return Target(triple or "x86_64-unknown-linux-gnu", cpu, features, _widest_vector(features))
 
 
-def _less(machine: Target, cpu: str) -> Target:
-    """A machine with nothing but what a CPU has."""
+def _restrict(machine: Target, cpu: str) -> Target:
+    """The machine with only those features that `cpu` has."""
     if cpu not in CPUS:
-        raise ValueError(f"[compile] TAPEJIT_CPU is {cpu!r}: it may be {', '.join(CPUS)}")
-    found = named(cpu)
+        raise ValueError(f"[compile] TAPEJIT_CPU is {cpu!r}: choose one of {', '.join(CPUS)}")
+    found = target_for(cpu)
     missing = [word for word in CPUS[cpu][1].split() if not machine.has(word)]
     if missing:
-        raise ValueError(f"[compile] TAPEJIT_CPU is {cpu!r}, whose {missing[0]} this machine, {machine.cpu}, does not have")
+        raise ValueError(f"[compile] TAPEJIT_CPU is {cpu!r}, which needs {missing[0]}: this machine ({machine.cpu}) lacks it")
     return Target(machine.triple, cpu, found.features, min(found.bits, machine.bits))
 
 
-def _widest(features: str) -> int:
+def _widest_vector(features: str) -> int:
     present = features.split(",")
     return 512 if "+avx512f" in present else 256 if "+avx2" in present else 128
 
 
-def _narrowed(widest: int) -> int:
+def _requested_bits(widest: int) -> int:
     wanted = os.environ.get("TAPEJIT_VECTOR_BITS", "")
     if not wanted:
         return widest
     if wanted not in ("64", "128", "256", "512"):
-        raise ValueError(f"[compile] TAPEJIT_VECTOR_BITS is {wanted!r}: it may be 64, 128, 256 or 512")
+        raise ValueError(f"[compile] TAPEJIT_VECTOR_BITS is {wanted!r}: choose 64, 128, 256 or 512")
     return min(widest, int(wanted))

@@ -1,4 +1,4 @@
-"""Pieces of a kernel, and spans of a dim that are gone through in units: what all contractions have in common."""
+"""Work ranges: parameters of kernel functions, and ranges of a dim that loops walk in units. Shared by all contractions."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .builder import I64, PTR, Function, Type, Value, constant
-from .register_tile import scaled
+from .register_tile import scale_index
 
 
-def parameters(pointers: int) -> list[tuple[str, Type]]:
-    """Of a function that does pieces of a phase."""
+def kernel_parameters(pointers: int) -> list[tuple[str, Type]]:
+    """Parameters of a function that does pieces of a phase, after `pointers` pointers."""
     named = [(f"p{i}", PTR) for i in range(pointers)]
     return [*named, ("shared", PTR), ("scratch", PTR), ("begin", I64), ("end", I64)]
 
 
-def aligned(size: int) -> int:
+def align(size: int) -> int:
+    """Round a size in bytes up to a multiple of 64."""
     return (size + 63) // 64 * 64
 
 
 def unravel(f: Function, index: Value, sizes: tuple[int, ...]) -> list[Value]:
-    """The indices along dims of these sizes, the last of them the fastest."""
+    """Indices along dims of these sizes, last dim fastest, from a flat index."""
     found: list[Value] = []
     for axis in range(len(sizes) - 1, -1, -1):
         size = constant(sizes[axis], I64)
@@ -36,16 +37,16 @@ def unravel(f: Function, index: Value, sizes: tuple[int, ...]) -> list[Value]:
 
 
 @dataclass(frozen=True)
-class Span:
-    """A part of a dim that is gone through in units; the last unit of the dim may be smaller."""
+class WorkRange:
+    """A range of a dim that is walked in units; the last unit of the dim may be smaller."""
 
     start: Value
     stop: Value
-    whole: bool  # it is the whole dim
+    whole: bool  # the range is the whole dim
     total: int  # size of the dim
 
     def each(self, f: Function, unit: int, body: Callable[[Value, int], None]) -> None:
-        """`body(index, size)` for each unit."""
+        """Emit `body(index, size)` for each unit."""
         rest = self.total % unit
         full = constant(self.total - rest, I64)
         if self.whole and self.total - rest == unit:
@@ -61,27 +62,27 @@ class Span:
                 body(full, rest)
 
 
-def whole(total: int) -> Span:
-    return Span(constant(0, I64), constant(total, I64), True, total)
+def whole_range(total: int) -> WorkRange:
+    return WorkRange(constant(0, I64), constant(total, I64), True, total)
 
 
-def block(f: Function, index: Value, size: int, total: int) -> Span:
-    """The block with an index, of blocks of a size."""
+def block_range(f: Function, index: Value, size: int, total: int) -> WorkRange:
+    """The block with an index, where blocks have `size` elements."""
     if size >= total:
-        return whole(total)
-    start = scaled(f, index, size)
+        return whole_range(total)
+    start = scale_index(f, index, size)
     stop = f.add(start, constant(size, I64))
-    return Span(start, f.intrinsic("smin", stop, constant(total, I64)) if total % size else stop, False, total)
+    return WorkRange(start, f.intrinsic("smin", stop, constant(total, I64)) if total % size else stop, False, total)
 
 
-def share(f: Function, index: Value, count: int, unit: int, total: int) -> Span:
-    """One of so many parts of a dim, each of whole units, that differ by one unit at most."""
+def equal_share(f: Function, index: Value, count: int, unit: int, total: int) -> WorkRange:
+    """Share `index` of `count` shares of a dim: whole units each, sizes differ by one unit at most."""
     if count == 1:
-        return whole(total)
+        return whole_range(total)
     units = math.ceil(total / unit)
 
     def at(part: Value) -> Value:
-        return scaled(f, f.div(scaled(f, part, units), constant(count, I64)), unit)
+        return scale_index(f, f.div(scale_index(f, part, units), constant(count, I64)), unit)
 
     stop = at(f.add(index, constant(1, I64)))
-    return Span(at(index), f.intrinsic("smin", stop, constant(total, I64)) if total % unit else stop, False, total)
+    return WorkRange(at(index), f.intrinsic("smin", stop, constant(total, I64)) if total % unit else stop, False, total)

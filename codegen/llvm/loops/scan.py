@@ -1,8 +1,8 @@
 """Scans along a dim: running sums, products, extremes, log-sum-exps, and linear recurrences.
 
-Elements of a row follow from each other, one after the other, in the order and in the precision of eager execution; so what is
-done at the same time is other rows. Where these stand beside each other in memory, they are the lanes of vectors; or else some
-of them go on together, one element of each at a time, as an addition takes longer than it keeps a CPU busy.
+The elements of a row depend on each other and are computed in order, in the precision of eager execution, so parallelism
+comes from other rows. Where rows are adjacent in memory they are the lanes of vectors; otherwise a few rows advance
+together, one element at a time, to hide the latency of the additions.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ import math
 from dataclasses import dataclass
 
 from ....tracer.graph.ir import Form, Node
-from ...lowering.op_lowering import dtype_of
-from ...schedule.step import View
+from ...nests.problems.scan import read_scan
+from ...nests.problems.tensor_view import TensorView
+from ...schedule.step import BufferView
 from ..ir.builder import I64, Function, Module, Type, Value, constant
-from ..ir.kernel import Kernel, Phase
-from ..ir.register_tile import first_lanes, scaled
-from ..ir.work_ranges import block, parameters, unravel
+from ..ir.kernel import NativeKernel, Phase
+from ..ir.register_tile import first_lanes, scale_index
 from ..ir.target import Target
-from ..math.scalar_ops import HALVES, SCALARS, cast, floating, operate
+from ..ir.work_ranges import block_range, kernel_parameters, unravel
+from ..math.scalar_ops import HALF_DTYPES, SCALARS, cast, is_floating, operate
 
-TOGETHER = 4  # rows, or vectors of rows, that go on at the same time
-PIECE = 1 << 13  # elements that are worth handing to another thread
-JOINS = {"cumsum": "add", "cumprod": "mul", "logcumsumexp": "logaddexp"}
+STREAMS = 4  # rows, or vectors of rows, that advance together
+MIN_SCAN_ELEMENTS = 1 << 13  # of a piece that is worth handing to another thread
+RUNNING_OPS = {"cumsum": "add", "cumprod": "mul", "logcumsumexp": "logaddexp"}
 EXTREMES = {"cummax": "maximum", "cummin": "minimum"}
 
 
 @dataclass(frozen=True)
-class Array:
-    """An operand or a result."""
+class ScanArray:
+    """An operand or a result of a scan."""
 
     pointer: int
     dtype: str
@@ -37,93 +38,93 @@ class Array:
 
 
 @dataclass(frozen=True)
-class Scan:
-    """What a scan is to compute."""
+class NativeScan:
+    """A scan with its operands and results as pointers and strides."""
 
     op: str
     reverse: bool
     length: int
     rows: tuple[int, ...]  # sizes of all other dims
-    given: tuple[Array, ...]
-    made: tuple[Array, ...]
+    inputs: tuple[ScanArray, ...]
+    outputs: tuple[ScanArray, ...]
 
     @property
     def dtype(self) -> str:
-        """What it is computed in: float32 in float64, where eager execution does that; halves in float32 at least."""
-        kind = self.given[0].dtype
-        kind = "float32" if kind in HALVES else kind
-        return "float64" if kind == "float32" and self.op in JOINS else kind
+        """Type that it is computed in: float32 in float64 where eager execution does so; halves in at least float32."""
+        kind = self.inputs[0].dtype
+        kind = "float32" if kind in HALF_DTYPES else kind
+        return "float64" if kind == "float32" and self.op in RUNNING_OPS else kind
 
     @property
-    def beside(self) -> bool:
-        """Whether rows stand beside each other in memory."""
-        return bool(self.rows) and self.rows[-1] > 1 and all(a.rows[-1] == 1 for a in (*self.given, *self.made))
+    def rows_adjacent(self) -> bool:
+        """True if rows are adjacent in memory."""
+        return bool(self.rows) and self.rows[-1] > 1 and all(a.rows[-1] == 1 for a in (*self.inputs, *self.outputs))
 
 
-def scan_of(node: Node, views: dict[str, View], forms: dict[str, Form], pointers: dict[str, int]) -> Scan | None:
-    """The problem of a scan's node, whose operands and results are pointers; None if there is no kernel for it."""
-    shape, dim = forms[node.results[0]].shape, node.attrs["dim"]
-    if any(forms[x].shape != shape for x in node.values()) or any(dtype_of(forms[x]) == "bool" for x in node.values()):
+def native_scan(
+    node: Node, views: dict[str, BufferView], forms: dict[str, Form], pointers: dict[str, int]
+) -> NativeScan | None:
+    """Read a scan node whose operands and results are pointers; None if there is no kernel for it."""
+    problem = read_scan(node, views, forms)
+    if problem is None or any(x.dtype == "bool" for x in problem.operands):
         return None
 
-    def array(x: str) -> Array:
-        strides = views[x][2]
-        return Array(pointers[x], dtype_of(forms[x]), (*strides[:dim], *strides[dim + 1 :]), strides[dim])
+    def array(x: TensorView) -> ScanArray:
+        return ScanArray(pointers[x.name], x.dtype, problem.without_dim(x.strides), x.strides[problem.dim])
 
-    others = (*shape[:dim], *shape[dim + 1 :])
-    given, made = tuple(array(x) for x in node.values()), tuple(array(x) for x in node.results)
-    found = Scan(node.op.name, node.attrs.get("reverse", False), shape[dim], others, given, made)
-    return None if found.op == "logcumsumexp" and not floating(found.dtype) else found
+    given, made = tuple(map(array, problem.operands)), tuple(map(array, problem.results))
+    found = NativeScan(problem.op, problem.reverse, problem.length, problem.rows, given, made)
+    return None if found.op == "logcumsumexp" and not is_floating(found.dtype) else found
 
 
-def emit_scan(module: Module, name: str, scan: Scan, pointers: int, target: Target) -> Kernel:
-    """Pieces are some rows: a multiple of as many as go on together."""
-    f = module.function(name, parameters(pointers))
+def emit_scan(module: Module, name: str, scan: NativeScan, pointers: int, target: Target) -> NativeKernel:
+    """Emit the kernel. A piece is a number of rows, a multiple of those that advance together."""
+    f = module.function(name, kernel_parameters(pointers))
     begin, end = f.params[-2:]
-    lanes = target.lanes(SCALARS[scan.dtype]) if scan.beside else 1
-    lead, inner = (scan.rows[:-1], scan.rows[-1]) if scan.beside else ((), math.prod(scan.rows))
-    unit = lanes * TOGETHER
-    each = max(1, PIECE // (unit * scan.length)) * unit
+    lanes = target.lanes(SCALARS[scan.dtype]) if scan.rows_adjacent else 1
+    lead, inner = (scan.rows[:-1], scan.rows[-1]) if scan.rows_adjacent else ((), math.prod(scan.rows))
+    unit = lanes * STREAMS
+    each = max(1, MIN_SCAN_ELEMENTS // (unit * scan.length)) * unit
     blocks = math.ceil(inner / each)
     with f.loop(begin, end) as loop:
         *outer, part = unravel(f, loop.index, (*lead, blocks))
 
         def some(first: Value, count: int) -> None:
-            Rows(f, scan, outer, first, count, lanes).write()
+            ScanRows(f, scan, outer, first, count, lanes).write()
 
-        block(f, part, each, inner).each(f, min(unit, inner), some)
-    f.back()
-    return Kernel((Phase(name, math.prod(lead) * blocks),))
+        block_range(f, part, each, inner).each(f, min(unit, inner), some)
+    f.ret()
+    return NativeKernel((Phase(name, math.prod(lead) * blocks),))
 
 
-class Rows:
-    """Rows that go on together: streams of one element, or of a vector of them, each with what it has come to."""
+class ScanRows:
+    """Rows that advance together: streams of one element, or of a vector of them, each with its running state."""
 
-    def __init__(self, f: Function, scan: Scan, outer: list[Value], first: Value, count: int, lanes: int) -> None:
+    def __init__(self, f: Function, scan: NativeScan, outer: list[Value], first: Value, count: int, lanes: int) -> None:
         self.f = f
         self.scan = scan
         self.lanes = lanes
         self.masks = [first_lanes(min(count - i, lanes), lanes) for i in range(0, count, lanes)]
         self.bases = {
             a: [self.base(a, outer, f.add(first, constant(i, I64))) for i in range(0, count, lanes)]
-            for a in (*scan.given, *scan.made)
+            for a in (*scan.inputs, *scan.outputs)
         }
 
-    def base(self, a: Array, outer: list[Value], row: Value) -> Value:
-        """Where the first element of a row is."""
+    def base(self, a: ScanArray, outer: list[Value], row: Value) -> Value:
+        """Address of the first element of a row."""
         f = self.f
-        places = [*outer, row] if self.scan.beside else unravel(f, row, self.scan.rows)
+        places = [*outer, row] if self.scan.rows_adjacent else unravel(f, row, self.scan.rows)
         found = f.params[a.pointer]
         for index, stride in zip(places, a.rows, strict=True):
             if stride:
-                found = f.pointer(found, scaled(f, index, stride), SCALARS[a.dtype])
+                found = f.pointer(found, scale_index(f, index, stride), SCALARS[a.dtype])
         return found
 
     def write(self) -> None:
-        """The first elements are what they are; each of the others follows from the one before."""
+        """Emit the scan: the first element initialises the state, each further one updates it."""
         f, scan = self.f, self.scan
         zero = constant(0, I64)
-        first = [self.begin([self.load(a, i, zero) for a in scan.given]) for i in range(len(self.masks))]
+        first = [self.begin([self.load(a, i, zero) for a in scan.inputs]) for i in range(len(self.masks))]
         for i, state in enumerate(first):
             self.store(i, zero, state)
         width = len(first[0])
@@ -131,7 +132,7 @@ class Rows:
             found: list[Value] = []
             for i in range(len(self.masks)):
                 state = loop.carried[i * width : (i + 1) * width]
-                state = self.follow(state, [self.load(a, i, loop.index) for a in scan.given], loop.index)
+                state = self.follow(state, [self.load(a, i, loop.index) for a in scan.inputs], loop.index)
                 self.store(i, loop.index, state)
                 found += state
             loop.next(*found)
@@ -142,28 +143,28 @@ class Rows:
         return [x[-1]]
 
     def follow(self, state: list[Value], x: list[Value], k: Value) -> list[Value]:
-        """What rows have come to after one element more."""
+        """The state after one more element."""
         f, op, dtype = self.f, self.scan.op, self.scan.dtype
-        if op in JOINS:
-            return [operate(f, JOINS[op], dtype, [state[0], x[0]], [dtype, dtype])]
+        if op in RUNNING_OPS:
+            return [operate(f, RUNNING_OPS[op], dtype, [state[0], x[0]], [dtype, dtype])]
         if op == "recurrence":
             return [f.add(x[1], f.mul(x[0], state[0]))]
         best = operate(f, EXTREMES[op], dtype, [state[0], x[0]], [dtype, dtype])
         here = f.compare("eq", x[0], best)
-        if floating(dtype):
+        if is_floating(dtype):
             here = f.or_(here, f.compare("ne", x[0], x[0]))
         return [best, f.select(here, f.splat(k, self.lanes), state[1])]
 
-    def place(self, a: Array, i: int, k: Value) -> Value:
+    def place(self, a: ScanArray, i: int, k: Value) -> Value:
         f = self.f
         if self.scan.reverse:
             k = f.sub(constant(self.scan.length - 1, I64), k)
-        return f.pointer(self.bases[a][i], scaled(f, k, a.stride), SCALARS[a.dtype])
+        return f.pointer(self.bases[a][i], scale_index(f, k, a.stride), SCALARS[a.dtype])
 
-    def load(self, a: Array, i: int, k: Value) -> Value:
+    def load(self, a: ScanArray, i: int, k: Value) -> Value:
         x = self.f.load(self.place(a, i, k), Type(SCALARS[a.dtype], self.lanes), self.masks[i])
         return cast(self.f, x, a.dtype, self.scan.dtype)
 
     def store(self, i: int, k: Value, state: list[Value]) -> None:
-        for a, value, source in zip(self.scan.made, state, (self.scan.dtype, "int64"), strict=False):
+        for a, value, source in zip(self.scan.outputs, state, (self.scan.dtype, "int64"), strict=False):
             self.f.store(cast(self.f, value, source, a.dtype), self.place(a, i, k), self.masks[i])

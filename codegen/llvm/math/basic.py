@@ -1,11 +1,11 @@
-"""Vector maths that is an instruction or two, exactly as NumPy has it."""
+"""Vector math that is an instruction or two, exactly as in NumPy."""
 
 from __future__ import annotations
 
 import math
 
 from ..ir.builder import Function, Value, constant
-from .common import as_bits, magnitude, number, with_sign
+from .common import as_bits, constant_like, magnitude, with_sign
 
 
 def sqrt(f: Function, x: Value) -> Value:
@@ -13,11 +13,11 @@ def sqrt(f: Function, x: Value) -> Value:
 
 
 def rsqrt(f: Function, x: Value) -> Value:
-    return f.div(number(1.0, x), sqrt(f, x))
+    return f.div(constant_like(1.0, x), sqrt(f, x))
 
 
 def reciprocal(f: Function, x: Value) -> Value:
-    return f.div(number(1.0, x), x)
+    return f.div(constant_like(1.0, x), x)
 
 
 def floor(f: Function, x: Value) -> Value:
@@ -33,7 +33,7 @@ def trunc(f: Function, x: Value) -> Value:
 
 
 def round(f: Function, x: Value) -> Value:
-    """Half to even. Digits after the point are the caller's business."""
+    """Round half to even. Decimals are the caller's business."""
     return f.intrinsic("roundeven", x) if x.type.floating else x
 
 
@@ -48,7 +48,7 @@ def abs(f: Function, x: Value, unsigned: bool = False) -> Value:
 
 
 def maximum(f: Function, a: Value, b: Value, unsigned: bool = False) -> Value:
-    """NaN if either is; of two equal ones, such as 0 and -0, the second."""
+    """NaN if either is NaN; of two equal operands, such as 0 and -0, the second."""
     return nan_from(f, a, f.select(f.compare("gt", a, b, unsigned), a, b))
 
 
@@ -61,7 +61,7 @@ def nan_from(f: Function, a: Value, value: Value) -> Value:
 
 
 def fmax(f: Function, a: Value, b: Value, unsigned: bool = False) -> Value:
-    """The other one if one is NaN."""
+    """The other operand if one is NaN."""
     return unless_nan(f, b, a, f.select(f.compare("gt", a, b, unsigned), a, b))
 
 
@@ -84,7 +84,7 @@ def copysign(f: Function, a: Value, b: Value) -> Value:
     return with_sign(f, a, b)
 
 
-# ---- questions: their results are i1
+# ---- predicates: their results are i1
 
 
 def isnan(f: Function, x: Value) -> Value:
@@ -94,13 +94,13 @@ def isnan(f: Function, x: Value) -> Value:
 def isinf(f: Function, x: Value) -> Value:
     if not x.type.floating:
         return constant(False, x.type.of("i1"))
-    return f.compare("eq", magnitude(f, x), number(math.inf, x))
+    return f.compare("eq", magnitude(f, x), constant_like(math.inf, x))
 
 
 def isfinite(f: Function, x: Value) -> Value:
     if not x.type.floating:
         return constant(True, x.type.of("i1"))
-    return f.compare("lt", magnitude(f, x), number(math.inf, x))
+    return f.compare("lt", magnitude(f, x), constant_like(math.inf, x))
 
 
 def signbit(f: Function, x: Value, unsigned: bool = False) -> Value:

@@ -1,6 +1,6 @@
-"""Vector maths: the error function in float, by pieces: 16 polynomials of degree 5, whose coefficients are looked up.
+"""Vector math: the error function in float, by pieces: 16 polynomials of degree 5, whose coefficients are looked up.
 
-A lookup in a table of 16 floats is one instruction of AVX-512 (`lookup` in `vmath_parts.py`), so this is fewer
+A lookup in a table of 16 floats is one instruction of AVX-512 (`lookup` in `common.py`), so this is fewer
 instructions than one polynomial near 0 and another one, with a division, for the rest.
 
 The piece is the one whose node x_i is nearest to |x|, about, and there erf(|x|) = erf(x_i) + u p_i(u), u = |x| - x_i. Nodes
@@ -12,10 +12,10 @@ x + x p(x), so that nothing is lost where erf is small. The p_i are minimax fits
 from __future__ import annotations
 
 from ..ir.builder import Function, Value
-from .common import as_bits, at_most, format_of, lookup, magnitude, number, with_sign
+from .common import as_bits, at_most, constant_like, format_of, lookup, magnitude, with_sign
 
-SCALE = 3.9375  # nodes for each unit
-ONE_FROM = 3.925  # erf is 1 from here on
+NODES_PER_UNIT = 3.9375  # nodes for each unit
+ERF_ONE_FROM = 3.925  # erf is 1 from here on
 NODES = (
     0.0,
     0.2540164291858673,
@@ -147,10 +147,12 @@ COEFFICIENTS = (  # of each power, the highest first: one for each piece
 
 
 def erf(f: Function, x: Value) -> Value:
-    size = at_most(f, magnitude(f, x), ONE_FROM)
-    piece = as_bits(f, f.fma(size, number(SCALE, x), number(format_of(x).magic, x)))  # in the lowest bits
+    size = at_most(f, magnitude(f, x), ERF_ONE_FROM)
+    piece = as_bits(
+        f, f.fma(size, constant_like(NODES_PER_UNIT, x), constant_like(format_of(x).magic, x))
+    )  # in the lowest bits
     u = f.sub(size, lookup(f, NODES, piece))
-    start = f.select(f.compare("lt", size, number(0.5 / SCALE, x)), size, lookup(f, VALUES, piece))
+    start = f.select(f.compare("lt", size, constant_like(0.5 / NODES_PER_UNIT, x)), size, lookup(f, VALUES, piece))
     bend = lookup(f, COEFFICIENTS[0], piece)
     for coefficients in COEFFICIENTS[1:]:
         bend = f.fma(bend, u, lookup(f, coefficients, piece))

@@ -1,4 +1,4 @@
-"""Vector maths: exponentials and what is made of them.
+"""Vector math: exponentials, hyperbolic functions and sigmoid.
 
 exp(x) = 2^n exp(r), where n is the whole number nearest to x / ln 2 and |r| < 0.35. The polynomials are minimax fits (Remez's
 exchange, 50 digits), rounded from the lowest coefficient up with the rest fitted again each time, highest power first.
@@ -9,7 +9,19 @@ from __future__ import annotations
 import math
 
 from ..ir.builder import Function, Value
-from .common import Whole, at_least, at_most, format_of, horner, magnitude, nearest, number, power_of_two, scaled, with_sign
+from .common import (
+    NearestInteger,
+    at_least,
+    at_most,
+    constant_like,
+    format_of,
+    horner,
+    magnitude,
+    nearest,
+    power_of_two,
+    scale_by_power,
+    with_sign,
+)
 
 LOG2_E = 1 / math.log(2)
 # ln 2 in two parts: the first has so few bits that its products with n are exact.
@@ -84,105 +96,105 @@ SINH = {
         0.16666666666666669,
     ),
 }
-LEAST = {"float": -105.0, "double": -746.0}  # exp is 0 from here on down
-MOST = {"float": 89.0, "double": 710.0}  # and infinite from here on up
-ONE_FROM = {"float": 9.1, "double": 19.1}  # tanh is 1 from here on
+EXP_ZERO_BELOW = {"float": -105.0, "double": -746.0}  # exp is 0 below
+EXP_INFINITE_ABOVE = {"float": 89.0, "double": 710.0}  # exp is infinite above
+TANH_ONE_FROM = {"float": 9.1, "double": 19.1}  # tanh is 1 from here on
 
 
-def reduced(f: Function, x: Value, scale: float = 1.0) -> tuple[Whole, Value]:
+def reduce_argument(f: Function, x: Value, scale: float = 1.0) -> tuple[NearestInteger, Value]:
     """n and r with x = scale * n * ln 2 + r."""
     n = nearest(f, x, LOG2_E / scale)
     high, low = LN2[x.type.scalar]
-    r = f.fma(n.value, number(-high * scale, x), x)
-    return n, f.fma(n.value, number(-low * scale, x), r)
+    r = f.fma(n.value, constant_like(-high * scale, x), x)
+    return n, f.fma(n.value, constant_like(-low * scale, x), r)
 
 
-def reduced_in_two(f: Function, x: Value) -> tuple[Whole, Value, Value]:
-    """The same, with what rounding takes from r."""
+def reduce_argument_in_two(f: Function, x: Value) -> tuple[NearestInteger, Value, Value]:
+    """The same, with the rounding error of r."""
     n = nearest(f, x, LOG2_E)
     high, low = LN2[x.type.scalar]
-    first = f.fma(n.value, number(-high, x), x)
-    r = f.fma(n.value, number(-low, x), first)
-    return n, r, f.fma(n.value, number(-low, x), f.sub(first, r))
+    first = f.fma(n.value, constant_like(-high, x), x)
+    r = f.fma(n.value, constant_like(-low, x), first)
+    return n, r, f.fma(n.value, constant_like(-low, x), f.sub(first, r))
 
 
 def exp(f: Function, x: Value) -> Value:
-    return exp_within(f, at_most(f, at_least(f, x, LEAST[x.type.scalar]), MOST[x.type.scalar]))
+    return exp_in_range(f, at_most(f, at_least(f, x, EXP_ZERO_BELOW[x.type.scalar]), EXP_INFINITE_ABOVE[x.type.scalar]))
 
 
-def exp_within(f: Function, x: Value) -> Value:
-    """exp of what is from LEAST to MOST, or NaN."""
-    n, r = reduced(f, x)
-    return scaled(f, near_one(f, r), n)
+def exp_in_range(f: Function, x: Value) -> Value:
+    """exp of values between EXP_ZERO_BELOW and EXP_INFINITE_ABOVE, or NaN."""
+    n, r = reduce_argument(f, x)
+    return scale_by_power(f, exp_near_zero(f, r), n)
 
 
-def near_one(f: Function, r: Value) -> Value:
+def exp_near_zero(f: Function, r: Value) -> Value:
     """exp for |r| < 0.35."""
     return horner(f, r, (*EXP[r.type.scalar], 1.0, 1.0))
 
 
-def above_one(f: Function, r: Value) -> Value:
-    """exp(r) - 1 for |r| < 0.35, of the precision that a sum with 1 needs."""
+def expm1_near_zero(f: Function, r: Value) -> Value:
+    """exp(r) - 1 for |r| < 0.35, with the precision that a sum with 1 needs."""
     return f.fma(horner(f, r, EXP[r.type.scalar]), f.mul(r, r), r)
 
 
 def exp2(f: Function, x: Value) -> Value:
-    least, most = (limit * LOG2_E for limit in (LEAST[x.type.scalar], MOST[x.type.scalar]))
+    least, most = (limit * LOG2_E for limit in (EXP_ZERO_BELOW[x.type.scalar], EXP_INFINITE_ABOVE[x.type.scalar]))
     x = at_most(f, at_least(f, x, math.floor(least)), math.ceil(most))
     n = nearest(f, x, 1.0)
-    return scaled(f, near_one(f, f.mul(f.sub(x, n.value), number(math.log(2), x))), n)
+    return scale_by_power(f, exp_near_zero(f, f.mul(f.sub(x, n.value), constant_like(math.log(2), x))), n)
 
 
 def expm1(f: Function, x: Value) -> Value:
-    part, n = expm1_parts(f, at_most(f, x, MOST[x.type.scalar]))
-    return with_sign(f, scaled(f, part, n), x)
+    part, n = expm1_parts(f, at_most(f, x, EXP_INFINITE_ABOVE[x.type.scalar]))
+    return with_sign(f, scale_by_power(f, part, n), x)
 
 
-def expm1_parts(f: Function, x: Value) -> tuple[Value, Whole]:
+def expm1_parts(f: Function, x: Value) -> tuple[Value, NearestInteger]:
     """exp(x) - 1 as (exp(r) - 1) + (1 - 2^-n), still to be scaled by 2^n. For n = 0, that is near 0, nothing is lost."""
-    n, r, low = reduced_in_two(f, at_least(f, x, -2.0 * ONE_FROM[x.type.scalar]))
+    n, r, low = reduce_argument_in_two(f, at_least(f, x, -2.0 * TANH_ONE_FROM[x.type.scalar]))
     magic = format_of(x).magic
-    inverse = Whole(n.value, f.sub(number(2 * magic, x), at_most(f, n.sum, magic + 64)))
-    rest = f.sub(number(1.0, x), power_of_two(f, inverse))
+    inverse = NearestInteger(n.value, f.sub(constant_like(2 * magic, x), at_most(f, n.sum, magic + 64)))
+    rest = f.sub(constant_like(1.0, x), power_of_two(f, inverse))
     bend = f.fma(horner(f, r, EXPM1[x.type.scalar]), f.mul(r, r), low)
     return f.add(f.add(rest, r), bend), n
 
 
-def halved(f: Function, n: Whole) -> Whole:
-    one = number(1.0, n.value)
-    return Whole(f.sub(n.value, one), f.sub(n.sum, one))
+def decrement(f: Function, n: NearestInteger) -> NearestInteger:
+    one = constant_like(1.0, n.value)
+    return NearestInteger(f.sub(n.value, one), f.sub(n.sum, one))
 
 
 def sinh(f: Function, x: Value) -> Value:
     """h + h / (2 h + 1), where h = (exp(|x|) - 1) / 2, which overflows only where sinh does; below 1 a polynomial."""
     size = magnitude(f, x)
-    part, n = expm1_parts(f, at_most(f, size, MOST[x.type.scalar] + 1))
-    h = scaled(f, part, halved(f, n))
+    part, n = expm1_parts(f, at_most(f, size, EXP_INFINITE_ABOVE[x.type.scalar] + 1))
+    h = scale_by_power(f, part, decrement(f, n))
     least = at_most(f, h, 2.0 ** format_of(x).mantissa)  # infinity divided by infinity would be NaN
-    far = f.add(h, f.div(least, f.add(f.add(least, least), number(1.0, x))))
+    far = f.add(h, f.div(least, f.add(f.add(least, least), constant_like(1.0, x))))
     square = f.mul(x, x)
     near = f.fma(f.mul(size, square), horner(f, square, SINH[x.type.scalar]), size)
-    return with_sign(f, f.select(f.compare("lt", size, number(1.0, x)), near, far), x)
+    return with_sign(f, f.select(f.compare("lt", size, constant_like(1.0, x)), near, far), x)
 
 
 def cosh(f: Function, x: Value) -> Value:
     """h + 1 / (4 h), where h = exp(|x|) / 2."""
-    n, r = reduced(f, at_most(f, magnitude(f, x), MOST[x.type.scalar] + 1))
-    h = scaled(f, near_one(f, r), halved(f, n))
-    return f.add(h, f.div(number(0.25, x), h))
+    n, r = reduce_argument(f, at_most(f, magnitude(f, x), EXP_INFINITE_ABOVE[x.type.scalar] + 1))
+    h = scale_by_power(f, exp_near_zero(f, r), decrement(f, n))
+    return f.add(h, f.div(constant_like(0.25, x), h))
 
 
 def tanh(f: Function, x: Value) -> Value:
     """Near 0 a polynomial. Elsewhere, with t = tanh(r) and s = 2^n, 1 - 2 (1 - t) / (s + 1 + (s - 1) t), by the same one."""
-    one = number(1.0, x)
-    size = at_most(f, magnitude(f, x), ONE_FROM[x.type.scalar])
-    near = f.compare("lt", size, number(TANH_NEAR, x))
-    n, r = reduced(f, size, 0.5)
+    one = constant_like(1.0, x)
+    size = at_most(f, magnitude(f, x), TANH_ONE_FROM[x.type.scalar])
+    near = f.compare("lt", size, constant_like(TANH_NEAR, x))
+    n, r = reduce_argument(f, size, 0.5)
     r = f.select(near, size, r)
     square = f.mul(r, r)
     t = f.fma(f.mul(r, square), horner(f, square, TANH[x.type.scalar]), r)
     power = power_of_two(f, n)
-    rest = f.div(f.fma(t, number(2.0, x), number(-2.0, x)), f.fma(f.sub(power, one), t, f.add(power, one)))
+    rest = f.div(f.fma(t, constant_like(2.0, x), constant_like(-2.0, x)), f.fma(f.sub(power, one), t, f.add(power, one)))
     return with_sign(f, f.select(near, t, f.add(rest, one)), x)
 
 
@@ -191,8 +203,8 @@ def sigmoid(f: Function, x: Value) -> Value:
 
     exp is not rounded on its own, only the sum is. That c is no power of two keeps the rounding of the sum small.
     """
-    least = LEAST[x.type.scalar]
-    n, r = reduced(f, f.neg(at_most(f, at_least(f, x, least), -0.4 * least)))
+    least = EXP_ZERO_BELOW[x.type.scalar]
+    n, r = reduce_argument(f, f.neg(at_most(f, at_least(f, x, least), -0.4 * least)))
     c = 1.75 * 2.0 ** (-(format_of(x).bias + 1) // 2)
     power = power_of_two(f, n, c)
-    return f.div(number(c, x), f.fma(above_one(f, r), power, f.add(power, number(c, x))))
+    return f.div(constant_like(c, x), f.fma(expm1_near_zero(f, r), power, f.add(power, constant_like(c, x))))

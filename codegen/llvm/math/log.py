@@ -1,4 +1,4 @@
-"""Vector maths: logarithms and what is made of them.
+"""Vector math: logarithms, inverse hyperbolic functions, logaddexp and xlogy.
 
 log(x) = n ln 2 + log(m), where x = m 2^n and m is from 0.75 to 1.5. The polynomials are minimax fits (Remez's exchange, 50
 digits), rounded from the lowest coefficient up with the rest fitted again each time, highest power first.
@@ -9,20 +9,20 @@ from __future__ import annotations
 import math
 
 from ..ir.builder import Function, Value
-from .exp import LN2, LOG2_E, exp, exp2
 from .common import (
-    Whole,
+    NearestInteger,
     at_most,
+    constant_like,
     format_of,
-    has_wide_instructions,
-    held,
+    has_avx512_instructions,
     horner,
     magnitude,
     mantissa_and_exponent,
-    number,
     power_of_two,
+    round_to_type,
     with_sign,
 )
+from .exp import LN2, LOG2_E, exp, exp2
 
 # (log(1 + t) - t + t^2 / 2) / t^3, for t from -0.25 to 0.5; relative error of log 4.9e-9
 LOG_FLOAT = (
@@ -53,7 +53,7 @@ LOG10_2 = {"float": (0.301025390625, 4.605039066518657e-06), "double": (0.301029
 
 def log(f: Function, x: Value) -> Value:
     m, n = mantissa_and_exponent(f, x)
-    t = f.sub(m, number(1.0, x))
+    t = f.sub(m, constant_like(1.0, x))
     return at_edges(f, x, log_of_parts(f, t, n))
 
 
@@ -61,8 +61,8 @@ def log_of_parts(f: Function, t: Value, n: Value, more: Value | None = None) -> 
     """log((1 + t + more) * 2^n)."""
     high, low = LN2[t.type.scalar]
     rest = log_rest(f, t) if more is None else f.add(log_rest(f, t), more)
-    rest = f.fma(n, number(low, t), rest)
-    return f.fma(n, number(high, t), f.add(t, rest))
+    rest = f.fma(n, constant_like(low, t), rest)
+    return f.fma(n, constant_like(high, t), f.add(t, rest))
 
 
 def log2(f: Function, x: Value) -> Value:
@@ -76,26 +76,26 @@ def log10(f: Function, x: Value) -> Value:
 def log_to_base(f: Function, x: Value, factor: float, factor_low: float, of_2: tuple[float, float]) -> Value:
     """log(x) * factor, given log(2) * factor in two parts. t, the greatest part, is multiplied by twice the bits."""
     m, n = mantissa_and_exponent(f, x)
-    t = f.sub(m, number(1.0, x))
-    rounded = held(factor, x)
+    t = f.sub(m, constant_like(1.0, x))
+    rounded = round_to_type(factor, x)
     low = factor - rounded if rounded != factor else factor_low
-    value = f.fma(log_rest(f, t), number(rounded, x), f.mul(t, number(low, x)))
+    value = f.fma(log_rest(f, t), constant_like(rounded, x), f.mul(t, constant_like(low, x)))
     if of_2[1]:
-        value = f.fma(n, number(of_2[1], x), value)
-    value = f.fma(t, number(rounded, x), value)
-    return at_edges(f, x, f.fma(n, number(of_2[0], x), value))
+        value = f.fma(n, constant_like(of_2[1], x), value)
+    value = f.fma(t, constant_like(rounded, x), value)
+    return at_edges(f, x, f.fma(n, constant_like(of_2[0], x), value))
 
 
 def log1p(f: Function, x: Value, low: Value | None = None) -> Value:
     """log of the sum 1 + x + low, where what rounding took from the sum is added to its mantissa again."""
-    one = number(1.0, x)
+    one = constant_like(1.0, x)
     total = f.add(x, one)
     back = f.sub(total, one)
     lost = f.add(f.sub(one, f.sub(total, back)), f.sub(x, back))
-    lost = f.select(f.compare("lt", total, number(math.inf, x)), lost, number(0.0, x))
+    lost = f.select(f.compare("lt", total, constant_like(math.inf, x)), lost, constant_like(0.0, x))
     m, n = mantissa_and_exponent(f, total)
     magic = format_of(x).magic
-    inverse = Whole(n, f.sub(number(magic, x), at_most(f, n, format_of(x).bias - 1)))
+    inverse = NearestInteger(n, f.sub(constant_like(magic, x), at_most(f, n, format_of(x).bias - 1)))
     power = power_of_two(f, inverse)
     t = f.fma(lost, power, f.sub(m, one))
     low = None if low is None else f.mul(low, power)
@@ -106,31 +106,31 @@ def log_rest(f: Function, t: Value) -> Value:
     """log(1 + t) - t, for t from -0.25 to 0.5."""
     square = f.mul(t, t)
     if t.type.scalar == "float":
-        return f.fma(square, number(-0.5, t), f.mul(f.mul(square, t), horner(f, t, LOG_FLOAT)))
-    s = f.div(t, f.add(t, number(2.0, t)))
+        return f.fma(square, constant_like(-0.5, t), f.mul(f.mul(square, t), horner(f, t, LOG_FLOAT)))
+    s = f.div(t, f.add(t, constant_like(2.0, t)))
     z = f.mul(s, s)
-    half = f.mul(square, number(0.5, t))
+    half = f.mul(square, constant_like(0.5, t))
     return f.sub(f.mul(s, f.fma(z, horner(f, z, LOG_DOUBLE), half)), half)
 
 
 def at_edges(f: Function, x: Value, value: Value) -> Value:
-    """A logarithm as it is at 0, at infinity and below 0. AVX-512's instructions have got it right already."""
-    if has_wide_instructions(f, x):
+    """Correct a logarithm at 0, at infinity and below 0. AVX-512's instructions handle these already."""
+    if has_avx512_instructions(f, x):
         return value
-    zero, infinity = number(0.0, x), number(math.inf, x)
-    value = f.select(f.compare("eq", x, zero), number(-math.inf, x), value)
-    value = f.select(f.compare("lt", x, zero), number(math.nan, x), value)
+    zero, infinity = constant_like(0.0, x), constant_like(math.inf, x)
+    value = f.select(f.compare("eq", x, zero), constant_like(-math.inf, x), value)
+    value = f.select(f.compare("lt", x, zero), constant_like(math.nan, x), value)
     return f.select(f.compare("lt", x, infinity), value, x)
 
 
 # ---- the inverses of hyperbolic functions
 
-SQUARE_IS_ALL = {"float": 2.0**30, "double": 2.0**60}  # from here on 1 is nothing beside x^2, nor beside x
+SQUARE_IS_ALL = {"float": 2.0**30, "double": 2.0**60}  # from here on 1 is negligible beside x^2, and beside x
 
 
 def asinh(f: Function, x: Value) -> Value:
     """log1p(|x| + x^2 / (1 + sqrt(1 + x^2)))."""
-    one, size = number(1.0, x), magnitude(f, x)
+    one, size = constant_like(1.0, x), magnitude(f, x)
     square = f.mul(size, size)
     root = f.intrinsic("sqrt", f.add(square, one))
     return with_sign(f, log_of_sum(f, size, size, f.div(square, f.add(root, one))), x)
@@ -138,27 +138,27 @@ def asinh(f: Function, x: Value) -> Value:
 
 def acosh(f: Function, x: Value) -> Value:
     """log1p(t + sqrt(t (t + 2))), where t = x - 1."""
-    one = number(1.0, x)
+    one = constant_like(1.0, x)
     t = f.sub(x, one)
     root = f.intrinsic("sqrt", f.fma(t, t, f.add(t, t)))
-    return f.select(f.compare("lt", x, one), number(math.nan, x), log_of_sum(f, x, root, t))
+    return f.select(f.compare("lt", x, one), constant_like(math.nan, x), log_of_sum(f, x, root, t))
 
 
 def log_of_sum(f: Function, x: Value, a: Value, b: Value) -> Value:
     """log1p(a + b), a being the larger one, or where x is so large that its square would overflow log(2 x)."""
-    large, zero = f.compare("gt", x, number(SQUARE_IS_ALL[x.type.scalar], x)), number(0.0, x)
+    large, zero = f.compare("gt", x, constant_like(SQUARE_IS_ALL[x.type.scalar], x)), constant_like(0.0, x)
     total = f.add(a, b)
     low = f.select(large, zero, f.sub(b, f.sub(total, a)))
     value = log1p(f, f.select(large, x, total), low)
-    return f.add(value, f.select(large, number(math.log(2), x), zero))
+    return f.add(value, f.select(large, constant_like(math.log(2), x), zero))
 
 
 def atanh(f: Function, x: Value) -> Value:
     """log1p(2 q) / 2, where q = |x| / (1 - |x|), for small x as |x| + |x| q."""
     size = magnitude(f, x)
-    q = f.div(size, f.sub(number(1.0, x), size))
-    q = f.select(f.compare("lt", size, number(0.5, x)), f.fma(size, q, size), q)
-    return with_sign(f, f.mul(log1p(f, f.add(q, q)), number(0.5, x)), x)
+    q = f.div(size, f.sub(constant_like(1.0, x), size))
+    q = f.select(f.compare("lt", size, constant_like(0.5, x)), f.fma(size, q, size), q)
+    return with_sign(f, f.mul(log1p(f, f.add(q, q)), constant_like(0.5, x)), x)
 
 
 # ---- of two operands
@@ -172,17 +172,17 @@ def logaddexp(f: Function, a: Value, b: Value) -> Value:
 
 def logaddexp2(f: Function, a: Value, b: Value) -> Value:
     larger, apart = larger_and_distance(f, a, b)
-    return f.fma(log1p(f, exp2(f, apart)), number(LOG2_E, a), larger)
+    return f.fma(log1p(f, exp2(f, apart)), constant_like(LOG2_E, a), larger)
 
 
 def larger_and_distance(f: Function, a: Value, b: Value) -> tuple[Value, Value]:
     """The larger one, and -|a - b|, which is 0 for two equal infinities too."""
     apart = f.neg(magnitude(f, f.sub(a, b)))
-    apart = f.select(f.compare("eq", a, b), number(0.0, a), apart)
+    apart = f.select(f.compare("eq", a, b), constant_like(0.0, a), apart)
     return f.select(f.compare("gt", a, b), a, b), apart
 
 
 def xlogy(f: Function, a: Value, b: Value) -> Value:
     """a * log(b), and 0 where a is 0 and b a number."""
-    nothing = f.and_(f.compare("eq", a, number(0.0, a)), f.not_(f.is_nan(b)))
-    return f.select(nothing, number(0.0, a), f.mul(a, log(f, b)))
+    nothing = f.and_(f.compare("eq", a, constant_like(0.0, a)), f.not_(f.is_nan(b)))
+    return f.select(nothing, constant_like(0.0, a), f.mul(a, log(f, b)))

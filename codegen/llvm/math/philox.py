@@ -1,8 +1,8 @@
-"""Random numbers in generated code: the words of `eager/philox.py`, and what becomes of them, element by element.
+"""Random numbers in generated code: the words of `eager/arrays/philox.py`, and their conversion, element by element.
 
-A call's bits depend on its seed and its number only: `Bits(f, seed, call)`, made before a loop. Elements are given by their
-indices in the op's result, in row-major order: as a run of so many from a first one, which must be a multiple of 4, or as a
-vector of any indices, which costs four times as much, as a block of four words is made for each of them.
+A call's bits depend on its seed and its number only: `Bits(f, seed, call)`, computed before a loop. Elements are given by
+their indices in the op's result, in row-major order: as a run from a first index, which must be a multiple of 4, or as a
+vector of arbitrary indices, which costs four times as much, as a block of four words is computed for each of them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from ....eager.arrays.philox import MULTIPLIERS, ROUNDS, WEYL
 from ..ir.builder import F64, I64, Function, Type, Value, constant
+from .common import branch_rarely, constant_like, magnitude
 from .log import log
-from .common import magnitude, number, rarely
 from .trig import sin_and_cos
 
-LOW = 0xFFFFFFFF
-KEPT_BITS = {"half": 11, "bfloat": 8, "float": 24}  # as many as fit exactly below 1
+LOW_WORD = 0xFFFFFFFF
+KEPT_BITS = {"half": 11, "bfloat": 8, "float": 24}  # random bits that fit exactly below 1
 
 
 class Bits:
@@ -25,17 +25,17 @@ class Bits:
 
     def __init__(self, f: Function, seed: Value, call: Value) -> None:
         halves = [self._half(f, seed, high) for high in (False, True)]
-        steps = [[constant(r * int(step) & LOW, I64) for step in WEYL] for r in range(ROUNDS)]
-        mask = constant(LOW, I64)
+        steps = [[constant(r * int(step) & LOW_WORD, I64) for step in WEYL] for r in range(ROUNDS)]
+        mask = constant(LOW_WORD, I64)
         self.keys = [[f.and_(f.add(k, s), mask) for k, s in zip(halves, step, strict=True)] for step in steps]
         self.call = [self._half(f, call, high) for high in (False, True)]
 
     @staticmethod
     def _half(f: Function, x: Value, high: bool) -> Value:
-        return f.lshr(x, constant(32, x.type)) if high else f.and_(x, constant(LOW, x.type))
+        return f.lshr(x, constant(32, x.type)) if high else f.and_(x, constant(LOW_WORD, x.type))
 
     def block(self, f: Function, index: Value) -> list[Value]:
-        """The four words of each block, as 32 bits in an i64: ten rounds, each of which multiplies, crosses and mixes."""
+        """The four words of each block, as 32 bits in an i64: ten rounds of multiply, cross and mix."""
         lanes = index.type.lanes
         first, second = (constant(int(m), index.type) for m in MULTIPLIERS.reshape(-1))
         w0, w1 = self._half(f, index, False), self._half(f, index, True)
@@ -55,14 +55,14 @@ class Bits:
 
 
 class Elements(NamedTuple):
-    """Which elements a vector is of: a run from `first`, an i64 that is a multiple of 4, or any, `at` a vector of indices."""
+    """The elements of a vector: a run from `first`, an i64 that is a multiple of 4, or arbitrary indices `at`."""
 
     lanes: int
     first: Value | None = None
     at: Value | None = None
 
     def halved(self, f: Function) -> Elements:
-        """Elements 2 i and 2 i + 1 are made of one pair: which pairs. Of a run half as many, of others as many."""
+        """Indices of the pairs, as elements 2 i and 2 i + 1 are made of one pair: half as many for a run, as many otherwise."""
         if self.first is not None:
             return Elements(self.lanes // 2, first=f.lshr(self.first, constant(1, I64)))
         assert self.at is not None
@@ -103,10 +103,10 @@ def run_of_pairs(f: Function, bits: Bits, first: Value, blocks: int) -> Value:
         both = Type("i64", 2)
         start = f.value(f"insertelement {both} poison, {low}, i32 0", both)
         return f.value(f"insertelement {start}, {high}, i32 1", both)
-    return interleaved(f, low, high)
+    return interleave(f, low, high)
 
 
-def interleaved(f: Function, a: Value, b: Value) -> Value:
+def interleave(f: Function, a: Value, b: Value) -> Value:
     """a's first lane, b's first, a's second, ..."""
     lanes = a.type.lanes
     return f.shuffle(a, b, [k for i in range(lanes) for k in (i, i + lanes)])
@@ -129,26 +129,26 @@ def uniform(f: Function, bits: Bits, elements: Elements, scalar: str) -> Value:
     kept = KEPT_BITS[scalar]
     words = words32(f, bits, elements)
     whole = f.convert("sitofp", f.lshr(words, constant(32 - kept, words.type)), "float")
-    return f.mul(whole, number(2.0**-kept, whole))
+    return f.mul(whole, constant_like(2.0**-kept, whole))
 
 
 def fraction(f: Function, words: Value) -> Value:
     whole = f.convert("sitofp", f.lshr(words, constant(11, words.type)), "double")
-    return f.mul(whole, number(2.0**-53, whole))
+    return f.mul(whole, constant_like(2.0**-53, whole))
 
 
-def between(f: Function, drawn: Value, low: Value, high: Value) -> Value:
-    """Uniform numbers in [0, 1) moved to [low, high), which are scalars in double, as Python's numbers are."""
-    span, start = (spread(f, x, drawn) for x in (f.sub(high, low), low))
+def scale_uniform(f: Function, drawn: Value, low: Value, high: Value) -> Value:
+    """Map uniform numbers in [0, 1) to [low, high), scalars in double, as Python's numbers are."""
+    span, start = (splat_like(f, x, drawn) for x in (f.sub(high, low), low))
     return f.add(f.mul(drawn, span), start)
 
 
-def shaped(f: Function, drawn: Value, mean: Value, std: Value) -> Value:
-    """Standard normal numbers of another mean and deviation, scalars in double."""
-    return f.add(f.mul(drawn, spread(f, std, drawn)), spread(f, mean, drawn))
+def scale_normal(f: Function, drawn: Value, mean: Value, std: Value) -> Value:
+    """Map standard normal numbers to another mean and deviation, scalars in double."""
+    return f.add(f.mul(drawn, splat_like(f, std, drawn)), splat_like(f, mean, drawn))
 
 
-def spread(f: Function, x: Value, like: Value) -> Value:
+def splat_like(f: Function, x: Value, like: Value) -> Value:
     return f.splat(f.convert("fptrunc", x, "float") if like.type.scalar == "float" else x, like.type.lanes)
 
 
@@ -160,7 +160,7 @@ def mask(f: Function, bits: Bits, elements: Elements, bound: Value) -> Value:
 
 
 def mask_bound(f: Function, p: Value) -> Value:
-    """What 24 random bits have to be below, an i32, for a probability in double."""
+    """Bound, an i32, that 24 random bits have to be below, for a probability in double."""
     scaled = f.intrinsic("ceil", f.mul(p, constant(2.0**24, F64)))
     least, most = constant(0.0, F64), constant(2.0**24, F64)
     scaled = f.select(f.compare("gt", scaled, least), scaled, least)
@@ -180,11 +180,11 @@ def normal(f: Function, bits: Bits, elements: Elements, scalar: str) -> Value:
         elements = Elements(elements.lanes, at=indices(f, elements))
     pairs = elements.halved(f)
     unit, angle = (pair_double if scalar == "double" else pair_float)(f, bits, pairs)
-    radius = f.intrinsic("sqrt", magnitude(f, f.mul(log(f, unit), number(-2.0, unit))))
+    radius = f.intrinsic("sqrt", magnitude(f, f.mul(log(f, unit), constant_like(-2.0, unit))))
     sine, cosine = sin_and_cos(f, angle)
     first, second = f.mul(radius, cosine), f.mul(radius, sine)
     if elements.first is not None:
-        return interleaved(f, first, second)
+        return interleave(f, first, second)
     index = indices(f, elements)
     one = constant(1, index.type)
     return f.select(f.compare("eq", f.and_(index, one), one), second, first)
@@ -193,15 +193,15 @@ def normal(f: Function, bits: Bits, elements: Elements, scalar: str) -> Value:
 def pair_float(f: Function, bits: Bits, pairs: Elements) -> tuple[Value, Value]:
     """A number in (0, 1] and an angle in [0, 2 pi]."""
     words = words64(f, bits, pairs)
-    low, high = f.and_(words, constant(LOW, words.type)), f.lshr(words, constant(32, words.type))
+    low, high = f.and_(words, constant(LOW_WORD, words.type)), f.lshr(words, constant(32, words.type))
     unit, angle = (f.convert("uitofp", f.convert("trunc", x, "i32"), "float") for x in (low, high))
-    unit = f.add(f.mul(unit, number(2.0**-32, unit)), number(2.0**-33, unit))
-    return unit, f.mul(angle, number(2 * math.pi * 2.0**-32, angle))
+    unit = f.add(f.mul(unit, constant_like(2.0**-32, unit)), constant_like(2.0**-33, unit))
+    return unit, f.mul(angle, constant_like(2 * math.pi * 2.0**-32, angle))
 
 
 def pair_double(f: Function, bits: Bits, pairs: Elements) -> tuple[Value, Value]:
     unit, angle = (fraction(f, words) for words in bits.pairs(f, indices(f, pairs)))
-    return f.add(unit, number(2.0**-53, unit)), f.mul(angle, number(2 * math.pi, angle))
+    return f.add(unit, constant_like(2.0**-53, unit)), f.mul(angle, constant_like(2 * math.pi, angle))
 
 
 def integers(f: Function, bits: Bits, elements: Elements, low: Value, high: Value) -> Value:
@@ -209,21 +209,21 @@ def integers(f: Function, bits: Bits, elements: Elements, low: Value, high: Valu
     span = f.sub(high, low)
     wide = f.splat(span, elements.lanes)
     few = f.compare("le", f.sub(span, constant(1, I64)), constant((1 << 16) - 1, I64), unsigned=True)
-    many = f.compare("gt", f.sub(span, constant(1, I64)), constant(LOW, I64), unsigned=True)
+    many = f.compare("gt", f.sub(span, constant(1, I64)), constant(LOW_WORD, I64), unsigned=True)
     words = words64(f, bits, elements)
-    shift, lowest = constant(32, words.type), constant(LOW, words.type)
+    shift, lowest = constant(32, words.type), constant(LOW_WORD, words.type)
     carried = f.lshr(f.mul(f.and_(words, lowest), wide), shift)
     value = f.lshr(f.add(f.mul(f.lshr(words, shift), wide), carried), shift)
-    value = rarely(f, few, value, lambda: f.lshr(f.mul(single(f, bits, elements), wide), shift))
-    value = rarely(f, many, value, lambda: f.binary("urem", words, f.splat(some(f, span), elements.lanes)))
+    value = branch_rarely(f, few, value, lambda: f.lshr(f.mul(words32_as_i64(f, bits, elements), wide), shift))
+    value = branch_rarely(f, many, value, lambda: f.binary("urem", words, f.splat(nonzero_span(f, span), elements.lanes)))
     return f.add(value, f.splat(low, elements.lanes))
 
 
-def single(f: Function, bits: Bits, elements: Elements) -> Value:
+def words32_as_i64(f: Function, bits: Bits, elements: Elements) -> Value:
     return f.convert("zext", words32(f, bits, elements), "i64")
 
 
-def some(f: Function, span: Value) -> Value:
-    """No division by 0, which would trap: eager mode raises an error for 2**64 different numbers."""
+def nonzero_span(f: Function, span: Value) -> Value:
+    """The span, or 1 for 0: a division by 0 would trap. Eager execution raises an error for 2**64 different numbers."""
     one = constant(1, I64)
     return f.select(f.compare("eq", span, constant(0, I64)), one, span)

@@ -1,24 +1,24 @@
-"""Vector maths: powers, of floats and of integers."""
+"""Vector math: powers of floats and of integers."""
 
 from __future__ import annotations
 
 import math
 
 from ..ir.builder import Function, Value, constant
-from .exp import LOG2_E, near_one
-from .log import at_edges, log
 from .common import (
     at_least,
     at_most,
+    constant_like,
     horner,
     magnitude,
     mantissa_and_exponent,
     nearest,
-    number,
     power_of_two,
-    scaled,
+    scale_by_power,
     with_sign,
 )
+from .exp import LOG2_E, exp_near_zero
+from .log import at_edges, log
 
 LOG2_E_LOW = 2.0355273740931033e-17  # what is left of log2(e)
 TWO_THIRDS_LOW = 3.700743415417188e-17
@@ -36,19 +36,19 @@ LOG_REST = (
 
 
 def pow_number(f: Function, x: Value, exponent: float | int) -> Value:
-    """A power with an exponent that is known: few multiplications, as the eager kernel does it."""
+    """A power with a known exponent: few multiplications, as in the eager kernel."""
     if exponent == 2:
         return f.mul(x, x)
     if exponent == 3:
         return f.mul(f.mul(x, x), x)
     if not x.type.floating:
-        return repeated(f, x, int(exponent))
+        return power_by_squaring(f, x, int(exponent))
     if exponent == 0.5:
         return f.intrinsic("sqrt", x)
-    return f.div(number(1.0, x), x) if exponent == -1 else pow(f, x, number(exponent, x))
+    return f.div(constant_like(1.0, x), x) if exponent == -1 else pow(f, x, constant_like(exponent, x))
 
 
-def repeated(f: Function, x: Value, exponent: int) -> Value:
+def power_by_squaring(f: Function, x: Value, exponent: int) -> Value:
     """x * x * ..., by squaring; integers wrap around."""
     assert exponent >= 0, "integers have no negative powers"
     value = constant(1, x.type)
@@ -65,7 +65,7 @@ def pow(f: Function, x: Value, y: Value, unsigned: bool = False) -> Value:
 
 
 def pow_integers(f: Function, x: Value, y: Value, unsigned: bool) -> Value:
-    """By squaring, for each bit of the exponent. x^-n is rounded towards zero, as in PyTorch: 1 and -1 are what is left."""
+    """By squaring, for each bit of the exponent. x^-n is rounded towards zero, as in PyTorch: only 1 and -1 are nonzero."""
     zero, one = constant(0, x.type), constant(1, x.type)
     negative = f.compare("lt", y, zero)
     left = y if unsigned else f.select(negative, f.neg(y), y)
@@ -84,13 +84,13 @@ def pow_floats(f: Function, x: Value, y: Value) -> Value:
     """|x|^y by logarithms, and the cases that C's pow has."""
     size = magnitude(f, x)
     value = pow_float(f, size, y) if x.type.scalar == "float" else pow_double(f, size, y)
-    one, zero, infinity = number(1.0, x), number(0.0, x), number(math.inf, x)
-    half = f.mul(y, number(0.5, x))
+    one, zero, infinity = constant_like(1.0, x), constant_like(0.0, x), constant_like(math.inf, x)
+    half = f.mul(y, constant_like(0.5, x))
     whole = f.compare("eq", f.intrinsic("trunc", y), y)
     even = f.compare("eq", f.intrinsic("trunc", half), half)  # so is whatever is beyond the mantissa, and infinity
     negative = f.compare("lt", x, zero)
     impossible = f.and_(f.and_(negative, f.not_(whole)), f.compare("ne", size, infinity))
-    value = f.select(impossible, number(math.nan, x), value)
+    value = f.select(impossible, constant_like(math.nan, x), value)
     odd = f.and_(whole, f.not_(even))
     value = f.select(odd, with_sign(f, value, x), value)
     certain = f.or_(f.compare("eq", y, zero), f.compare("eq", x, one))
@@ -101,11 +101,11 @@ def pow_floats(f: Function, x: Value, y: Value) -> Value:
 def pow_float(f: Function, x: Value, y: Value) -> Value:
     """x^y for x >= 0, through double, which has all the bits that the product of y and the logarithm needs."""
     wide_x, wide_y = f.convert("fpext", x, "double"), f.convert("fpext", y, "double")
-    exponent = f.mul(wide_y, f.mul(log(f, wide_x), number(LOG2_E, wide_x)))
+    exponent = f.mul(wide_y, f.mul(log(f, wide_x), constant_like(LOG2_E, wide_x)))
     exponent = at_most(f, at_least(f, exponent, -200.0), 200.0)
     n = nearest(f, exponent, 1.0)
-    r = f.mul(f.sub(exponent, n.value), number(math.log(2), exponent))
-    return f.convert("fptrunc", f.mul(near_one(f, r), power_of_two(f, n)), "float")
+    r = f.mul(f.sub(exponent, n.value), constant_like(math.log(2), exponent))
+    return f.convert("fptrunc", f.mul(exp_near_zero(f, r), power_of_two(f, n)), "float")
 
 
 def pow_double(f: Function, x: Value, y: Value) -> Value:
@@ -115,15 +115,15 @@ def pow_double(f: Function, x: Value, y: Value) -> Value:
     rest = f.fma(y, low, f.fma(y, high, f.neg(product)))
     exponent = at_most(f, at_least(f, product, -1200.0), 1200.0)
     n = nearest(f, exponent, 1.0)
-    rest = f.select(f.compare("eq", exponent, product), rest, number(0.0, x))
-    r = f.mul(f.add(f.sub(exponent, n.value), rest), number(math.log(2), x))
-    return scaled(f, near_one(f, r), n)
+    rest = f.select(f.compare("eq", exponent, product), rest, constant_like(0.0, x))
+    r = f.mul(f.add(f.sub(exponent, n.value), rest), constant_like(math.log(2), x))
+    return scale_by_power(f, exp_near_zero(f, r), n)
 
 
 def log2_in_two(f: Function, x: Value) -> tuple[Value, Value]:
     """log2(x) = n + log2(e) (2 s + 2/3 s^3 + s^5 p(s^2)), where s = (m - 1) / (m + 1); two terms to twice the bits."""
     m, n = mantissa_and_exponent(f, x)
-    one = number(1.0, x)
+    one = constant_like(1.0, x)
     t, below = f.sub(m, one), f.add(m, one)
     below_low = f.sub(m, f.sub(below, one))
     s = f.div(t, below)
@@ -131,15 +131,15 @@ def log2_in_two(f: Function, x: Value) -> tuple[Value, Value]:
     s_low = f.div(left, below)
     square = f.mul(s, s)
     square_low = f.fma(f.add(s, s), s_low, f.fma(s, s, f.neg(square)))
-    third = number(2 / 3, x)
+    third = constant_like(2 / 3, x)
     term = f.mul(square, third)
-    term_low = f.fma(square, number(TWO_THIRDS_LOW, x), f.fma(square, third, f.neg(term)))
+    term_low = f.fma(square, constant_like(TWO_THIRDS_LOW, x), f.fma(square, third, f.neg(term)))
     term_low = f.fma(square_low, third, term_low)
     term, more = sum_in_two(f, term, f.mul(f.mul(square, square), horner(f, square, LOG_REST)))
-    bend, most = sum_in_two(f, number(2.0, x), term)
+    bend, most = sum_in_two(f, constant_like(2.0, x), term)
     bend_low = f.add(most, f.add(more, term_low))
     high, low = product_in_two(f, s, s_low, bend, bend_low)
-    high, low = product_in_two(f, high, low, number(LOG2_E, x), number(LOG2_E_LOW, x))
+    high, low = product_in_two(f, high, low, constant_like(LOG2_E, x), constant_like(LOG2_E_LOW, x))
     total, rest = sum_in_two(f, n, high)
     return at_edges(f, x, total), f.add(rest, low)
 

@@ -1,7 +1,7 @@
-"""Vector maths: sine, cosine, tangent and their inverses.
+"""Vector math: sine, cosine, tangent and their inverses.
 
 For sine and cosine x = n pi + r with |r| <= pi / 2, where pi is in three parts, so that r is right to the last bit up to the
-limit where the C library takes over: there reduction needs hundreds of digits of pi, and nobody should be in a hurry. The
+limit where the C library takes over: there reduction needs hundreds of digits of pi, and speed does not matter. The
 polynomials are minimax fits (Remez's exchange, 50 digits), rounded from the lowest coefficient up with the rest fitted again
 each time, highest power first.
 """
@@ -12,28 +12,28 @@ import math
 
 from ..ir.builder import Function, Value, constant
 from .common import (
-    Whole,
+    NearestInteger,
     as_bits,
     at_most,
-    each_lane,
-    flipped,
+    branch_rarely,
+    call_each_lane,
+    constant_like,
+    flip_sign,
     format_of,
     horner,
     integer_type,
+    low_bit_as_sign,
     magnitude,
     nearest,
-    number,
-    odd_as_sign,
-    rarely,
     with_sign,
 )
 
-# pi cut off after so many bits, what is left, and what is left of that: none is negative, so that -0 stays -0
+# pi truncated, the rest truncated, and the rest of that: none is negative, so that -0 stays -0
 PI = {
     "float": (3.141592502593994, 1.5099578831723193e-07, 1.078060505991553e-14),
     "double": (3.141592653589793, 1.224646799147353e-16, 2.1657133478438278e-32),
 }
-LIMIT = {"float": 2.0**16, "double": 2.0**28}
+MAX_REDUCED = {"float": 2.0**16, "double": 2.0**28}
 # (sin(r) - r) / r^3 in r^2, for |r| < 1.573; relative error of sin 6.3e-9 and 3e-19
 SIN = {
     "float": (2.6060538402816746e-06, -0.00019809768127743155, 0.008333069272339344, -0.16666659712791443),
@@ -98,7 +98,7 @@ ASIN = {
         0.16666666666666088,
     ),
 }
-ASIN_NEAR = 0.57  # beyond, what is taken off pi / 2 is less than 1: it has bits to spare
+ASIN_NEAR = 0.57  # beyond, the correction to pi / 2 is below 1 and has bits to spare
 # (atan(t) - t) / t^3 in t^2, for |t| < 0.551; relative error of atan 1.5e-8 and 2.4e-18
 ATAN = {
     "float": (-0.045938119292259216, 0.09834101796150208, -0.14107707142829895, 0.199888214468956, -0.33333101868629456),
@@ -123,27 +123,27 @@ ATAN_NEAR = 0.55  # atan is above 0.5 from here on
 
 def sin(f: Function, x: Value) -> Value:
     n = nearest(f, x, 1 / math.pi)
-    r = less_multiple_of_pi(f, x, n.value)
-    return or_library(f, "sin", x, sin_near(f, r, n))
+    r = subtract_pi_multiple(f, x, n.value)
+    return or_libm(f, "sin", x, sin_near(f, r, n))
 
 
 def cos(f: Function, x: Value) -> Value:
     """cos(x) is sin(x + pi / 2): n + 1 / 2 multiples of pi are taken off."""
-    half = number(0.5, x)
-    magic = number(format_of(x).magic, x)
-    total = f.add(f.fma(x, number(1 / math.pi, x), f.neg(half)), magic)
-    n = Whole(f.sub(total, magic), total)
-    r = less_multiple_of_pi(f, x, f.add(n.value, half))
-    return or_library(f, "cos", x, sin_near(f, f.neg(r), n))
+    half = constant_like(0.5, x)
+    magic = constant_like(format_of(x).magic, x)
+    total = f.add(f.fma(x, constant_like(1 / math.pi, x), f.neg(half)), magic)
+    n = NearestInteger(f.sub(total, magic), total)
+    r = subtract_pi_multiple(f, x, f.add(n.value, half))
+    return or_libm(f, "cos", x, sin_near(f, f.neg(r), n))
 
 
 def sin_and_cos(f: Function, x: Value) -> tuple[Value, Value]:
-    """Both, of small angles (to 100, say): with r = x - n pi / 2, they are those of r, changed about and negated by n."""
+    """Both, of small angles (to 100, say): with r = x - n pi / 2, they are those of r, swapped and negated according to n."""
     n = nearest(f, x, 2 / math.pi)
-    r = less_multiple_of_pi(f, x, f.mul(n.value, number(0.5, x)))
+    r = subtract_pi_multiple(f, x, f.mul(n.value, constant_like(0.5, x)))
     square = f.mul(r, r)
-    sine = bent(f, r, square, SIN_SMALL)
-    half, one = f.mul(square, number(0.5, x)), number(1.0, x)
+    sine = odd_polynomial(f, r, square, SIN_SMALL)
+    half, one = f.mul(square, constant_like(0.5, x)), constant_like(1.0, x)
     start = f.sub(one, half)
     lost = f.sub(f.sub(one, start), half)
     cosine = f.add(start, f.fma(f.mul(square, square), horner(f, square, COS_SMALL[x.type.scalar]), lost))
@@ -153,52 +153,52 @@ def sin_and_cos(f: Function, x: Value) -> tuple[Value, Value]:
     # The sine is negative in the second half of the circle, the cosine in its second and third quarter.
     below, left = f.lshr(turns, unit), f.lshr(f.add(turns, unit), unit)
     first, second = f.select(odd, cosine, sine), f.select(odd, sine, cosine)
-    return flipped(f, first, odd_as_sign(f, below, x)), flipped(f, second, odd_as_sign(f, left, x))
+    return flip_sign(f, first, low_bit_as_sign(f, below, x)), flip_sign(f, second, low_bit_as_sign(f, left, x))
 
 
-def less_multiple_of_pi(f: Function, x: Value, n: Value) -> Value:
+def subtract_pi_multiple(f: Function, x: Value, n: Value) -> Value:
     for part in PI[x.type.scalar]:
-        x = f.fma(n, number(-part, x), x)
+        x = f.fma(n, constant_like(-part, x), x)
     return x
 
 
-def sin_near(f: Function, r: Value, n: Whole) -> Value:
+def sin_near(f: Function, r: Value, n: NearestInteger) -> Value:
     """sin(r), negated for odd n. At pi / 2 rounding must not lead beyond 1, and the sum would lose the sign of -0."""
     size = magnitude(f, r)
     square = f.mul(size, size)
     value = f.fma(f.mul(size, square), horner(f, square, SIN[r.type.scalar]), size)
-    return with_sign(f, at_most(f, value, 1.0), flipped(f, r, odd_as_sign(f, as_bits(f, n.sum), r)))
+    return with_sign(f, at_most(f, value, 1.0), flip_sign(f, r, low_bit_as_sign(f, as_bits(f, n.sum), r)))
 
 
-def or_library(f: Function, name: str, x: Value, value: Value) -> Value:
-    """Beyond the limit the C library's value."""
-    far = f.compare("gt", magnitude(f, x), number(LIMIT[x.type.scalar], x))
-    return rarely(f, far, value, lambda: f.select(far, each_lane(f, name, x), value))
+def or_libm(f: Function, name: str, x: Value, value: Value) -> Value:
+    """The C library's value beyond the limit."""
+    far = f.compare("gt", magnitude(f, x), constant_like(MAX_REDUCED[x.type.scalar], x))
+    return branch_rarely(f, far, value, lambda: f.select(far, call_each_lane(f, name, x), value))
 
 
 def tan(f: Function, x: Value) -> Value:
     """With r = x - n pi / 2: tan(r), or for odd n -1 / tan(r). tan(r) = r + (sin(r) - r + r w) / cos(r), w = 1 - cos(r)."""
     n = nearest(f, x, 2 / math.pi)
-    r, left = less_multiple_of_pi_in_two(f, x, f.mul(n.value, number(0.5, x)))
-    square, one = f.mul(r, r), number(1.0, x)
+    r, left = subtract_pi_multiple_in_two(f, x, f.mul(n.value, constant_like(0.5, x)))
+    square, one = f.mul(r, r), constant_like(1.0, x)
     w = f.mul(f.mul(square, square), horner(f, square, COS_SMALL[x.type.scalar]))
-    w = f.fma(square, number(0.5, x), f.neg(w))
+    w = f.fma(square, constant_like(0.5, x), f.neg(w))
     rest = f.mul(f.mul(r, square), horner(f, square, SIN_SMALL[x.type.scalar]))
     more = f.div(f.fma(r, w, rest), f.sub(one, w))
     tangent = f.add(r, more)
     more = f.fma(left, f.fma(tangent, tangent, one), more)
     high = with_sign(f, f.add(r, more), r)
     low = f.sub(more, f.sub(high, r))
-    inverse = f.div(number(-1.0, x), high)
+    inverse = f.div(constant_like(-1.0, x), high)
     inverse = f.fma(inverse, f.fma(inverse, low, f.fma(inverse, high, one)), inverse)  # one of Newton's steps
-    sign = odd_as_sign(f, as_bits(f, n.sum), x)
+    sign = low_bit_as_sign(f, as_bits(f, n.sum), x)
     odd = f.compare("lt", sign, constant(0, sign.type))
-    return or_library(f, "tan", x, f.select(odd, inverse, high))
+    return or_libm(f, "tan", x, f.select(odd, inverse, high))
 
 
-def less_multiple_of_pi_in_two(f: Function, x: Value, n: Value) -> tuple[Value, Value]:
-    """The same, with what rounding takes from it. Of the first part it takes nothing; the third is all in what is left."""
-    first, second, third = (number(-part, x) for part in PI[x.type.scalar])
+def subtract_pi_multiple_in_two(f: Function, x: Value, n: Value) -> tuple[Value, Value]:
+    """The same, with its rounding error. The first part is exact; the third is all in the error."""
+    first, second, third = (constant_like(-part, x) for part in PI[x.type.scalar])
     x = f.fma(n, first, x)
     product = f.mul(n, second)
     r = f.add(x, product)
@@ -208,7 +208,7 @@ def less_multiple_of_pi_in_two(f: Function, x: Value, n: Value) -> tuple[Value, 
     return r, f.fma(n, third, left)
 
 
-def bent(f: Function, r: Value, square: Value, coefficients: dict[str, tuple[float, ...]]) -> Value:
+def odd_polynomial(f: Function, r: Value, square: Value, coefficients: dict[str, tuple[float, ...]]) -> Value:
     """r + r^3 p(r^2), with the sign of r, which the sum would lose at -0."""
     return with_sign(f, f.fma(f.mul(r, square), horner(f, square, coefficients[r.type.scalar]), r), r)
 
@@ -219,7 +219,7 @@ def bent(f: Function, r: Value, square: Value, coefficients: dict[str, tuple[flo
 def asin(f: Function, x: Value) -> Value:
     near, part = asin_part(f, x)
     high, low = half_pi(x)
-    far = f.add(f.sub(number(high, x), f.add(part, part)), number(low, x))
+    far = f.add(f.sub(constant_like(high, x), f.add(part, part)), constant_like(low, x))
     return with_sign(f, f.select(near, part, far), x)
 
 
@@ -227,18 +227,18 @@ def acos(f: Function, x: Value) -> Value:
     """pi / 2 - asin(x), and near 1 and -1 what is left of 0 and pi."""
     near, part = asin_part(f, x)
     high, low = half_pi(x)
-    middle = f.sub(number(high, x), f.sub(with_sign(f, part, x), number(low, x)))
+    middle = f.sub(constant_like(high, x), f.sub(with_sign(f, part, x), constant_like(low, x)))
     twice = f.add(part, part)
-    left = f.sub(number(2 * high, x), f.sub(twice, number(2 * low, x)))
-    return f.select(near, middle, f.select(f.compare("lt", x, number(0.0, x)), left, twice))
+    left = f.sub(constant_like(2 * high, x), f.sub(twice, constant_like(2 * low, x)))
+    return f.select(near, middle, f.select(f.compare("lt", x, constant_like(0.0, x)), left, twice))
 
 
 def asin_part(f: Function, x: Value) -> tuple[Value, Value]:
-    """Whether |x| is near 0, and asin(|x|) if so, or else asin(sqrt((1 - |x|) / 2)), which is (pi / 2 - asin(|x|)) / 2."""
+    """A condition, |x| is near 0, and asin(|x|) if so, or else asin(sqrt((1 - |x|) / 2)), which is (pi / 2 - asin(|x|)) / 2."""
     size = magnitude(f, x)
-    near = f.compare("lt", size, number(ASIN_NEAR, x))
-    square = f.select(near, f.mul(size, size), f.fma(size, number(-0.5, x), number(0.5, x)))
-    return near, bent(f, f.select(near, size, f.intrinsic("sqrt", square)), square, ASIN)
+    near = f.compare("lt", size, constant_like(ASIN_NEAR, x))
+    square = f.select(near, f.mul(size, size), f.fma(size, constant_like(-0.5, x), constant_like(0.5, x)))
+    return near, odd_polynomial(f, f.select(near, size, f.intrinsic("sqrt", square)), square, ASIN)
 
 
 def half_pi(x: Value) -> tuple[float, float]:
@@ -247,25 +247,28 @@ def half_pi(x: Value) -> tuple[float, float]:
 
 
 def atan(f: Function, x: Value) -> Value:
-    return with_sign(f, atan_of_ratio(f, magnitude(f, x), number(1.0, x)), x)
+    return with_sign(f, atan_of_ratio(f, magnitude(f, x), constant_like(1.0, x)), x)
 
 
-LARGE = 2.0**60  # beyond, and below its inverse, sums may overflow and products be subnormal
+MAX_UNSCALED = 2.0**60  # beyond, and below its inverse, sums may overflow and products be subnormal
 
 
 def atan2(f: Function, y: Value, x: Value) -> Value:
     """The angle of the point (x, y). Of infinities only the direction counts, and 0 / 0 is 0."""
     a, b = magnitude(f, y), magnitude(f, x)
-    zero, one, infinity = number(0.0, x), number(1.0, x), number(math.inf, x)
+    zero, one, infinity = constant_like(0.0, x), constant_like(1.0, x), constant_like(math.inf, x)
     endless = f.or_(f.compare("eq", a, infinity), f.compare("eq", b, infinity))
     larger = f.select(f.compare("lt", a, b), b, a)
-    large, small = f.compare("gt", larger, number(LARGE, x)), f.compare("lt", larger, number(1 / LARGE, x))
-    scale = f.select(large, number(1 / LARGE, x), f.select(small, number(LARGE, x), one))
+    large, small = (
+        f.compare("gt", larger, constant_like(MAX_UNSCALED, x)),
+        f.compare("lt", larger, constant_like(1 / MAX_UNSCALED, x)),
+    )
+    scale = f.select(large, constant_like(1 / MAX_UNSCALED, x), f.select(small, constant_like(MAX_UNSCALED, x), one))
     p, q = (f.select(endless, f.select(f.compare("eq", v, infinity), one, zero), f.mul(v, scale)) for v in (a, b))
     q = f.select(f.compare("eq", p, zero), one, q)
     value = atan_of_ratio(f, p, q)
     high, low, _ = PI[x.type.scalar]
-    behind = f.sub(number(high, x), f.sub(value, number(low, x)))
+    behind = f.sub(constant_like(high, x), f.sub(value, constant_like(low, x)))
     backwards = f.compare("lt", as_bits(f, x), constant(0, integer_type(x)))
     value = with_sign(f, f.select(backwards, behind, value), y)
     total = f.add(y, x)
@@ -275,15 +278,15 @@ def atan2(f: Function, y: Value, x: Value) -> Value:
 def atan_of_ratio(f: Function, a: Value, b: Value) -> Value:
     """atan(a / b) for a and b not below 0: near 1 as pi / 4 + atan((a - b) / (a + b)), beyond as pi / 2 - atan(b / a)."""
     high, low = half_pi(a)
-    zero = number(0.0, a)
-    middle = f.compare("gt", a, f.mul(b, number(ATAN_NEAR, b)))
-    steep = f.compare("gt", a, f.mul(b, number(1 / ATAN_NEAR, b)))
+    zero = constant_like(0.0, a)
+    middle = f.compare("gt", a, f.mul(b, constant_like(ATAN_NEAR, b)))
+    steep = f.compare("gt", a, f.mul(b, constant_like(1 / ATAN_NEAR, b)))
     above = f.select(steep, f.neg(b), f.select(middle, f.sub(a, b), a))
     below = f.select(steep, a, f.select(middle, f.add(a, b), b))
     t = f.div(above, below)
-    value = bent(f, t, f.mul(t, t), ATAN)
-    start = f.select(steep, number(high, a), f.select(middle, number(high / 2, a), zero))
-    more = f.select(steep, number(low, a), f.select(middle, number(low / 2, a), zero))
+    value = odd_polynomial(f, t, f.mul(t, t), ATAN)
+    start = f.select(steep, constant_like(high, a), f.select(middle, constant_like(high / 2, a), zero))
+    more = f.select(steep, constant_like(low, a), f.select(middle, constant_like(low / 2, a), zero))
     return f.add(start, f.add(value, more))
 
 
@@ -294,7 +297,7 @@ def hypot(f: Function, a: Value, b: Value) -> Value:
     """sqrt(a^2 + b^2), which is infinite if one of both is, even if the other is NaN."""
     a, b = magnitude(f, a), magnitude(f, b)
     value = hypot_in_double(f, a, b) if a.type.scalar == "float" else hypot_scaled(f, a, b)
-    infinity = number(math.inf, a)
+    infinity = constant_like(math.inf, a)
     endless = f.or_(f.compare("eq", a, infinity), f.compare("eq", b, infinity))
     return f.select(endless, infinity, value)
 
@@ -308,9 +311,9 @@ def hypot_scaled(f: Function, a: Value, b: Value) -> Value:
     """The squares neither overflow nor vanish: both are scaled by a power of two first."""
     swap = f.compare("lt", a, b)
     a, b = f.select(swap, b, a), f.select(swap, a, b)
-    one = number(1.0, a)
-    large, small = f.compare("gt", a, number(2.0**500, a)), f.compare("lt", a, number(2.0**-400, a))
-    scale = f.select(large, number(2.0**-600, a), f.select(small, number(2.0**700, a), one))
-    back = f.select(large, number(2.0**600, a), f.select(small, number(2.0**-700, a), one))
+    one = constant_like(1.0, a)
+    large, small = f.compare("gt", a, constant_like(2.0**500, a)), f.compare("lt", a, constant_like(2.0**-400, a))
+    scale = f.select(large, constant_like(2.0**-600, a), f.select(small, constant_like(2.0**700, a), one))
+    back = f.select(large, constant_like(2.0**600, a), f.select(small, constant_like(2.0**-700, a), one))
     a, b = f.mul(a, scale), f.mul(b, scale)
     return f.mul(f.intrinsic("sqrt", f.fma(a, a, f.mul(b, b))), back)

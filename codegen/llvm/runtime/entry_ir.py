@@ -1,32 +1,43 @@
-"""The built-in function that binds and runs programs, as LLVM text. `entry.py` is its Python side and says what it does.
+"""LLVM IR of the built-in function that binds and runs programs. `entry.py` is its Python side and documents its contract.
 
-It reads lists, floats and arrays where CPython keeps their fields, and calls CPython for anything else. Numbers come first, as
-converting one may run Python code; between looking at the arrays and the end of the step nothing of Python runs in this thread.
+It reads lists, floats and arrays at CPython's field offsets, and calls CPython for anything else. Scalars come first, as
+converting one may run Python code; from reading the arrays to the end of the step no Python runs in this thread.
 """
 
 from __future__ import annotations
 
 from string import Template
 
-from . import thread_choice_ir as choice
-from .thread_pool_ir import LAYOUT
+from . import thread_choice_ir
+from .thread_pool_ir import POOL_LAYOUT
 
-HEADER = object.__basicsize__  # bytes before an object's own fields; its type is the last of them
-KINDS = {"double": 0, "i64": 1, "bits": 2}
-PARALLEL, RELEASES = 1, 2
+OBJECT_HEADER = object.__basicsize__  # bytes before an object's own fields; the type pointer is last
+NUMBER_KINDS = {"double": 0, "i64": 1, "bits": 2}
+PARALLEL_FLAG, RELEASES_GIL_FLAG = 1, 2
 
-# The descriptor, in words. After the head: the slots, pairs of place and kind of the numbers, the table.
-# `lock` is the address of the word that says whether its memory is in use: its own `in_use`, or that of memory that it shares.
-HEAD = {"in_use": 0, "step": 1, "flags": 2, "slots": 3, "numbers": 4, "length": 5, "table": 6, "most": 7, "lock": 8, "state": 9}
-HEAD_WORDS = HEAD["state"] + choice.STATE_WORDS
+# The descriptor, in words. After it: the slots, pairs of place and kind of the scalars, the table.
+# `lock` is the address of the word that locks its memory: its own `in_use`, or the shared arena's.
+DESCRIPTOR = {
+    "in_use": 0,
+    "step": 1,
+    "flags": 2,
+    "slots": 3,
+    "numbers": 4,
+    "length": 5,
+    "table": 6,
+    "most": 7,
+    "lock": 8,
+    "state": 9,
+}
+DESCRIPTOR_WORDS = DESCRIPTOR["state"] + thread_choice_ir.STATE_WORDS
 
 MESSAGES = {
-    "not_lists": "[compile] a program takes a list of arrays and a list of numbers",
-    "too_short": "[compile] the lists given to a program have too few entries",
-    "not_array": "[compile] a slot that a program reads holds no array",
+    "not_lists": "[compile] a program takes a list of arrays and a list of scalars",
+    "too_short": "[compile] the lists passed to a program are too short",
+    "not_array": "[compile] a slot that a program reads holds something other than an array",
 }
 
-FROM_PYTHON = (
+PYTHON_IMPORTS = (
     "PyFloat_AsDouble",
     "PyLong_AsLongLong",
     "PyLong_AsUnsignedLongLongMask",
@@ -38,7 +49,7 @@ FROM_PYTHON = (
     "PyEval_RestoreThread",
 )
 
-TEXT = """
+ENTRY_IR = """
 declare double @PyFloat_AsDouble(ptr)
 declare i64 @PyLong_AsLongLong(ptr)
 declare i64 @PyLong_AsUnsignedLongLongMask(ptr)
@@ -268,16 +279,22 @@ entry:
 """
 
 
-def text() -> str:
+def entry_ir() -> str:
     """The module of the built-in function."""
-    values: dict[str, object] = {**HEAD, **KINDS, **choice.values(), "brief": LAYOUT["brief"], "head_words": HEAD_WORDS}
+    values: dict[str, object] = {
+        **DESCRIPTOR,
+        **NUMBER_KINDS,
+        **thread_choice_ir.choice_values(),
+        "brief": POOL_LAYOUT["brief"],
+        "head_words": DESCRIPTOR_WORDS,
+    }
     values |= {
-        "bits": KINDS["bits"],
-        "header": HEADER,
-        "type": HEADER - 8,
-        "items": HEADER + 8,
-        "parallel": PARALLEL,
-        "releases": RELEASES,
+        "bits": NUMBER_KINDS["bits"],
+        "header": OBJECT_HEADER,
+        "type": OBJECT_HEADER - 8,
+        "items": OBJECT_HEADER + 8,
+        "parallel": PARALLEL_FLAG,
+        "releases": RELEASES_GIL_FLAG,
     }
     lines = [f'@{name} = private constant [{len(says) + 1} x i8] c"{says}\\00"' for name, says in MESSAGES.items()]
-    return Template(TEXT + choice.TEXT).substitute(values, messages="\n".join(lines))
+    return Template(ENTRY_IR + thread_choice_ir.CHOICE_IR).substitute(values, messages="\n".join(lines))

@@ -1,8 +1,8 @@
-"""Work that a fork has to wait for: compiling, linking, making what a process has one of.
+"""Fork safety: makes a fork wait for compiling, linking, and creating per-process objects.
 
-A child inherits the locks that other threads hold at that moment, and nobody in it will ever release them. So whoever may hold
-one of LLVM's or of this package's does it `with at_work:`. Any number of threads may; a fork waits until none does, and those
-that want to begin wait for the fork.
+A child inherits the locks that other threads hold at that moment, and nobody in it will ever release them. So code that may
+hold a lock of LLVM's or of this package's runs `with no_fork:`. Any number of threads may; a fork waits until none does, and
+threads that want to begin wait for the fork.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 from llvmlite.binding import ffi
 
-from ....tracer.execute.preload import around_forks
+from ....tracer.execute.preload import notify_forks
 
-LONGEST_WAIT = 60.0  # seconds that a fork waits: an interrupt at the wrong moment may have left the count too high
+MAX_FORK_WAIT = 60.0  # seconds: an interrupt at the wrong moment may have left the count too high
 
 
-class Work:
-    """Counts the threads that are at work. They may enter again inside."""
+class ForkBlocker:
+    """Context manager, reentrant, that counts the threads inside."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._threads = 0
         self._forking = False
         self._own = threading.local()
-        self._llvm: Any = getattr(ffi.lib, "_lock", nullcontext())  # llvmlite's, which freeing its objects takes too
+        self._llvm: Any = getattr(ffi.lib, "_lock", nullcontext())  # llvmlite's lock, also taken to free its objects
 
     def __enter__(self) -> None:
         depth = getattr(self._own, "depth", 0)
@@ -47,7 +47,7 @@ class Work:
     def before_fork(self) -> None:
         self._changed.acquire()
         self._forking = True
-        self._changed.wait_for(lambda: self._threads <= self._self(), LONGEST_WAIT)
+        self._changed.wait_for(lambda: self._threads <= self._self(), MAX_FORK_WAIT)
         self._llvm.__enter__()
 
     def after_fork_in_child(self) -> None:
@@ -55,18 +55,18 @@ class Work:
         self.after_fork()
 
     def _self(self) -> int:
-        """1 if this thread is at work, else 0."""
+        """1 if this thread is inside, else 0."""
         return 1 if getattr(self._own, "depth", 0) else 0
 
     def after_fork(self) -> None:
         if not self._forking:
-            return  # the fork has waited for this to be imported, and began before it was there
+            return  # the fork began before this module was imported, and waited for that
         self._llvm.__exit__(None, None, None)
         self._forking = False
         self._changed.notify_all()
         self._changed.release()
 
 
-at_work = Work()
-making = threading.RLock()  # for what a process has one of; only ever held inside `at_work`
-around_forks(at_work)
+no_fork = ForkBlocker()
+init_lock = threading.RLock()  # for creating per-process objects; only ever held inside `no_fork`
+notify_forks(no_fork)

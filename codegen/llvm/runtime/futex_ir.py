@@ -1,16 +1,16 @@
-"""Waiting for a word to change, natively: spin for a while, then park in the kernel. As LLVM text, for `pool.py`.
+"""LLVM IR that waits for a word to change: spin for a while, then park in the kernel. Part of `thread_pool_ir.py`'s module.
 
-Parking without losing a wake-up: who waits counts itself as a sleeper, and then looks at the word again; who wakes changes the
-word, and then looks for sleepers. Both sequentially consistent, so one of them sees the other.
+No wake-up is lost: a waiter counts itself as a sleeper, then reads the word again; a waker changes the word, then reads the
+number of sleepers. Both sequentially consistent, so one of them sees the other.
 
-On Linux the kernel's futex is the parking place; elsewhere one mutex and one condition variable for the whole pool. Spinning is
-timed by a counter of the CPU's that is cheap to read, and never goes on without end.
+Parking is a futex on Linux; elsewhere one mutex and one condition variable for the whole pool. Spinning is timed by a cheap
+CPU counter, and always bounded.
 """
 
 from __future__ import annotations
 
-FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}  # of the system call
-FUTEX_WAIT, FUTEX_WAKE = 128, 129  # private to the process
+FUTEX_NUMBER = {"x86_64": 202, "aarch64": 98}  # system call
+FUTEX_WAIT, FUTEX_WAKE = 128, 129  # process-private
 
 PARKING_BY_FUTEX = """
 declare i64 @syscall(i64, ...)
@@ -79,8 +79,8 @@ entry:
 }
 """
 
-# What differs from CPU to CPU: the counter, a pause while spinning, rounding and the treatment of denormal numbers.
-CPU = {
+# Per CPU: the counter, a pause while spinning, and the floating-point mode (rounding, denormals).
+CPU_IR = {
     "x86_64": """
 declare i64 @llvm.readcyclecounter()
 declare void @llvm.x86.sse2.pause()
@@ -138,8 +138,8 @@ define internal void @relax() nounwind {
 """,
 }
 
-# Waits until a word is another than `old`: 0, or, if it had to park, the ticks that it took.
-WAIT = """
+# wait returns when a word differs from `old`: 0, or, if it had to park, the ticks that it took.
+WAIT_IR = """
 define internal i64 @wait(ptr %pool, ptr %word, i32 %old, ptr %sleepers, i64 %budget) nounwind {
 entry:
   %begin = call i64 @tj_ticks()
@@ -188,10 +188,10 @@ leave:
 """
 
 
-def text(architecture: str, futex: bool) -> str:
-    """Functions that wait and wake; `$names` in it are places in the pool."""
-    return CPU[architecture] + (PARKING_BY_FUTEX if futex else PARKING_BY_CONDITION) + WAIT
+def wait_ir(architecture: str, futex: bool) -> str:
+    """Functions that wait and wake; `$names` in the text are offsets into the pool."""
+    return CPU_IR[architecture] + (PARKING_BY_FUTEX if futex else PARKING_BY_CONDITION) + WAIT_IR
 
 
-def values(architecture: str) -> dict[str, object]:
+def futex_values(architecture: str) -> dict[str, object]:
     return {"futex": FUTEX_NUMBER[architecture], "wait": FUTEX_WAIT, "wake": FUTEX_WAKE}

@@ -1,10 +1,10 @@
-"""From LLVM's text to machine code in memory: compile to objects, link them, hand out addresses.
+"""JIT: compiles LLVM IR to objects, links them in memory, and returns addresses.
 
-Code generation only: what emitters write is not optimised again. Several texts compile at the same time, beside whoever writes
-more of them (`Batch`), each in a thread with an LLVM context and a target machine of its own; llvmlite's global lock is passed
-by for those calls, as nothing is shared. Objects are bytes that can be kept on disk. The small code model is used, so that
-constants are operands of instructions: all parts of an object are placed together, and what is further away is called through a
-table.
+Code generation only: emitted IR is not optimised again. Several texts compile at the same time, in parallel with emitting
+more of them (`Batch`), each in a thread with an LLVM context and a target machine of its own; llvmlite's global lock is
+bypassed for those calls, as nothing is shared. Objects are bytes that can be stored on disk. The small code model is used,
+so that constants are operands of instructions: all sections of an object are placed together, and anything further away is
+called through a table.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from llvmlite.binding import ffi
 
 from ....eager.backends import get_num_threads
 from ...program import disk_cache as disk
-from . import perf_map as perf
 from ..ir.target import Target, host
-from .fork_safety import at_work, making
+from . import perf_map
+from .fork_safety import init_lock, no_fork
 
-Job = tuple[str, int]  # a text, and how hard the code generator tries
+Job = tuple[str, int]  # IR text, optimisation level of the code generator
 
-_of_thread = threading.local()
-_numbers = itertools.count()
+_thread_state = threading.local()
+_library_numbers = itertools.count()
 
 
-class CompileFailed(RuntimeError):  # noqa: N818 (what happened, not an error of the user's)
-    """LLVM refused the text, or could not link: a sentence that says why."""
+class CompileFailed(RuntimeError):  # noqa: N818 (names an event, not an error of the user's)
+    """LLVM rejected the IR, or could not link: a sentence that says why."""
 
 
 class Library:
@@ -55,14 +55,14 @@ class Library:
 
 
 def compile_text(text: str, target: Target | None = None, opt: int = 3) -> bytes:
-    """One module as an object. The text is verified; `opt` is how hard the code generator tries, 0 to 3."""
-    with at_work:
+    """Compile one module to an object. The text is verified; `opt` is the code generator's level, 0 to 3."""
+    with no_fork:
         return _emit(text, target or host(), opt, as_object=True)
 
 
 class Batch:
-    """Texts that become objects, several at a time, while more of them are still being written. What the disk cache has is not
-    compiled again."""
+    """Texts that are compiled to objects, several at a time, while more of them are still being emitted. Objects in the disk
+    cache are not compiled again."""
 
     def __init__(self, target: Target | None = None) -> None:
         self.target = target or host()
@@ -73,7 +73,7 @@ class Batch:
         self._helping = 0
 
     def add(self, text: str, opt: int = 3, now: bool = True) -> None:
-        """One more text, unless it was there before. If it need not begin now, it may wait for another one or the end."""
+        """Add a text, unless it was added before. Unless `now`, it may wait for a free helper or for `objects`."""
         with self._lock:
             if (text, opt) in self._found:
                 return
@@ -86,7 +86,7 @@ class Batch:
         self._helpers[-1].start()
 
     def objects(self) -> list[bytes]:
-        """An object for each text, in the order in which they came. Who asks takes part, and waits for the rest."""
+        """An object per text, in the order they were added. The caller helps compiling, and waits for the rest."""
         while (job := self._next()) is not None:
             self._compile(job)
         for helper in self._helpers:
@@ -97,11 +97,11 @@ class Batch:
         return [found for found in self._found.values() if isinstance(found, bytes)]
 
     def keys(self) -> list[str]:
-        """The names of these objects in the disk cache."""
-        return [key_of(text, self.target, opt) for text, opt in self._found]
+        """Keys of these objects in the disk cache."""
+        return [object_key(text, self.target, opt) for text, opt in self._found]
 
     def _next(self, helper: bool = False) -> Job | None:
-        """The longest text that waits. A helper that finds none goes."""
+        """The longest waiting text. A helper that finds none ends."""
         with self._lock:
             if self._waiting:
                 job = max(self._waiting, key=lambda job: len(job[0]))
@@ -114,13 +114,13 @@ class Batch:
         while (job := self._next(helper=True)) is not None:
             try:
                 self._compile(job)
-            except BaseException as error:  # it is raised where the objects are wanted
+            except BaseException as error:  # raised by `objects`
                 self._found[job] = error
 
     def _compile(self, job: Job) -> None:
         text, opt = job
-        key = key_of(text, self.target, opt)
-        with at_work:
+        key = object_key(text, self.target, opt)
+        with no_fork:
             found = disk.get(key)
             if found is None:
                 found = _emit(text, self.target, opt, as_object=True)
@@ -129,32 +129,32 @@ class Batch:
 
 
 def objects(texts: Sequence[str], target: Target | None = None, opt: int = 3) -> list[bytes]:
-    """An object for each text."""
+    """Compile texts; an object per text."""
     batch = Batch(target)
     several = list(dict.fromkeys(texts))
     for i, text in enumerate(several):
-        batch.add(text, opt, now=i > 0)  # one is for this thread
+        batch.add(text, opt, now=i > 0)  # this thread takes the first
     found = dict(zip(several, batch.objects(), strict=True))
     return [found[text] for text in texts]
 
 
-def key_of(text: str, target: Target | None = None, opt: int = 3) -> str:
-    """The name of a module's object in the disk cache."""
+def object_key(text: str, target: Target | None = None, opt: int = 3) -> str:
+    """Key of a module's object in the disk cache."""
     target = target or host()
     return disk.key(text, str(opt), target.triple, target.cpu, target.features, *versions())
 
 
 @cache
 def versions() -> tuple[str, ...]:
-    """What generated code depends on, beside its text and the CPU."""
+    """Versions that generated code depends on, besides its text and the CPU."""
     from .... import __version__
 
     return f"tapejit {__version__}", f"llvmlite {llvmlite.__version__}", "LLVM " + ".".join(map(str, llvm.llvm_version_info))
 
 
 def assembly(text: str, target: Target | None = None, opt: int = 3) -> str:
-    """What a module becomes, as the CPU's assembly, for people."""
-    with at_work:
+    """A module's assembly, for people."""
+    with no_fork:
         return _emit(text, target or host(), opt, as_object=False).decode()
 
 
@@ -165,11 +165,11 @@ def _emit(text: str, target: Target, opt: int, as_object: bool) -> bytes:
         module.data_layout = _layout(target)
         with ffi.OutputString() as said:
             if _unlocked("LLVMPY_VerifyModule")(module, said):
-                raise CompileFailed(f"[compile] LLVM finds the generated code wrong: {_first_line(str(said))}")
+                raise CompileFailed(f"[compile] LLVM rejects the generated code: {_first_line(str(said))}")
         with ffi.OutputString() as said:
             buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, int(as_object), said)
             if not buffer:
-                raise CompileFailed(f"[compile] LLVM made no code for {target.cpu}: {_first_line(str(said))}")
+                raise CompileFailed(f"[compile] LLVM generated no code for {target.cpu}: {_first_line(str(said))}")
         try:
             return string_at(ffi.lib.LLVMPY_GetBufferStart(buffer), ffi.lib.LLVMPY_GetBufferSize(buffer))
         finally:
@@ -183,18 +183,18 @@ def _parse(text: str, context: Any) -> Any:
         return llvm.ModuleRef(pointer, context)
     message = said.value.decode(errors="replace")
     ffi.lib.LLVMPY_DisposeString(said)
-    raise CompileFailed(f"[compile] LLVM cannot read the generated code: {_first_line(message)}")
+    raise CompileFailed(f"[compile] LLVM cannot parse the generated code: {_first_line(message)}")
 
 
 def _unlocked(name: str) -> Callable[..., Any]:
-    """A function of llvmlite without its lock, where it can be had: for calls on what only this thread has."""
+    """A function of llvmlite without its lock, where available: for calls on objects that only this thread has."""
     function = getattr(ffi.lib, name)
     return getattr(function, "_cfn", function)
 
 
 def _machine(target: Target, opt: int) -> Any:
-    """Each thread has its own."""
-    kept: dict[Any, Any] = _of_thread.__dict__.setdefault("machines", {})
+    """This thread's target machine."""
+    kept: dict[Any, Any] = _thread_state.__dict__.setdefault("machines", {})
     if (target, opt) not in kept:
         kept[target, opt] = _new_machine(target, opt)
     return kept[target, opt]
@@ -217,38 +217,38 @@ def _layout(target: Target) -> str:
 
 
 def _first_line(message: str) -> str:
-    return " ".join(message.strip().splitlines()[:1]) or "it does not say why"
+    return " ".join(message.strip().splitlines()[:1]) or "no reason given"
 
 
 # ---- objects to addresses
 
 
 def link(objects: Sequence[bytes], imports: Mapping[str, int], exports: Sequence[str]) -> Library:
-    """Puts objects that may call each other into memory. What they call beside that is in `imports`, by address, or in libc."""
+    """Link objects that may call each other. Other symbols are in `imports`, by address, or in libc."""
     builder = llvm.JITLibraryBuilder().add_current_process()
     for data in objects:
         builder.add_object_img(data)
     for name, address in imports.items():
         builder.import_symbol(name, address)
-    names = list(dict.fromkeys([*exports, *perf.functions(objects)] if perf.wanted() else exports))
+    names = list(dict.fromkeys([*exports, *perf_map.functions(objects)] if perf_map.is_enabled() else exports))
     for name in names:
         builder.export_symbol(name)
-    with at_work:
-        with making:
+    with no_fork:
+        with init_lock:
             linker = _linker()
         try:
-            linked = builder.link(linker, f"tapejit{next(_numbers)}")
+            linked = builder.link(linker, f"tapejit{next(_library_numbers)}")
         except RuntimeError as error:
-            raise CompileFailed(f"[compile] the generated code cannot be linked: {_first_line(str(error))}") from None
+            raise CompileFailed(f"[compile] cannot link the generated code: {_first_line(str(error))}") from None
     library = Library(linked, names)
-    if perf.wanted():
-        perf.write(objects, library.addresses)
+    if perf_map.is_enabled():
+        perf_map.append_to_map(objects, library.addresses)
     return library
 
 
 @cache
 def _linker() -> Any:
-    """One for the whole process, and never disposed of: threads may be in its code until the very end."""
+    """One linker per process, never disposed of: threads may run its code until the very end."""
     linker = llvm.create_lljit_compiler(_new_machine(host(), 3), use_jit_link=os.name != "nt", suppress_errors=True)
     _never_freed.append(linker)
     return linker

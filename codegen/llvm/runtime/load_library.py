@@ -1,7 +1,7 @@
-"""LLVM's library, loaded without Python's lock.
+"""Loads LLVM's library without holding the GIL.
 
-It is large, and making its addresses right takes as long as recording a small function. Python's own way of loading a library
-holds the lock meanwhile; a call of the system's function does not. llvmlite finds the library loaded then.
+It is large, and relocating it takes as long as recording a small function. Python's own way of loading a library holds the
+GIL meanwhile; calling dlopen through ctypes does not. llvmlite then finds the library loaded.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 
-def load_beside() -> bool:
-    """Load it; whether that was done. If it was not, llvmlite does it, and says what is wrong."""
+def load_without_gil() -> bool:
+    """Load the library; False if that was not possible. Then llvmlite loads it, and reports what is wrong."""
     if os.name != "posix" or "llvmlite.binding" in sys.modules:
         return False
     try:

@@ -1,6 +1,6 @@
-"""Names for generated functions in Linux' profiler: with `TAPEJIT_PERF=1`, /tmp/perf-PID.map says which code is where.
+"""Names generated functions for Linux' perf: with `TAPEJIT_PERF=1`, /tmp/perf-PID.map maps addresses to names.
 
-Sizes come from the symbol table of the object, which is ELF; other formats are left out.
+Sizes come from the symbol table of ELF objects; other formats are skipped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Symbol(NamedTuple):
     exported: bool
 
 
-def wanted() -> bool:
+def is_enabled() -> bool:
     return os.environ.get("TAPEJIT_PERF", "0") not in ("", "0")
 
 
@@ -30,19 +30,19 @@ def functions(objects: Sequence[bytes]) -> list[str]:
     return [s.name for data in objects for s in symbols(data) if s.exported]
 
 
-def write(objects: Sequence[bytes], addresses: Mapping[str, int]) -> None:
-    """Adds the functions of objects to the map; internal ones are found by their distance to an exported one."""
+def append_to_map(objects: Sequence[bytes], addresses: Mapping[str, int]) -> None:
+    """Append the functions of objects to the map; internal ones are located relative to an exported one."""
     lines = []
     for data in objects:
         found = list(symbols(data))
         begins = {s.section: addresses[s.name] - s.offset for s in found if s.name in addresses}
         lines += [f"{begins[s.section] + s.offset:x} {s.size:x} {s.name}\n" for s in found if s.section in begins]
-    with open(f"/tmp/perf-{os.getpid()}.map", "a") as file:  # where perf looks, and nowhere else
+    with open(f"/tmp/perf-{os.getpid()}.map", "a") as file:  # perf looks nowhere else
         file.writelines(lines)
 
 
 def symbols(data: bytes) -> Iterator[Symbol]:
-    """The functions that a 64-bit little-endian ELF object defines."""
+    """Functions that a 64-bit little-endian ELF object defines."""
     if data[:6] != b"\x7fELF\x02\x01":
         return
     table = struct.unpack_from("<Q", data, 0x28)[0]

@@ -1,31 +1,31 @@
-"""Whether a program runs on all threads or on its caller's alone: measured while it runs, as LLVM text.
+"""LLVM IR that decides whether a program runs on all threads or on its caller's alone, by measuring while it runs.
 
-Small programs are quicker alone, and so are most on a machine whose cores are taken by others. Each program begins with a few
-runs together; then the other way is tried a few times, and again after a while, which gets longer as long as nothing changes.
-Running alone is only tried where it may pay: when steps are brief, or when most waits of the last one had to park.
+Small programs are faster alone, and so are most on a machine whose cores are busy. Each program begins with a few runs on
+all threads; then the other way is tried a few times, and again at intervals that grow as long as nothing changes. Running
+alone is only tried where it may pay: when steps are brief, or when most waits of the last one had to park.
 
-Results do not depend on the number of threads, so this changes nothing but time.
+Results do not depend on the number of threads, so this affects time only.
 """
 
 from __future__ import annotations
 
-FIRST, SOONEST, HURRIED, LATEST = 4, 16, 8, 1024  # runs before the first trial, and between trials
-LATEST_IF_LONG = 64  # for long steps that run alone: what they miss when cores become free again is much
-HOPELESS_BITS = 3  # a long step that takes 2 ** this times as long alone is not tried again at once
-TRIES = 3  # in a trial; the one in the middle counts, as the first may have to wake workers, and any may be disturbed
+FIRST_TRIAL, MIN_INTERVAL, PARKED_INTERVAL, MAX_INTERVAL = 4, 16, 8, 1024  # runs before the first trial, and between trials
+MAX_INTERVAL_IF_LONG = 64  # for long steps that run alone: they lose much when cores become free again
+HOPELESS_BITS = 3  # a long step that takes 2 ** this times as long alone ends the trial
+RUNS_PER_TRIAL = 3  # the median counts: the first may have to wake workers, and any may be disturbed
 
-# What a program knows of itself, in words of 8 bytes.
+# A program's measurements, in words of 8 bytes.
 STATE = {"alone": 0, "left": 1, "interval": 2, "ticks_together": 3, "ticks_alone": 4, "lowest": 5, "highest": 6, "total": 7}
 STATE_WORDS = 8
 
 
-def initial() -> dict[str, int]:
+def initial_state() -> dict[str, int]:
     """Words that do not begin as 0."""
-    return {"left": FIRST, "interval": SOONEST}
+    return {"left": FIRST_TRIAL, "interval": MIN_INTERVAL}
 
 
 # `left` counts down to the next trial; while it is negative, a trial is on.
-TEXT = """
+CHOICE_IR = """
 define internal void @choose(ptr %pool, ptr %state, ptr %step, ptr %table, i64 %most) nounwind {
 entry:
   %left_at = getelementptr i64, ptr %state, i64 $left
@@ -145,6 +145,12 @@ leave:
 """
 
 
-def values() -> dict[str, object]:
-    found: dict[str, object] = {**STATE, "first_try": -TRIES, "soonest": SOONEST, "hurried": HURRIED, "latest": LATEST}
-    return found | {"latest_if_long": LATEST_IF_LONG, "hopeless_bits": HOPELESS_BITS}
+def choice_values() -> dict[str, object]:
+    found: dict[str, object] = {
+        **STATE,
+        "first_try": -RUNS_PER_TRIAL,
+        "soonest": MIN_INTERVAL,
+        "hurried": PARKED_INTERVAL,
+        "latest": MAX_INTERVAL,
+    }
+    return found | {"latest_if_long": MAX_INTERVAL_IF_LONG, "hopeless_bits": HOPELESS_BITS}

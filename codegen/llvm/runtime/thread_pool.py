@@ -1,10 +1,10 @@
-"""The threads that run steps together: one pool for the process, made when the first step wants it.
+"""Thread pool that runs steps: one per process, created when the first step needs it.
 
-A step is `void step(ptr table, i64 thread, i64 threads, ptr pool)`, and `void tj_barrier(ptr pool)` inside it returns when all
-threads have come there; its `pool` is a handle that each thread has for itself. `tj.set_num_threads` counts from the next step
-on. A caller that finds the pool busy with somebody else's step runs its own alone; results do not depend on that.
+A step is `void step(ptr table, i64 thread, i64 threads, ptr pool)`; `void tj_barrier(ptr pool)` inside it returns when all
+threads have reached it, where `pool` is a per-thread handle. `tj.set_num_threads` applies from the next step on. A caller
+that finds the pool busy with another thread's step runs its own alone; results do not depend on that.
 
-After a fork the child has no workers and makes its own when it needs them. At exit they are stopped; the memory they look at is
+After a fork the child has no workers and creates its own when needed. At exit they are stopped; the memory they read is
 never freed.
 """
 
@@ -17,21 +17,25 @@ import sys
 import time
 
 from ....eager import backends
-from . import jit
-from .thread_pool_ir import LAYOUT, MOST_THREADS, POOL_BYTES, SLOT_BYTES, text
 from ..ir.target import host
-from .fork_safety import at_work, making
+from . import jit
+from .fork_safety import init_lock, no_fork
+from .thread_pool_ir import MAX_THREADS, POOL_BYTES, POOL_LAYOUT, SLOT_BYTES, pool_ir
 
-PATIENCE, HASTE, BRIEF = 1.5e-3, 1e-4, 5e-4  # seconds; what they are for is said in `pool.LAYOUT`
+STEP_SPIN_SECONDS, BARRIER_SPIN_SECONDS, BRIEF_STEP_SECONDS = (
+    1.5e-3,
+    1e-4,
+    5e-4,
+)  # see `thread_pool_ir.POOL_LAYOUT`
 EXPORTS = ("tj_run", "tj_barrier", "tj_alone", "tj_ticks", "tj_stop", "tj_prepare")
 
 
-class Pool:
+class ThreadPool:
     """Memory that the workers share, and the code they run."""
 
     def __init__(self, parking: str) -> None:
         architecture = host().triple.split("-")[0].replace("arm64", "aarch64")
-        self.library = jit.link(jit.objects([text(architecture, parking)], opt=0), {}, EXPORTS)
+        self.library = jit.link(jit.objects([pool_ir(architecture, parking)], opt=0), {}, EXPORTS)
         self._memory = ctypes.create_string_buffer(POOL_BYTES + SLOT_BYTES)
         start = ctypes.addressof(self._memory)
         self.address = start + -start % SLOT_BYTES
@@ -43,41 +47,41 @@ class Pool:
         self._run = run(self.library["tj_run"])
         self.ticks_per_second = self._measure_ticks()
         self.word("wanted").value = backends.thread_count.buffer_info()[0]
-        for name, seconds in (("patience", PATIENCE), ("haste", HASTE), ("brief", BRIEF)):
+        for name, seconds in (("patience", STEP_SPIN_SECONDS), ("haste", BARRIER_SPIN_SECONDS), ("brief", BRIEF_STEP_SECONDS)):
             self.word(name).value = int(seconds * self.ticks_per_second)
         self._prepare(self.address)
 
     def word(self, name: str) -> ctypes.c_int64:
         """An i64 of the pool."""
-        return ctypes.c_int64.from_address(self.address + LAYOUT[name])
+        return ctypes.c_int64.from_address(self.address + POOL_LAYOUT[name])
 
     @property
     def threads(self) -> int:
-        """How many there are, the caller too; 0 before the first step that was run together."""
+        """Number of threads, the caller included; 0 before the first step that ran on several."""
         return self.word("threads").value
 
     def imports(self) -> dict[str, int]:
-        """What generated code calls, by name."""
+        """Addresses of the functions that generated code calls, by name."""
         return {name: self.library[name] for name in EXPORTS}
 
-    def run(self, step: int, table: int, most: int = MOST_THREADS) -> int:
-        """A step, by its address, on all threads, `most` at most; returns when it is done.
+    def run(self, step: int, table: int, most: int = MAX_THREADS) -> int:
+        """Run a step, by its address, on all threads, at most `most`; returns when it is done.
 
         0: it ran alone; 1: together; 2: together, and most waits had to park.
         """
         return self._run(self.address, step, table, most)
 
     def stop(self) -> bool:
-        """Ends the workers, for good: steps run alone from now on. Not while a step is running."""
+        """Stop the workers for good: steps run alone from now on. False while a step is running."""
         return self._stop(self.address) != 0
 
     def forget(self) -> None:
-        """In a child after a fork, where no worker is: as if none had ever been made."""
-        ctypes.memset(self.address, 0, LAYOUT["wanted"])
+        """Reset in a forked child, where no worker exists."""
+        ctypes.memset(self.address, 0, POOL_LAYOUT["wanted"])
         self._prepare(self.address)
 
     def _measure_ticks(self) -> float:
-        """In a second, of the counter that spinning is timed by."""
+        """Ticks per second of the counter that times spinning."""
         began, first = self._both_clocks()
         while time.perf_counter() - began < 2e-4:
             pass
@@ -85,7 +89,7 @@ class Pool:
         return (last - first) / (ended - began)
 
     def _both_clocks(self) -> tuple[float, int]:
-        """Read at the same moment: of a few readings, the one that was least interrupted."""
+        """Both clocks at the same moment: of a few readings, the least interrupted one."""
         readings = []
         for _ in range(5):
             before, ticks, after = time.perf_counter(), self._ticks(), time.perf_counter()
@@ -94,28 +98,29 @@ class Pool:
         return when, ticks
 
 
-def pool() -> Pool:
+def process_pool() -> ThreadPool:
     """The pool of this process."""
-    if not _made:
-        with at_work, making:
-            if not _made:
-                _made.append(_make())
-    return _made[0]
+    if not _pools:
+        with no_fork, init_lock:
+            if not _pools:
+                _pools.append(_make_pool())
+    return _pools[0]
 
 
-def _make() -> Pool:
-    made = Pool("futex" if sys.platform == "linux" else "condition" if os.name == "posix" else "none")
+def _make_pool() -> ThreadPool:
+    made = ThreadPool("futex" if sys.platform == "linux" else "condition" if os.name == "posix" else "none")
     atexit.register(_stop_at_exit, made)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=made.forget)
     return made
 
 
-_made: list[Pool] = []  # one at most, for good: workers may look at its memory until the very end
+_pools: list[ThreadPool] = []  # one at most, and never freed: workers may read its memory until the very end
 
 
-def _stop_at_exit(pool: Pool) -> None:
-    """A step that another thread still runs gets a moment; then the process ends with the workers in it, which is safe too."""
+def _stop_at_exit(pool: ThreadPool) -> None:
+    """Stop the workers. A step that another thread still runs gets a moment; then the process ends with its workers, which
+    is safe too."""
     for _ in range(100):
         if pool.stop():
             return

@@ -1,10 +1,10 @@
-"""The native side of the thread pool, as LLVM text: workers, the barrier, handing a step over. `threads.py` is its Python side.
+"""LLVM IR of the thread pool: workers, the barrier, handing over a step. `thread_pool.py` is its Python side.
 
-Workers are plain pthreads that wait for steps. Who waits spins for a while and then parks in the kernel. The while gets
-shorter each time that it was in vain, so that a machine with other work to do is not spun on. At barriers it gets longer each
-time that it was enough, and is whole again with the next step; between steps, when one comes within the longest while.
+Workers are plain pthreads that wait for steps. A waiter spins for a while and then parks in the kernel. The spin time halves
+each time it was in vain, so that a busy machine is not spun on. At barriers it doubles each time it was enough, and is reset
+with the next step; between steps, when one comes within the longest spin time.
 
-`parking.py` has the waiting itself.
+`futex_ir.py` has the waiting itself.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from __future__ import annotations
 import signal
 from string import Template
 
-from . import futex_ir as waiting
+from . import futex_ir
 
-MOST_THREADS = 256
-LEAST_BITS = 4  # at barriers, spinning is never shorter than the longest by more than 2 ** this
-STACK_BYTES = 8 << 20  # of a worker: steps have scratch memory there, and what systems give of themselves may be much less
+MAX_THREADS = 256
+MIN_SPIN_BITS = 4  # at barriers, the spin time is at least the longest one / 2 ** this
+STACK_BYTES = 8 << 20  # of a worker: steps have scratch memory there, and system defaults may be much smaller
 
-# Where things are in the pool, in bytes. What different threads write is on different cache lines.
-LAYOUT = {
-    "generation": 0,  # i32: grows with each step handed over; workers wait for it
+# Byte offsets in the pool. Words that different threads write are on different cache lines.
+POOL_LAYOUT = {
+    "generation": 0,  # i32: incremented with each step handed over; workers wait for it
     "stop": 4,  # i32: workers return
     "step": 8,
     "table": 16,
-    "threads": 24,  # i64: that there are, with the caller; 0 before the first step
-    "asked": 32,  # i64: that were asked for when the workers were made
-    "taking": 48,  # i64: that take part in the step; a step may have room for fewer than there are
-    "float_mode": 40,  # the caller's, for all: the bits of a result do not depend on who computes it
+    "threads": 24,  # i64: threads, the caller included; 0 before the first step
+    "asked": 32,  # i64: threads asked for when the workers were created
+    "taking": 48,  # i64: threads that take part in the step; a step may have scratch for fewer
+    "float_mode": 40,  # the caller's, for all threads: bits of results must not depend on the thread
     "arrived": 64,  # i32: at the barrier
-    "phase": 128,  # i32: grows when a barrier opens
-    "done": 192,  # i32: workers that are through with the step
-    "finished": 256,  # i32: grows when all of them are
+    "phase": 128,  # i32: incremented when a barrier opens
+    "done": 192,  # i32: workers that finished the step
+    "finished": 256,  # i32: incremented when all of them have
     "idle": 320,  # i32: parked between steps
     "held": 324,  # i32: parked at the barrier
     "joining": 328,  # i32: parked at the end of a step
-    "parks": 336,  # i64: at barriers and ends, ever
+    "parks": 336,  # i64: parks at barriers and ends, in total
     "busy": 384,  # i32: a step is running
-    "barriers": 392,  # i64: opened, ever, ends of steps too
-    "wanted": 448,  # ptr to an i64: how many threads are to take part
-    "patience": 456,  # i64, in ticks: how long to spin for the next step
-    "haste": 464,  # i64, in ticks: how long to spin at a barrier
-    "brief": 472,  # i64, in ticks: steps shorter than that may be quicker without workers
+    "barriers": 392,  # i64: barriers opened in total, ends of steps included
+    "wanted": 448,  # ptr to an i64: threads to use
+    "patience": 456,  # i64: ticks to spin for the next step
+    "haste": 464,  # i64: ticks to spin at a barrier
+    "brief": 472,  # i64: steps of fewer ticks may be faster alone
     "mutex": 512,
     "condition": 576,
     "slots": 1024,
 }
-SLOT = {"pool": 0, "index": 8, "budget": 16, "handle": 24, "seen": 32, "between": 40}
+SLOT_LAYOUT = {"pool": 0, "index": 8, "budget": 16, "handle": 24, "seen": 32, "between": 40}
 SLOT_BYTES = 128
-POOL_BYTES = LAYOUT["slots"] + SLOT_BYTES * MOST_THREADS
+POOL_BYTES = POOL_LAYOUT["slots"] + SLOT_BYTES * MAX_THREADS
 
-BARRIER = """
+BARRIER_IR = """
 define internal void @learn(ptr %pool, ptr %slot, i64 %budget, i64 %waited) nounwind {
 entry:
   %budget_at = getelementptr i8, ptr %slot, i64 $slot_budget
@@ -110,7 +110,7 @@ leave:
 }
 """
 
-WORKER = """
+WORKER_IR = """
 define internal ptr @worker(ptr %slot) nounwind {
 entry:
   %pool = load ptr, ptr %slot
@@ -178,8 +178,8 @@ leave:
 }
 """
 
-# Whoever has set `busy` may make and end workers.
-WORKERS = """
+# Only the thread that has set `busy` may create and stop workers.
+WORKERS_IR = """
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(ptr, ptr)
 declare i32 @pthread_attr_init(ptr)
@@ -287,9 +287,9 @@ leave:
 }
 """
 
-# The step on all threads, or on the `most` that it has room for; alone if the pool is busy with another's.
-# 0: alone; 1: together; 2: together, and most waits parked.
-RUN = """
+# Runs a step on all threads, or on the `most` that it has scratch for; alone if the pool is busy.
+# Returns 0: alone; 1: together; 2: together, and most waits parked.
+RUN_IR = """
 @tj_alone = constant [16 x i64] zeroinitializer, align 128
 
 define i32 @tj_run(ptr %pool, ptr %step, ptr %table, i64 %most) nounwind {
@@ -372,8 +372,8 @@ together:
 }
 """
 
-# Where there are no pthreads, or no clock that is cheap to read: every step runs on its caller's thread.
-WITHOUT_WORKERS = """
+# Without pthreads or a cheap clock: every step runs on its caller's thread.
+SINGLE_THREAD_IR = """
 @tj_alone = constant [16 x i64] zeroinitializer, align 128
 
 define i64 @tj_ticks() nounwind {
@@ -399,19 +399,20 @@ define i32 @tj_stop(ptr %pool) nounwind {
 """
 
 
-def text(architecture: str, parking: str) -> str:
-    """The whole module. `parking` is "futex", "condition" or "none"; for "none" there are no workers at all."""
-    if parking == "none" or architecture not in waiting.CPU:
-        return WITHOUT_WORKERS
-    parts = waiting.text(architecture, parking == "futex") + BARRIER + WORKER + WORKERS + RUN
-    values: dict[str, object] = {**LAYOUT, **{f"slot_{name}": at for name, at in SLOT.items()}}
-    values |= {"slot_bytes": SLOT_BYTES, "most_threads": MOST_THREADS, "least_bits": LEAST_BITS, "stack": STACK_BYTES}
-    values |= waiting.values(architecture)
+def pool_ir(architecture: str, parking: str) -> str:
+    """The whole module. `parking` is "futex", "condition" or "none"; with "none" there are no workers."""
+    if parking == "none" or architecture not in futex_ir.CPU_IR:
+        return SINGLE_THREAD_IR
+    parts = futex_ir.wait_ir(architecture, parking == "futex") + BARRIER_IR + WORKER_IR + WORKERS_IR + RUN_IR
+    values: dict[str, object] = {**POOL_LAYOUT, **{f"slot_{name}": at for name, at in SLOT_LAYOUT.items()}}
+    values |= {"slot_bytes": SLOT_BYTES, "most_threads": MAX_THREADS, "least_bits": MIN_SPIN_BITS, "stack": STACK_BYTES}
+    values |= futex_ir.futex_values(architecture)
     values |= {"set_mask": int(signal.SIG_SETMASK), "leave_faults": _leave_faults()}
     return Template(parts).substitute(values)
 
 
 def _leave_faults() -> str:
-    """Workers get no signals, so that Python's handlers run in its own threads; faults still end the process with a report."""
+    """IR that leaves fault signals unmasked. Workers block all others, so that Python's handlers run in its own threads;
+    faults still end the process with a report."""
     faults = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
     return "\n".join(f"  %d{int(s)} = call i32 @sigdelset(ptr %all, i32 {int(s)})" for s in faults)

@@ -1,11 +1,11 @@
-"""Other plans for a product than the model's, and which of them is the quickest: what tuning tries.
+"""Search space of tuning: plans near the model's, and the search for the fastest.
 
-Only plans with the same results, bit for bit, are candidates: a result is the same chain of multiplications and additions
-whatever tile, block and packing it goes through, as sums that wait in memory are not rounded. What would change the chain is
-into how many parts the depth is shared out, and where these end. And a candidate has pieces for as many threads as the model's
-plan has: it is measured in one, where fewer pieces would often be quicker.
+Only plans that give the same bits are candidates: whatever the tile, blocks and packing, a result is the same chain of
+multiply-adds, as sums that wait in memory are not rounded. Only the split-K factor and where its ranges end would change the
+chain. A candidate also has pieces for at least as many threads as the model's plan: it is measured on one thread, where
+fewer pieces would often be faster.
 
-`search` changes one thing at a time and keeps what is quicker. Who measures is its caller's choice.
+`search` changes one thing at a time and keeps what is faster. Its caller supplies the measurement.
 """
 
 from __future__ import annotations
@@ -14,112 +14,126 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ..ir.blocking import EQUAL, Plan, Shape, choose, may_own_a, may_own_b, tiles, unroll_of
+from ..ir.blocking import (
+    PIECE_MULTIPLE,
+    GemmPlan,
+    GemmShape,
+    can_pack_a_per_piece,
+    can_pack_b_per_piece,
+    choose_plan,
+    rank_tiles,
+    unroll_factor,
+)
 
-TILES = 8  # the best of the model's list
-STEPS = (128, 256, 512, 1024)  # of the depth, at once
-MOST = 10  # plans that are compared with each other at a time
-MARGIN = 1.03  # how many times as quick as the model's a plan has to be: two measurements of one differ by as much
+MAX_TILES = 8  # tried, from the top of the model's ranking
+DEPTH_BLOCKS = (128, 256, 512, 1024)  # steps along the depth
+MAX_PLANS_PER_RACE = 10  # compared with each other in one race
+MIN_SPEEDUP = 1.03  # over the model's plan: two measurements of one plan differ by as much
 
-# race(plans, last) has plans take turns: seconds of each, None of what was not run. The last one decides, and may take longer.
-Race = Callable[[Sequence[Plan], bool], list[float | None]]
+# race(plans, last) lets plans take turns: seconds of each, None if not run. The last race decides, and may take longer.
+Race = Callable[[Sequence[GemmPlan], bool], list[float | None]]
 
 
-def search(shape: Shape, race: Race) -> tuple[Plan, float]:
-    """The quickest plan that was found, and how many times as quick as the model's it is; the model's if it is not clear."""
-    model = best = choose(shape)
+def search(shape: GemmShape, race: Race) -> tuple[GemmPlan, float]:
+    """Return the fastest plan found and its speedup over the model's; the model's plan if there is no clear winner."""
+    model = best = choose_plan(shape)
     tried = {model}
-    for change in CHANGES:
-        plans = [p for p in dict.fromkeys(change(shape, best)) if p not in tried and fits(shape, p)][:MOST]
+    for change in PLAN_CHANGES:
+        plans = [p for p in dict.fromkeys(change(shape, best)) if p not in tried and is_valid_plan(shape, p)][
+            :MAX_PLANS_PER_RACE
+        ]
         if plans:
             tried.update(plans)
-            best = quickest([best, *plans], race([best, *plans], False))
+            best = fastest([best, *plans], race([best, *plans], False))
     if best == model:
         return model, 1.0
     of_model, of_best = race([model, best], True)
-    if of_model is None or of_best is None or of_model < MARGIN * of_best:
+    if of_model is None or of_best is None or of_model < MIN_SPEEDUP * of_best:
         return model, 1.0
     return best, of_model / of_best
 
 
-def quickest(plans: Sequence[Plan], times: Iterable[float | None]) -> Plan:
-    """The first, if none was run."""
+def fastest(plans: Sequence[GemmPlan], times: Iterable[float | None]) -> GemmPlan:
+    """The plan with the least time; the first if none was run."""
     found = [(took, i) for i, took in enumerate(times) if took is not None]
     return plans[min(found)[1]] if found else plans[0]
 
 
-def candidates(shape: Shape) -> list[Plan]:
-    """All that one change makes of the model's plan, and that plan first."""
-    model = choose(shape)
-    found = dict.fromkeys([model, *[plan for change in CHANGES for plan in change(shape, model)]])
-    return [plan for plan in found if fits(shape, plan)]
+def candidates(shape: GemmShape) -> list[GemmPlan]:
+    """The model's plan, then all valid plans that differ from it by one change."""
+    model = choose_plan(shape)
+    found = dict.fromkeys([model, *[plan for change in PLAN_CHANGES for plan in change(shape, model)]])
+    return [plan for plan in found if is_valid_plan(shape, plan)]
 
 
-# ---- what may be changed
+# ---- valid plans
 
 
-def fits(shape: Shape, plan: Plan) -> bool:
-    """Whether a plan is one for this shape, with the bits and at least the pieces of the model's."""
-    model = choose(shape)
-    counts = (plan.rows, plan.vectors, plan.down, plan.across, plan.depth, plan.unroll)
+def is_valid_plan(shape: GemmShape, plan: GemmPlan) -> bool:
+    """True if a plan suits the shape, gives the model's bits and has at least its pieces."""
+    model = choose_plan(shape)
+    counts = (plan.rows, plan.vectors, plan.row_pieces, plan.column_pieces, plan.depth, plan.unroll)
     if min(counts) < 1 or plan.rows > shape.m or not same_bits(plan, model):
         return False
     room = plan.rows * plan.vectors + plan.vectors + 2 <= shape.registers
-    there = plan.down <= math.ceil(shape.m / plan.rows) and plan.across <= math.ceil(shape.n / plan.width)
+    there = plan.row_pieces <= math.ceil(shape.m / plan.rows) and plan.column_pieces <= math.ceil(shape.n / plan.width)
     whole = plan.depth <= shape.k and shape.k % plan.unroll == plan.depth % plan.unroll == 0
     packed = plan.pack_a >= shape.pack_a and plan.pack_b >= shape.pack_b
-    own_a = not plan.own_a or may_own_a(shape, plan.across, plan.parts)
-    own_b = not plan.own_b or may_own_b(shape, plan.down, plan.parts)
-    return all((room, there, whole, packed, own_a, own_b, shared_alike(shape, plan, model)))
+    per_piece_a = not plan.per_piece_a or can_pack_a_per_piece(shape, plan.column_pieces, plan.split_k)
+    per_piece_b = not plan.per_piece_b or can_pack_b_per_piece(shape, plan.row_pieces, plan.split_k)
+    return all((room, there, whole, packed, per_piece_a, per_piece_b, keeps_parallelism(shape, plan, model)))
 
 
-def same_bits(plan: Plan, other: Plan) -> bool:
-    """Whether two plans of a product add up in the same order. Parts of the depth end at whole rounds of a tile's loop."""
-    return plan.lanes == other.lanes and plan.parts == other.parts and (plan.parts == 1 or plan.unroll == other.unroll)
+def same_bits(plan: GemmPlan, other: GemmPlan) -> bool:
+    """True if two plans of a matmul add up in the same order. Split-K ranges end at whole iterations of a tile's loop."""
+    return plan.lanes == other.lanes and plan.split_k == other.split_k and (plan.split_k == 1 or plan.unroll == other.unroll)
 
 
-def shared_alike(shape: Shape, plan: Plan, model: Plan) -> bool:
-    """Whether threads get no less to share out, and shares as equal, as by the model."""
-    pieces, usual = (shape.batch * x.down * x.across for x in (plan, model))
-    return pieces == usual or (pieces > usual and pieces % EQUAL == 0)
+def keeps_parallelism(shape: GemmShape, plan: GemmPlan, model: GemmPlan) -> bool:
+    """True if the plan yields at least as many work pieces, at least as evenly sized, as the model's plan."""
+    pieces, usual = (shape.batch * x.row_pieces * x.column_pieces for x in (plan, model))
+    return pieces == usual or (pieces > usual and pieces % PIECE_MULTIPLE == 0)
 
 
-# ---- one thing at a time
+# ---- single changes
 
 
-def with_tiles(shape: Shape, plan: Plan) -> Iterator[Plan]:
-    """Other tiles, cut up as the model would with them."""
-    for tile in tiles(shape)[1 : TILES + 1]:
-        yield choose(shape, tile)
+def with_tiles(shape: GemmShape, plan: GemmPlan) -> Iterator[GemmPlan]:
+    """Other tiles, blocked as the model would with them."""
+    for tile in rank_tiles(shape)[1 : MAX_TILES + 1]:
+        yield choose_plan(shape, tile)
 
 
-def with_pieces(shape: Shape, plan: Plan) -> Iterator[Plan]:
-    """The pieces cut the other way, and twice as many of them."""
-    count = plan.down * plan.across
+def with_pieces(shape: GemmShape, plan: GemmPlan) -> Iterator[GemmPlan]:
+    """The same pieces with other row and column counts, and twice as many."""
+    count = plan.row_pieces * plan.column_pieces
     for pieces in (count, 2 * count):
         for down in (d for d in range(1, pieces + 1) if pieces % d == 0):
-            yield owning(shape, replace(plan, down=down, across=pieces // down))
+            yield with_per_piece_packing(shape, replace(plan, row_pieces=down, column_pieces=pieces // down))
 
 
-def with_packing(shape: Shape, plan: Plan) -> Iterator[Plan]:
-    yield owning(shape, replace(plan, pack_a=not plan.pack_a))
-    yield owning(shape, replace(plan, pack_b=not plan.pack_b))
-    yield owning(shape, replace(plan, pack_a=not plan.pack_a, pack_b=not plan.pack_b))
-    yield replace(plan, own_a=not plan.own_a)
-    yield replace(plan, own_b=not plan.own_b)
+def with_packing(shape: GemmShape, plan: GemmPlan) -> Iterator[GemmPlan]:
+    yield with_per_piece_packing(shape, replace(plan, pack_a=not plan.pack_a))
+    yield with_per_piece_packing(shape, replace(plan, pack_b=not plan.pack_b))
+    yield with_per_piece_packing(shape, replace(plan, pack_a=not plan.pack_a, pack_b=not plan.pack_b))
+    yield replace(plan, per_piece_a=not plan.per_piece_a)
+    yield replace(plan, per_piece_b=not plan.per_piece_b)
 
 
-def with_depths(shape: Shape, plan: Plan) -> Iterator[Plan]:
-    for depth in (*STEPS, shape.k):
+def with_depths(shape: GemmShape, plan: GemmPlan) -> Iterator[GemmPlan]:
+    for depth in (*DEPTH_BLOCKS, shape.k):
         if depth <= shape.k:
-            unroll = unroll_of(shape.k, depth) if plan.parts == 1 else plan.unroll
+            unroll = unroll_factor(shape.k, depth) if plan.split_k == 1 else plan.unroll
             yield replace(plan, depth=depth, unroll=unroll)
 
 
-def owning(shape: Shape, plan: Plan) -> Plan:
-    """A plan whose pieces pack for themselves where they may."""
-    own_a, own_b = may_own_a(shape, plan.across, plan.parts), may_own_b(shape, plan.down, plan.parts)
-    return replace(plan, own_a=own_a, own_b=own_b)
+def with_per_piece_packing(shape: GemmShape, plan: GemmPlan) -> GemmPlan:
+    """The plan with per-piece packing wherever that is allowed."""
+    per_piece_a, per_piece_b = (
+        can_pack_a_per_piece(shape, plan.column_pieces, plan.split_k),
+        can_pack_b_per_piece(shape, plan.row_pieces, plan.split_k),
+    )
+    return replace(plan, per_piece_a=per_piece_a, per_piece_b=per_piece_b)
 
 
-CHANGES = (with_tiles, with_pieces, with_packing, with_depths)
+PLAN_CHANGES = (with_tiles, with_pieces, with_packing, with_depths)

@@ -1,7 +1,7 @@
-"""What tuning has found, and is remembered: in the process, and in one small entry of the disk cache.
+"""Tuning store: outcomes of tuning, in the process and in one small entry of the disk cache.
 
-This says whether a program from disk would be made of the same plans now. What plans are is `tuned.py`'s to know, and a program
-that comes from disk need not import that.
+`plans_are_current` tells whether an executable from disk would be built with the same plans now. This module knows plans as
+text only, so that loading an executable need not import `plans.py`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from dataclasses import dataclass
 from functools import cache as once
 
 from ...program import disk_cache as disk
-from ...program.cache_key import source
-from ..runtime import jit
+from ...program.cache_key import source_hash
 from ..ir.target import Target
+from ..runtime import jit
 
-MODEL = ""  # stands for the model's plan
+MODEL_PLAN = ""  # stands for "the model's plan"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What tuning a shape has found."""
+    """Result of tuning a shape."""
 
-    plan: str  # as `spelled`, or MODEL
-    gain: float  # how many times as quick as the model's
+    plan: str  # as encoded by `plans.encode_fields`, or MODEL_PLAN
+    gain: float  # speedup over the model's plan
 
 
-class Remembered:
-    """The outcomes for a CPU, by shape as it is `spelled`."""
+class TuningStore:
+    """Outcomes for one CPU, by encoded shape."""
 
     def __init__(self, target: Target) -> None:
-        self.key = disk.key("plans", source("llvm"), *jit.versions(), str(target), target.features)
+        self.key = disk.key("plans", source_hash("llvm"), *jit.versions(), str(target), target.features)
         self.outcomes: dict[str, Outcome] = {}
         self.read()
 
     def read(self) -> None:
-        """Take in what is on disk; other processes write there, too."""
+        """Merge the entry on disk, which other processes write, too."""
         data = disk.get(self.key)
         if data is not None:
-            self.outcomes.update(outcomes_of(data))
+            self.outcomes.update(parse_outcomes(data))
 
     def add(self, shape: str, outcome: Outcome) -> None:
         self.read()
@@ -49,36 +49,37 @@ class Remembered:
 
     def plan(self, shape: str) -> str:
         found = self.outcomes.get(shape)
-        return MODEL if found is None else found.plan
+        return MODEL_PLAN if found is None else found.plan
 
 
-def outcomes_of(data: bytes) -> dict[str, Outcome]:
-    """What an entry says; nothing, if it is none of these."""
+def parse_outcomes(data: bytes) -> dict[str, Outcome]:
+    """Outcomes of an entry; empty if it is malformed."""
     try:
         return {str(name): Outcome(str(plan), float(gain)) for name, (plan, gain) in json.loads(data).items()}
     except (ValueError, TypeError, AttributeError):
         return {}
 
 
-def remembered(target: Target) -> Remembered:
-    """The outcomes that the environment's folder has for a CPU: read once."""
+def tuning_store(target: Target) -> TuningStore:
+    """The store of the current cache folder for a CPU: read once."""
     folder = disk.current()
-    return _remembered(target, None if folder is None else str(folder.folder))
+    return _tuning_store(target, None if folder is None else str(folder.folder))
 
 
 @once
-def _remembered(target: Target, folder: str | None) -> Remembered:
-    return Remembered(target)
+def _tuning_store(target: Target, folder: str | None) -> TuningStore:
+    return TuningStore(target)
 
 
-def agree(used: Mapping[str, str], target: Target, tune: bool) -> bool:
-    """Whether a program that was made by some plans would be made by them now; and if it is to be tuned, whether it is."""
+def plans_are_current(used: Mapping[str, str], target: Target, tune: bool) -> bool:
+    """True if an executable built with the plans `used` would be built with the same plans now; with `tune`, also only if
+    all its shapes are tuned."""
     if not used:
         return True
-    known = remembered(target)
+    known = tuning_store(target)
     if tune and not all(name in known.outcomes for name in used):
         return False
     if all(known.plan(name) == plan for name, plan in used.items()):
         return True
-    known.read()  # another process may have tuned them, and made it
+    known.read()  # another process may have tuned the shapes, and built the executable
     return all(known.plan(name) == plan for name, plan in used.items())

@@ -1,37 +1,36 @@
-"""What flash attention's kernels have in common: the problem, how it is cut into blocks, and lines that both begin with.
+"""Flash attention's problem description, its block sizes, and the prologue that forward and backward kernels share.
 
-A tensor (batch..., rows, columns) is a buffer, an offset and strides, all of which stand in the text as numbers. Heads, those
-of queries, are the places of the batch; a head of keys is shared by `group` of them. Widths are padded to powers of two, of
-which the columns that are not there are read as 0.
+A tensor (batch..., rows, columns) is a buffer, an offset and strides, all of them constants in the kernel's text. Heads, those
+of queries, are the indices of the batch; a head of keys is shared by `group` of them. Head widths are padded to powers of two,
+and the padding columns are read as 0.
 
-Blocks that are whole and that all of their queries see are gone through without masks; those at the edge come after them.
+Full blocks that all of their queries see are processed without masks; those at the edge come after them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from ....tracer.graph.ir import Form
-from ...nests.kernels import Launch
 from ...lowering.op_lowering import dtype_of
+from ...nests.kernels import Launch
+from ...nests.problems.attention import AttentionProblem, read_attention
+from ...nests.problems.tensor_view import Layout, views_of_all
 from ..printing.expr_printer import LARGE, Scope, identifier
-from ..printing.scalar_ops import TYPES, accumulator, literal
 from ..printing.kernel_text import Argument
+from ..printing.scalar_ops import TYPES, accumulator, literal
 from ..printing.tiling import power_above
 
-WIDEST = 256  # columns of a head
-LEAST = 16  # rows and columns of what tensor cores multiply
+MAX_HEAD_WIDTH = 256  # columns of a head
+MIN_DOT_SIZE = 16  # rows and columns of what tensor cores multiply
 LOG2_E, LN_2 = math.log2(math.e), math.log(2)
-
-Layout = Callable[[str], tuple[int, ...]]  # of a result: its strides
 
 
 @dataclass(frozen=True)
-class Config:
-    """How many rows of one side a program holds, and of the other takes at a time; by how many warps, with how many rounds of
-    loads under way."""
+class AttentionConfig:
+    """Tile configuration: rows held by a program, rows of the other side per loop iteration, warps, and pipeline stages."""
 
     held: int
     step: int
@@ -41,7 +40,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor in one of the arguments. Strides count elements, and are 0 where it is broadcast."""
+    """Tensor in one of the arguments. Strides count elements, and are 0 where it is broadcast."""
 
     argument: str
     dtype: str
@@ -52,10 +51,10 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Attention:
+class BoundAttention:
     """softmax(query key^T * scale + mask) value, as the ops `attention` and `attention_backward` have it."""
 
-    batch: tuple[int, ...]  # of queries
+    batch: tuple[int, ...]  # batch dims of queries
     group: int
     queries: int
     keys: int
@@ -67,8 +66,8 @@ class Attention:
     tensors: dict[str, Tensor]
     arguments: tuple[Argument, ...]
     large: bool  # 32 bits are too few for some index
-    line: str  # of the user's program
-    precision: str  # of products of float32: "ieee", or "tf32" where it may be less
+    line: str  # source line in the user's program
+    precision: str  # precision of float32 matmuls: "ieee", or "tf32" where it may be less
 
     @property
     def key_batch(self) -> tuple[int, ...]:
@@ -76,82 +75,66 @@ class Attention:
 
     @property
     def padded(self) -> int:
-        return max(power_above(self.width), LEAST)
+        return max(power_above(self.width), MIN_DOT_SIZE)
 
     @property
     def padded_value(self) -> int:
-        return max(power_above(self.value_width), LEAST)
+        return max(power_above(self.value_width), MIN_DOT_SIZE)
 
     @property
     def wide(self) -> str:
-        """What sums are in."""
+        """Accumulator dtype."""
         return accumulator(self.dtype)
 
 
-def attention_of(launch: Launch, forms: dict[str, Form], layout: Layout, precision: str) -> Attention | None:
-    """The problem of a launch; None if there is no kernel for it."""
+def bind_attention(launch: Launch, forms: dict[str, Form], layout: Layout, precision: str) -> BoundAttention | None:
+    """Bind the problem of a launch; None if there is no kernel for it."""
     node = launch.node
     assert node is not None
-    backward = node.op.name == "attention_backward"
-    query, key, value, mask = node.operands[1:5] if backward else node.operands[:4]
-    names = {"query": query, "key": key, "value": value}
-    if isinstance(mask, str):
-        names["mask"] = mask
-    if backward:
-        names.update(pull=node.operands[0], log_total=node.operands[5])
-        if len(node.operands) > 6:
-            names["out"] = node.operands[6]
-        results = iter(node.results)
-        wanted = zip(("of_query", "of_key", "of_value"), node.attrs["needs"], strict=True)
-        names.update({name: next(results) for name, need in wanted if need})
-    else:
-        names.update(out=node.results[0], log_total=node.results[1])
-    if not covered(forms, query, key, value, mask):
+    problem = read_attention(node, views_of_all(node, launch.operands, layout), forms)
+    if not is_covered(problem):
         return None
-    shape, keys = forms[query].shape, forms[key].shape
-    views = {x: launch.operands.get(x, (x, 0, layout(x) if x in node.results else ())) for x in names.values()}
-    arguments: dict[str, Argument] = {}  # of buffers
+    arguments: dict[str, Argument] = {}  # by buffer
     tensors = {}
-    for name, x in names.items():
-        buffer, offset, strides = views[x]
-        if buffer not in arguments:
-            dtype = dtype_of(forms[buffer])
-            arguments[buffer] = Argument(unused(identifier(name), arguments), f"*{TYPES[dtype]}", buffer=buffer)
-        sizes = forms[x].shape
-        single = 0 if name == "mask" else 1  # masks are broadcast; of others, what is beyond the only row is not read
-        wide = [0] * (len(shape) - len(sizes)) + [single if n == 1 else s for n, s in zip(sizes, strides, strict=True)]
-        tensors[name] = Tensor(arguments[buffer].name, dtype_of(forms[x]), offset, tuple(wide[:-2]), wide[-2], wide[-1])
-    return Attention(
-        batch=shape[:-2],
-        group=shape[-3] // keys[-3] if len(shape) > 2 else 1,
-        queries=shape[-2],
-        keys=keys[-2],
-        width=shape[-1],
-        value_width=forms[value].shape[-1],
-        scale=node.attrs["scale"],
-        causal=node.attrs["causal"],
-        dtype=dtype_of(forms[query]),
+    for role, x in problem.tensors.items():
+        if x.buffer not in arguments:
+            dtype = dtype_of(forms[x.buffer])
+            arguments[x.buffer] = Argument(unused_name(identifier(role), arguments), f"*{TYPES[dtype]}", buffer=x.buffer)
+        single = 0 if role == "mask" else 1  # masks are broadcast; of others, what is beyond the only row is not read
+        *batch, row, column = x.padded_strides(len(problem.batch) + 2, single)
+        tensors[role] = Tensor(arguments[x.buffer].name, x.dtype, x.offset, tuple(batch), row, column)
+    return BoundAttention(
+        batch=problem.batch,
+        group=problem.group,
+        queries=problem.queries,
+        keys=problem.keys,
+        width=problem.width,
+        value_width=problem.value_width,
+        scale=problem.scale,
+        causal=problem.causal,
+        dtype=problem.dtype,
         tensors=tensors,
         arguments=tuple(arguments.values()),
         large=any(forms[a].size >= LARGE for a in arguments),
-        line=node.line,
+        line=problem.line,
         precision=precision,
     )
 
 
-def covered(forms: dict[str, Form], query: str, key: str, value: str, mask: object) -> bool:
-    shape, keys, dtype = forms[query].shape, forms[key].shape, dtype_of(forms[query])
-    if dtype not in ("float32", "float64", "float16", "bfloat16") or any(dtype_of(forms[x]) != dtype for x in (key, value)):
+def is_covered(problem: AttentionProblem | None) -> TypeGuard[AttentionProblem]:
+    """True if there are Triton kernels for it: no empty tensor, heads that fit into registers, masks of a dtype they load."""
+    if problem is None:
         return False
-    if isinstance(mask, str) and dtype_of(forms[mask]) not in ("bool", "float32", dtype):
+    query, key, value, mask = (problem.tensors.get(x) for x in ("query", "key", "value", "mask"))
+    assert query is not None and key is not None and value is not None
+    if mask is not None and mask.dtype not in ("bool", "float32", problem.dtype):
         return False
-    if len(shape) != len(keys) or shape[:-3] != keys[:-3] or keys[:-2] != forms[value].shape[:-2]:
+    if key.shape[:-2] != value.shape[:-2]:
         return False
-    sizes = (*shape, *keys, *forms[value].shape)
-    return min(sizes) > 0 and max(shape[-1], forms[value].shape[-1]) <= WIDEST and (len(shape) < 3 or not shape[-3] % keys[-3])
+    return min(*query.shape, *key.shape, *value.shape) > 0 and max(problem.width, problem.value_width) <= MAX_HEAD_WIDTH
 
 
-def unused(name: str, arguments: dict[str, Argument]) -> str:
+def unused_name(name: str, arguments: dict[str, Argument]) -> str:
     while name in {a.name for a in arguments.values()}:
         name += "_"
     return name
@@ -160,12 +143,12 @@ def unused(name: str, arguments: dict[str, Argument]) -> str:
 # ---- lines
 
 
-def program_line(problem: Attention) -> str:
+def program_line(problem: BoundAttention) -> str:
     return "program = tl.program_id(0)" + (".to(tl.int64)" if problem.large else "")
 
 
-def find_head(scope: Scope, sizes: tuple[int, ...], head: str) -> list[str]:
-    """The place in a batch that a number stands for."""
+def define_head_indices(scope: Scope, sizes: tuple[int, ...], head: str) -> list[str]:
+    """Decompose a linear head index into indices of the batch dims."""
     found: list[str] = []
     rest = head
     for i, n in reversed(list(enumerate(sizes))):
@@ -182,8 +165,8 @@ def find_head(scope: Scope, sizes: tuple[int, ...], head: str) -> list[str]:
     return found[::-1]
 
 
-def begin(problem: Attention, scope: Scope, name: str, place: list[str]) -> None:
-    """Where a head of a tensor begins: a pointer with the tensor's name."""
+def define_head_pointer(problem: BoundAttention, scope: Scope, name: str, place: list[str]) -> None:
+    """Define a pointer to the start of a tensor's head, under the tensor's name."""
     tensor = problem.tensors[name]
     steps = zip(place, tensor.batch, strict=True)
     parts = [i if stride == 1 else f"{i} * {stride}" for i, stride in steps if stride and i != "0"]
@@ -192,7 +175,7 @@ def begin(problem: Attention, scope: Scope, name: str, place: list[str]) -> None
 
 
 def pointers(tensor: Tensor, name: str, rows: str, columns: str) -> str:
-    """The pointers to rows and columns of a head, which are given as blocks with both axes."""
+    """Pointers to rows and columns of a head, both given as two-dimensional blocks."""
     parts = [f"{name}_head"]
     for text, stride in ((rows, tensor.row), (columns, tensor.column)):
         if stride or name != "mask":
@@ -202,14 +185,14 @@ def pointers(tensor: Tensor, name: str, rows: str, columns: str) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """A block of rows in the text: its name, and the name of the mask that says which there are, if not all are."""
+    """Block of rows in the text: its name, and its mask's name if some rows may be out of range."""
 
     name: str
     mask: str = ""
 
 
-def place(problem: Attention, name: str, rows: Rows) -> tuple[str, str]:
-    """Pointers to a block of rows of a tensor, with all columns, and the mask that says which there are, if not all are."""
+def block_pointers(problem: BoundAttention, name: str, rows: Rows) -> tuple[str, str]:
+    """Pointers to a block of rows of a tensor, with all columns, and their mask if some may be out of range."""
     narrow = name in ("query", "key", "of_query", "of_key")
     width, padded = (problem.width, problem.padded) if narrow else (problem.value_width, problem.padded_value)
     column = "column" if narrow or problem.padded == problem.padded_value else "value_column"
@@ -217,37 +200,37 @@ def place(problem: Attention, name: str, rows: Rows) -> tuple[str, str]:
     return pointers(problem.tensors[name], name, f"{rows.name}[:, None]", f"{column}[None, :]"), " & ".join(masks)
 
 
-def read(problem: Attention, name: str, rows: Rows) -> str:
-    return loaded(*place(problem, name, rows), "0.0")
+def load_block(problem: BoundAttention, name: str, rows: Rows) -> str:
+    return load_text(*block_pointers(problem, name, rows), "0.0")
 
 
-def write(problem: Attention, name: str, rows: Rows, value: str) -> str:
-    where, mask = place(problem, name, rows)
-    return stored(where, f"{value}.to({problem.tensors[name].argument}.dtype.element_ty)", mask)
+def store_block(problem: BoundAttention, name: str, rows: Rows, value: str) -> str:
+    where, mask = block_pointers(problem, name, rows)
+    return store_text(where, f"{value}.to({problem.tensors[name].argument}.dtype.element_ty)", mask)
 
 
-def per_row(problem: Attention, name: str, rows: Rows) -> str:
-    """Pointers to what there is one of in each row."""
+def row_pointers(problem: BoundAttention, name: str, rows: Rows) -> str:
+    """Pointers to per-row values, such as log-sum-exp."""
     row = problem.tensors[name].row
     return f"{name}_head + {rows.name}" + (f" * {row}" if row != 1 else "")
 
 
-def loaded(where: str, mask: str, other: str) -> str:
+def load_text(where: str, mask: str, other: str) -> str:
     return f"tl.load({where}, mask={mask}, other={other})" if mask else f"tl.load({where})"
 
 
-def stored(where: str, value: str, mask: str) -> str:
+def store_text(where: str, value: str, mask: str) -> str:
     return f"tl.store({where}, {value}{', mask=' + mask if mask else ''})"
 
 
-def define_columns(problem: Attention, scope: Scope) -> None:
+def define_columns(problem: BoundAttention, scope: Scope) -> None:
     scope.add(f"column = tl.arange(0, {problem.padded})")
     if problem.padded != problem.padded_value:
         scope.add(f"value_column = tl.arange(0, {problem.padded_value})")
 
 
 def define_rows(scope: Scope, name: str, start: str, block: int, count: int, edge: bool = True) -> Rows:
-    """A block of rows from some number on; masked, if it may go beyond the end."""
+    """Define a block of rows from `start` on; masked if it may go beyond the end."""
     scope.add(f"{name} = {start} + tl.arange(0, {block})")
     if not edge or count % block == 0:
         return Rows(name)
@@ -255,8 +238,11 @@ def define_rows(scope: Scope, name: str, start: str, block: int, count: int, edg
     return Rows(name, f"in_{name}")
 
 
-def scores(problem: Attention, scope: Scope, product: str, rows: Rows, keys: Rows, edge: bool, turned: bool = False) -> None:
-    """`score`: a product of queries and keys as a power of 2, -inf where a key is hidden; turned, keys are the first axis."""
+def define_scores(
+    problem: BoundAttention, scope: Scope, product: str, rows: Rows, keys: Rows, edge: bool, turned: bool = False
+) -> None:
+    """Define `score`: the matmul of queries and keys as an exponent of 2, -inf where a key is masked. If `turned`, keys are the
+    first axis."""
     row, key = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
     scope.add(f"score = {product} * {literal(problem.scale * LOG2_E)}")
     hidden = []
@@ -264,7 +250,7 @@ def scores(problem: Attention, scope: Scope, product: str, rows: Rows, keys: Row
     if tensor is not None:
         where = pointers(tensor, "mask", f"{rows.name}{row}", f"{keys.name}{key}")
         there = [f"{x.mask}{axis}" for x, axis, s in ((rows, row, tensor.row), (keys, key, tensor.column)) if x.mask and s]
-        given = loaded(where, " & ".join(there), "0")
+        given = load_text(where, " & ".join(there), "0")
         if tensor.dtype == "bool":
             hidden.append(f"({given} != 0)")
         else:
@@ -277,19 +263,19 @@ def scores(problem: Attention, scope: Scope, product: str, rows: Rows, keys: Row
         scope.add(f'score = tl.where({" & ".join(hidden)}, score, float("-inf"))')
 
 
-def dot(problem: Attention, a: str, b: str, onto: str = "") -> str:
+def dot_text(problem: BoundAttention, a: str, b: str, onto: str = "") -> str:
     more = f", {onto}" if onto else ""
     single = f', input_precision="{problem.precision}"' if problem.dtype == "float32" else ""
     double = ", out_dtype=tl.float64" if problem.dtype == "float64" else ""
     return f"tl.dot({a}, {b}{more}{single}{double})"
 
 
-def narrowed(problem: Attention, x: str) -> str:
-    """As what it is multiplied with is in memory."""
+def cast_to_operand(problem: BoundAttention, x: str) -> str:
+    """Cast to the dtype in memory of the other matmul operand."""
     return x if problem.wide == problem.dtype else f"{x}.to(tl.{problem.dtype})"
 
 
-def documentation(problem: Attention, what: str) -> list[str]:
+def docstring_lines(problem: BoundAttention, what: str) -> list[str]:
     sizes = f"{math.prod(problem.batch)} heads, {problem.queries} queries, {problem.keys} keys, {problem.width} wide"
     details = [", causal"] * problem.causal + [f", {problem.group} to a head of keys"] * (problem.group > 1)
     rows = [what, *[problem.line] * bool(problem.line), "", sizes + "".join(details)]

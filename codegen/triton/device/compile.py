@@ -1,4 +1,4 @@
-"""Compiling printed kernels ahead of time, for devices that need not be there, and what can be told of the result.
+"""Compiles printed kernels for targets that need not be present, and reads their resource use.
 
 Registers and spills are what NVIDIA's assembler, which Triton brings along, and AMD's assembly say; the width of memory
 accesses is counted in the assembly. The compiler releases Python's lock: kernels can be compiled in a pool of threads.
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .cubin import rooms, taken
-from .specs import shared_memory
-from .interpreter import module
 from ..printing.kernel_text import Argument, Kernel, Printed
+from .cubin import read_thread_use, register_candidates
+from .interpreter import load_module
+from .specs import shared_memory
 
 TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_80": ("cuda", 80, 32),
@@ -25,17 +25,17 @@ TARGETS: dict[str, tuple[str, int | str, int]] = {
     "sm_100": ("cuda", 100, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
-MOST_WARPS = 8  # of a program that is given more of them
-WARP = 32  # threads of NVIDIA's warps
-MOST_READINGS = 4  # of a kernel's source
-ALIGNED = 16  # bytes that pointers are multiples of: loads of several elements need it
+MAX_WARPS = 8  # upper bound when a spilling kernel is given more warps
+WARP_SIZE = 32  # threads of NVIDIA's warps
+MAX_PARSES = 4  # attempts to parse a kernel's source
+POINTER_ALIGNMENT = 16  # bytes that pointers are multiples of: loads of several elements need it
 
 
 @dataclass
 class Resources:
-    """What a compiled kernel takes."""
+    """Resource use of a compiled kernel."""
 
-    registers: int  # of each thread
+    registers: int  # registers per thread
     spills: int  # bytes of each thread that are in memory for want of registers
     shared: int  # bytes of each program
     loads: dict[int, int] = field(default_factory=dict)  # bits of a load from memory: how many there are
@@ -43,7 +43,7 @@ class Resources:
 
 
 def target_of(name: str) -> tuple[str, int | str, int]:
-    """A device's kind, its architecture, and how many threads go together, by its name: sm_90, gfx942."""
+    """Parse a target name (sm_90, gfx942) into backend, architecture and warp size."""
     if name in TARGETS:
         return TARGETS[name]
     if name.startswith("sm_") and name[3:].isdigit():
@@ -53,20 +53,20 @@ def target_of(name: str) -> tuple[str, int | str, int]:
     raise ValueError(f"[compile] {name!r} is no target: there are sm_80, sm_90 and so on, and gfx942 and so on")
 
 
-def read_again(compile: Callable[[], Any]) -> Any:
-    """Compile, and once more if Python's parser was disturbed: all threads share its count of how deep it is (python/cpython
-    issue 106905, in 3.11 and 3.12), and kernels are compiled in several."""
-    for _ in range(MOST_READINGS - 1):
+def retry_parsing(compile: Callable[[], Any]) -> Any:
+    """Compile, and retry if Python's parser was disturbed: all threads share its recursion depth (python/cpython issue 106905,
+    in 3.11 and 3.12), and kernels are compiled in several."""
+    for _ in range(MAX_PARSES - 1):
         try:
             return compile()
         except Exception as error:
-            if not disturbed(error):
+            if not is_parser_race(error):
                 raise
     return compile()
 
 
-def disturbed(error: BaseException | None) -> bool:
-    """Whether that is the reason of an error, or of one that it comes from: Triton reads what kernels call as it compiles."""
+def is_parser_race(error: BaseException | None) -> bool:
+    """True if an error, or one that caused it, is that race: Triton parses device functions as it compiles."""
     while error is not None:
         if isinstance(error, SystemError) and "recursion depth mismatch" in str(error):
             return True
@@ -74,34 +74,34 @@ def disturbed(error: BaseException | None) -> bool:
     return False
 
 
-def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
-    """A kernel for a target: Triton's object, which holds the assembly and the binary code. Plain arithmetic is never
-    contracted, so that it is rounded as eager's is. Of some buffers the addresses may be no multiples of 16 bytes.
-    What wants more shared memory than the device has is compiled again with fewer stages of loops under way, and what spills
-    with more registers or threads."""
+def compile_kernel(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset[str] = frozenset()) -> Any:
+    """Compile a kernel for a target; returns Triton's object, which holds the assembly and the binary. Plain arithmetic is
+    never contracted, so that it is rounded as eager's is. The addresses of `unaligned` buffers need not be multiples of 16
+    bytes. A kernel that exceeds the device's shared memory is recompiled with fewer pipeline stages, and one that spills with
+    more registers or threads."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     kind, arch, threads = target_of(target)
-    function = module(printed.source, False)[kernel.name]
-    attrs = {(i,): [["tt.divisibility", ALIGNED]] for i, a in enumerate(kernel.arguments) if aligned(a, unaligned)}
+    function = load_module(printed.source, False)[kernel.name]
+    attrs = {(i,): [["tt.divisibility", POINTER_ALIGNMENT]] for i, a in enumerate(kernel.arguments) if is_aligned(a, unaligned)}
     source = ASTSource(function, signature={a.name: a.type for a in kernel.arguments}, constexprs={}, attrs=attrs)
     options = {"num_warps": warps_for(printed, kernel, threads), "num_stages": kernel.stages, "enable_fp_fusion": False}
     if kind == "cuda":
         options["enable_reflect_ftz"] = False  # subnormal numbers are numbers
 
     def made(**more: int) -> Any:
-        return read_again(lambda: triton.compile(source, target=GPUTarget(kind, arch, threads), options=options | more))
+        return retry_parsing(lambda: triton.compile(source, target=GPUTarget(kind, arch, threads), options=options | more))
 
     found = made()
     while found.metadata.shared > shared_memory(target) and options["num_stages"] > 1:
         options["num_stages"] -= 1
         found = made()
-    least = spilled(found, target)
-    for more in roomier(found, target) if least else ():
+    least = spilled_bytes(found, target)
+    for more in settings_with_more_registers(found, target) if least else ():
         other = made(**more)
-        spills = spilled(other, target)
+        spills = spilled_bytes(other, target)
         if spills < least:
             found, least = other, spills
         if not least:
@@ -110,35 +110,35 @@ def compiled(printed: Printed, kernel: Kernel, target: str, unaligned: frozenset
 
 
 def warps_for(printed: Printed, kernel: Kernel, threads: int) -> int:
-    """Loops are cut up for warps of 32 threads, each of which takes 8 elements: halves by 128 bits. Products and attention have
-    tables by device."""
-    return kernel.warps if "tl.dot(" in printed.source else max(kernel.warps * WARP // threads, 1)
+    """Warps of a program. Loops are tiled for warps of 32 threads with 8 elements each: halves by 128 bits. Matmuls and
+    attention have tables by device."""
+    return kernel.warps if "tl.dot(" in printed.source else max(kernel.warps * WARP_SIZE // threads, 1)
 
 
-def roomier(made: Any, target: str) -> list[dict[str, int]]:
-    """Settings with which a kernel may spill less: more registers, where NVIDIA's assembler has left some, or more threads."""
+def settings_with_more_registers(made: Any, target: str) -> list[dict[str, int]]:
+    """Settings with which a kernel may spill less: more registers, if NVIDIA's assembler has left some, or more threads."""
     warps, threads = made.metadata.num_warps, target_of(target)[2]
-    registers = [] if target.startswith("gfx") else rooms(taken(made.asm["cubin"]), warps * threads)
-    return [*[{"maxnreg": n} for n in registers], *[{"num_warps": 2 * warps}] * (warps < MOST_WARPS)]
+    registers = [] if target.startswith("gfx") else register_candidates(read_thread_use(made.asm["cubin"]), warps * threads)
+    return [*[{"maxnreg": n} for n in registers], *[{"num_warps": 2 * warps}] * (warps < MAX_WARPS)]
 
 
-def spilled(made: Any, target: str) -> int:
-    """The bytes of each thread that are in memory for want of registers. NVIDIA's code may have memory for other ends."""
+def spilled_bytes(made: Any, target: str) -> int:
+    """Bytes spilled per thread. NVIDIA's code may use local memory for other purposes."""
     if target.startswith("gfx"):
-        return of_amd(made).spills
-    return of_nvidia(made).spills if taken(made.asm["cubin"]).frame else 0
+        return amd_resources(made).spills
+    return nvidia_resources(made).spills if read_thread_use(made.asm["cubin"]).frame else 0
 
 
-def aligned(argument: Argument, unaligned: frozenset[str]) -> bool:
+def is_aligned(argument: Argument, unaligned: frozenset[str]) -> bool:
     return bool(argument.buffer) and argument.buffer not in unaligned
 
 
 def resources(made: Any, target: str) -> Resources:
-    return of_amd(made) if target.startswith("gfx") else of_nvidia(made)
+    return amd_resources(made) if target.startswith("gfx") else nvidia_resources(made)
 
 
-def parameters(made: Any) -> list[int]:
-    """The bytes of a compiled kernel's parameters, in order, as its assembly has them."""
+def parameter_sizes(made: Any) -> list[int]:
+    """Bytes of a compiled kernel's parameters, in order, as declared in its assembly."""
     if "ptx" in made.asm:
         entry = re.search(r"\.entry[^(]*\(([^)]*)\)", made.asm["ptx"])
         assert entry is not None
@@ -147,27 +147,27 @@ def parameters(made: Any) -> list[int]:
     return [int(size) for size in re.findall(r"\.size:\s+(\d+)", told)]
 
 
-def packed(kernel: Kernel) -> list[int]:
-    """The bytes of a kernel's parameters, as the launcher gives them; the last two are Triton's own."""
+def launched_parameter_sizes(kernel: Kernel) -> list[int]:
+    """Bytes of a kernel's parameters, as the launcher passes them; the last two are Triton's own."""
     return [8 if a.type.startswith("*") else max(int(a.type.lstrip("abfinptu")) // 8, 1) for a in kernel.arguments] + [8, 8]
 
 
-def of_nvidia(made: Any) -> Resources:
-    notes = assembled(made.asm["ptx"], made.metadata.target.arch)
+def nvidia_resources(made: Any) -> Resources:
+    notes = ptxas_notes(made.asm["ptx"], made.metadata.target.arch)
     registers, spills = re.search(r"Used (\d+) registers", notes), re.search(r"(\d+) bytes spill stores", notes)
     assert registers is not None and spills is not None
     found = Resources(int(registers[1]), int(spills[1]), int(made.metadata.shared))
     for line in made.asm["ptx"].splitlines():
         access = re.search(r"\b(ld|st)\.global[\w.:]*?(?:\.v(\d))?\.[bfsu](\d+)", line)
         if access:
-            count(found, access[1] == "ld", int(access[2] or 1) * int(access[3]))
+            count_access(found, access[1] == "ld", int(access[2] or 1) * int(access[3]))
         copy = re.search(r"cp\.async\.c[ag]\.shared\.global[^;]*\], *\[[^\]]*\], *(0x[0-9a-f]+|\d+)", line)
         if copy:  # to shared memory, so many bytes
-            count(found, True, 8 * int(copy[1], 0))
+            count_access(found, True, 8 * int(copy[1], 0))
     return found
 
 
-def of_amd(made: Any) -> Resources:
+def amd_resources(made: Any) -> Resources:
     text = made.asm["amdgcn"]
 
     def figure(name: str) -> int:
@@ -179,17 +179,17 @@ def of_amd(made: Any) -> Resources:
     widths = {"dwordx4": 128, "dwordx3": 96, "dwordx2": 64, "dword": 32}
     for verb, width in re.findall(r"(?:buffer|global|flat)_(load|store)_(\w+)", text):
         size = re.search(r"dword(?:x\d)?", width)
-        count(found, verb == "load", widths[size[0]] if size else 8 if "byte" in width else 16)
+        count_access(found, verb == "load", widths[size[0]] if size else 8 if "byte" in width else 16)
     return found
 
 
-def count(found: Resources, loads: bool, bits: int) -> None:
+def count_access(found: Resources, loads: bool, bits: int) -> None:
     kind = found.loads if loads else found.stores
     kind[bits] = kind.get(bits, 0) + 1
 
 
-def assembled(ptx: str, arch: int) -> str:
-    """What NVIDIA's assembler notes on a kernel. Triton does not keep it."""
+def ptxas_notes(ptx: str, arch: int) -> str:
+    """Run NVIDIA's assembler for its notes on a kernel, which Triton does not keep."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     target = re.search(r"\.target (\w+)", ptx)

@@ -1,19 +1,16 @@
-"""Running printed kernels on NumPy arrays, without a GPU: by Triton's interpreter, which is chosen for each call.
+"""Runs printed kernels on NumPy arrays, without a GPU, by Triton's interpreter, which is chosen for each call.
 
-Triton means its interpreter to be chosen when it is imported, and to be given torch's tensors. Here its parts are put together
-anew: the language is replaced by the interpreter's while a kernel runs, functions of kernels are called as Python, and arrays
-are given by address. What it gets wrong is mended: bfloat16 is rounded to even and multiplied as numbers, a scalar condition
-can be joined to a block of them, integers wrap around, and the mathematical library, which it lacks, is NumPy and the eager
-ops' own functions.
+Triton means its interpreter to be chosen at import, and to be given torch's tensors. Here its parts are reassembled: the
+language is replaced by the interpreter's while a kernel runs, device functions are called as Python, and arrays are passed by
+address. Its defects are patched: bfloat16 is rounded to even and multiplied as numbers, a scalar condition can be combined with
+a block of them, integers wrap around, and the math library, which it lacks, is NumPy and the eager ops' own functions.
 
 Only one kernel runs at a time.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import linecache
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from ....eager.arrays import special_functions as special
+from ....tracer.trace.generated_python import file_name, run_module
 from ..printing.kernel_text import Argument, Kernel, Printed
 
 LOCK = threading.Lock()
@@ -33,42 +31,40 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @cache
-def module(source: str, interpreted: bool) -> dict[str, Any]:
-    """What a printed module defines. Triton and `inspect` read its lines from the cache of lines."""
-    name = f"<tapejit triton {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    space: dict[str, Any] = {"__name__": name}
-    exec(compile(source, name, "exec"), space)
+def load_module(source: str, interpreted: bool) -> dict[str, Any]:
+    """Execute a printed module and return its namespace. Triton and `inspect` read its lines from Python's line cache."""
+    space: dict[str, Any] = {"__name__": file_name("triton", source)}
+    run_module(source, "triton", space)
     if interpreted:
-        space["libdevice"] = library()
+        space["libdevice"] = numpy_libdevice()
     return space
 
 
-def run(printed: Printed, buffers: dict[str, Any], numbers: dict[int, Any]) -> None:
-    """Launch a nest's kernels on arrays, which are buffers by name. Kernels write into them."""
+def run_kernels(printed: Printed, buffers: dict[str, Any], numbers: dict[int, Any]) -> None:
+    """Launch a nest's kernels on arrays, given by buffer name. Kernels write into them."""
     memory = dict(buffers)
     for name, (dtype, size) in printed.scratch.items():
         memory[name] = np.full(max(size, 1), 0xAB, np.dtype(dtype if dtype != "bool" else np.uint8))
     for name, words in printed.tables.items():
-        memory[name] = np.array([word(w, memory, numbers) for w in words], np.int64)
-    with LOCK, interpreting() as interpreter:
+        memory[name] = np.array([table_word(w, memory, numbers) for w in words], np.int64)
+    with LOCK, patch_triton() as interpreter:
         for kernel in printed.kernels:
-            function = module(printed.source, True)[kernel.name]
-            launch(interpreter, function, kernel, memory, numbers)
+            function = load_module(printed.source, True)[kernel.name]
+            run_kernel(interpreter, function, kernel, memory, numbers)
 
 
-def launch(interpreter: Any, function: Any, kernel: Kernel, memory: dict[str, Any], numbers: dict[int, Any]) -> None:
+def run_kernel(interpreter: Any, function: Any, kernel: Kernel, memory: dict[str, Any], numbers: dict[int, Any]) -> None:
     given: list[tuple[str, Any]] = []
     for a in kernel.arguments:
         if a.buffer:
             given.append((a.type, memory[a.buffer].ctypes.data))
         else:
-            given.append((a.type, bits(numbers[a.number]) if a.type == "i64" else numbers[a.number]))
-    execute(interpreter, function, given, (kernel.grid, 1, 1))
+            given.append((a.type, wrap_to_int64(numbers[a.number]) if a.type == "i64" else numbers[a.number]))
+    run_programs(interpreter, function, given, (kernel.grid, 1, 1))
 
 
-def execute(interpreter: Any, function: Any, given: list[tuple[str, Any]], grid: tuple[int, int, int]) -> None:
-    """Run a kernel on addresses and numbers, each of a type."""
+def run_programs(interpreter: Any, function: Any, given: list[tuple[str, Any]], grid: tuple[int, int, int]) -> None:
+    """Run a kernel's grid on addresses and scalars, each with its type."""
     tensors = []
     for text, value in given:
         kind = interpreter.tl.str_to_ty(text, None)
@@ -82,27 +78,27 @@ def execute(interpreter: Any, function: Any, given: list[tuple[str, Any]], grid:
         body(*tensors)
 
 
-def word(w: int | Argument, memory: dict[str, Any], numbers: dict[int, Any]) -> int:
-    """A word of a table: an integer, the address of a buffer, or the bits of a number."""
+def table_word(w: int | Argument, memory: dict[str, Any], numbers: dict[int, Any]) -> int:
+    """Word of a table: an integer, the address of a buffer, or the bits of a scalar."""
     if isinstance(w, int):
         return w
     if w.buffer:
         return int(memory[w.buffer].ctypes.data)
     given = numbers[w.number]
-    return int(np.float64(given).view(np.int64)) if w.type == "fp64" else bits(given)
+    return int(np.float64(given).view(np.int64)) if w.type == "fp64" else wrap_to_int64(given)
 
 
-def bits(n: int) -> int:
-    """A number from 0 to 2**64 as the int64 that has the same bits."""
+def wrap_to_int64(n: int) -> int:
+    """Reinterpret an integer in [0, 2**64) as the int64 with the same bits."""
     return (int(n) + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-# ---- the interpreter, mended
+# ---- patches of the interpreter
 
 
 @contextmanager
-def interpreting() -> Iterator[Any]:
-    """While this lasts Triton's language is the interpreter's."""
+def patch_triton() -> Iterator[Any]:
+    """Replace Triton's language by the interpreter's within the context."""
     from triton.runtime import interpreter
     from triton.runtime.jit import JITFunction
 
@@ -119,7 +115,7 @@ def interpreting() -> Iterator[Any]:
         return tl.tensor(interpreter.TensorHandle(np.sort(x.handle.data), x.dtype), x.type)
 
     def reduce(x: Any, axis: Any, combine: Any, keep_dims: Any = False, **_: Any) -> Any:
-        axis, keep = plain(axis), bool(plain(keep_dims))
+        axis, keep = unwrap(axis), bool(unwrap(keep_dims))
         ops = interpreter.ReduceOps(axis, combine, keep)
         for known, ufunc in ((maths.maximum, np.maximum), (maths.minimum, np.minimum), (maths.product, np.multiply)):
             if combine is known:  # the interpreter would go through it element by element
@@ -127,11 +123,12 @@ def interpreting() -> Iterator[Any]:
         return ops.apply(x)
 
     def scan(x: Any, axis: Any, combine: Any, reverse: Any = False, **_: Any) -> Any:
-        """In rounds, each of which joins results of twice the length; the interpreter would go element by element."""
-        several, axis = isinstance(x, tuple), plain(axis)
+        """Scan in log2(n) rounds, each of which doubles the span of the results; the interpreter would go element by
+        element."""
+        several, axis = isinstance(x, tuple), unwrap(axis)
         given = x if several else (x,)
         pack = interpreter.ScanOps(axis, combine, False).to_tensor
-        data = [np.flip(t.handle.data, axis) if plain(reverse) else t.handle.data for t in given]
+        data = [np.flip(t.handle.data, axis) if unwrap(reverse) else t.handle.data for t in given]
         place = np.arange(data[0].shape[axis]).reshape([-1 if i == axis else 1 for i in range(data[0].ndim)])
         step = 1
         while step < place.size:
@@ -140,17 +137,17 @@ def interpreting() -> Iterator[Any]:
             joined = found if several else (found,)
             data = [np.where(place >= step, j.handle.data, d) for j, d in zip(joined, data, strict=True)]
             step *= 2
-        data = [np.ascontiguousarray(np.flip(d, axis) if plain(reverse) else d) for d in data]
+        data = [np.ascontiguousarray(np.flip(d, axis) if unwrap(reverse) else d) for d in data]
         packed = tuple(pack(d, t.dtype) for d, t in zip(data, given, strict=True))
         return packed if several else packed[0]
 
     try:
         scope.set_attr(JITFunction, "__call__", called)
-        scope.set_attr(builder, "cast_impl", mended_cast(interpreter, builder.cast_impl))
-        scope.set_attr(builder, "create_splat", mended_splat(interpreter))
-        scope.set_attr(builder, "create_dot", mended_dot(interpreter))
+        scope.set_attr(builder, "cast_impl", patched_cast(interpreter, builder.cast_impl))
+        scope.set_attr(builder, "create_splat", patched_splat(interpreter))
+        scope.set_attr(builder, "create_dot", patched_dot(interpreter))
         scope.set_attr(builder, "options", replace(builder.options, sanitize_overflow=False))  # integers wrap around
-        scope.set_attr(maths, "libdevice", library())
+        scope.set_attr(maths, "libdevice", numpy_libdevice())
         for name, value in list(vars(maths).items()):
             if isinstance(value, tl.constexpr):
                 scope.set_attr(maths, name, value.value)
@@ -164,12 +161,12 @@ def interpreting() -> Iterator[Any]:
         scope.restore()
 
 
-def plain(x: Any) -> Any:
+def unwrap(x: Any) -> Any:
     return getattr(x, "value", x)
 
 
-def mended_cast(interpreter: Any, usual: Callable[..., Any]) -> Callable[..., Any]:
-    """bfloat16 is rounded to even, and NaN stays NaN."""
+def patched_cast(interpreter: Any, usual: Callable[..., Any]) -> Callable[..., Any]:
+    """Patch the cast: bfloat16 is rounded to even, and NaN stays NaN."""
     tl = interpreter.tl
 
     def cast(source: Any, kind: Any) -> Any:
@@ -185,8 +182,8 @@ def mended_cast(interpreter: Any, usual: Callable[..., Any]) -> Callable[..., An
     return cast
 
 
-def mended_splat(interpreter: Any) -> Callable[..., Any]:
-    """A comparison of scalars is a truth value, whatever the type it is noted as."""
+def patched_splat(interpreter: Any) -> Callable[..., Any]:
+    """Patch the splat: a comparison of scalars is a boolean, whatever type it is recorded as."""
 
     def splat(kind: Any, scalar: Any) -> Any:
         return interpreter.TensorHandle(np.full(kind.shape, scalar.data.reshape(-1)[0], scalar.data.dtype), scalar.dtype.scalar)
@@ -194,8 +191,8 @@ def mended_splat(interpreter: Any) -> Callable[..., Any]:
     return splat
 
 
-def mended_dot(interpreter: Any) -> Callable[..., Any]:
-    """Halves are multiplied in float32, as devices do it; bfloat16 would be taken for integers."""
+def patched_dot(interpreter: Any) -> Callable[..., Any]:
+    """Patch the matmul: halves are multiplied in float32, as on devices; bfloat16 would be taken for integers."""
 
     def numbers(x: Any) -> Any:
         return x.data.view(BFLOAT16).astype(np.float32) if x.dtype.scalar == interpreter.tl.bfloat16 else x.data
@@ -209,8 +206,8 @@ def mended_dot(interpreter: Any) -> Callable[..., Any]:
 
 
 @cache
-def library() -> Any:
-    """The mathematical functions that devices have, on the interpreter's values."""
+def numpy_libdevice() -> Any:
+    """Math functions of libdevice, on the interpreter's values."""
     from triton.runtime import interpreter
 
     tl = interpreter.tl

@@ -1,5 +1,4 @@
-"""What GPUs are and can do at most: kinds of them that have the same tables, their shared memory, and for estimates of time
-without one bytes and floats a second.
+"""GPU specifications: peak bandwidth and arithmetic for estimates of time, shared memory, and which tuning table a target uses.
 
 Vendors' figures, without sparsity, which doubles those of matrix units. Compared with what others quote of these sources:
 
@@ -14,15 +13,16 @@ Shared memory of a program: CUDA programming guide, table of compute capabilitie
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-LAUNCH = 2e-6  # seconds that a launch takes at least, from a graph of them
-UNITS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # that programs run on at once
-PRODUCT = "product of "  # before a dtype: matrix units compute it
+LAUNCH_SECONDS = 2e-6  # seconds that a launch takes at least, from a graph of them
+MULTIPROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # by target: programs run on all of them at once
+MATMUL_OF = "product of "  # before a dtype: matrix units compute it
 
 
 @dataclass(frozen=True)
 class Device:
-    """`flops` by what computes: vector units by dtype, matrix units by dtype too, and tf32."""
+    """Device specification; `flops` by unit: vector units by dtype, matrix units by dtype, and tf32."""
 
     name: str
     target: str
@@ -30,33 +30,33 @@ class Device:
     flops: dict[str, float]
 
     def seconds(self, size: int, flops: int, kind: str) -> float:
-        """The least time for moving and computing so much."""
-        return max(size / self.bandwidth, flops / self.flops[kind], LAUNCH)
+        """Least time to move `size` bytes and do `flops` operations."""
+        return max(size / self.bandwidth, flops / self.flops[kind], LAUNCH_SECONDS)
 
 
-def kind_of(dtype: str, precision: str, product: bool) -> str:
-    """What computes: halves that are no product's are computed in float32, as is all that is no float."""
+def compute_kind(dtype: str, precision: str, product: bool) -> str:
+    """Compute unit, as a key of `Device.flops`. Outside of matmuls, halves and non-floats count as float32."""
     if not product:
         return "float64" if dtype == "float64" else "float32"
-    return f"{PRODUCT}{'tf32' if dtype == 'float32' and precision == 'tf32' else dtype}"
+    return f"{MATMUL_OF}{'tf32' if dtype == 'float32' and precision == 'tf32' else dtype}"
 
 
-def device(name: str, target: str, terabytes: float, vectors: tuple[float, float], matrices: dict[str, float]) -> Device:
+def spec(name: str, target: str, terabytes: float, vectors: tuple[float, float], matrices: dict[str, float]) -> Device:
     """Vector units compute in float64 and float32, in 10^12 operations a second."""
     float64, float32 = vectors
-    rates = {"float64": float64, "float32": float32, f"{PRODUCT}float32": float32}
-    rates |= {f"{PRODUCT}{dtype}": rate for dtype, rate in matrices.items()}
-    rates[f"{PRODUCT}bfloat16"] = rates[f"{PRODUCT}float16"]
+    rates = {"float64": float64, "float32": float32, f"{MATMUL_OF}float32": float32}
+    rates |= {f"{MATMUL_OF}{dtype}": rate for dtype, rate in matrices.items()}
+    rates[f"{MATMUL_OF}bfloat16"] = rates[f"{MATMUL_OF}float16"]
     return Device(name, target, terabytes * 1e12, {kind: rate * 1e12 for kind, rate in rates.items()})
 
 
 DEVICES = {
     d.name: d
     for d in (
-        device("A100", "sm_80", 2.039, (9.7, 19.5), {"float64": 19.5, "tf32": 156, "float16": 312}),
-        device("H100", "sm_90", 3.35, (33.5, 66.9), {"float64": 66.9, "tf32": 494.7, "float16": 989.4}),
-        device("B200", "sm_100", 8.0, (40, 80), {"float64": 40, "tf32": 1100, "float16": 2250}),
-        device("MI300X", "gfx942", 5.3, (81.7, 163.4), {"float64": 163.4, "tf32": 653.7, "float16": 1307.4}),
+        spec("A100", "sm_80", 2.039, (9.7, 19.5), {"float64": 19.5, "tf32": 156, "float16": 312}),
+        spec("H100", "sm_90", 3.35, (33.5, 66.9), {"float64": 66.9, "tf32": 494.7, "float16": 989.4}),
+        spec("B200", "sm_100", 8.0, (40, 80), {"float64": 40, "tf32": 1100, "float16": 2250}),
+        spec("MI300X", "gfx942", 5.3, (81.7, 163.4), {"float64": 163.4, "tf32": 653.7, "float16": 1307.4}),
     )
 }
 
@@ -66,13 +66,13 @@ def device_for(target: str) -> Device:
 
 
 def generation(target: str) -> int:
-    """Of NVIDIA's devices: 8 for sm_80 and sm_89."""
+    """Major compute capability of an NVIDIA target: 8 for sm_80 and sm_89."""
     return int("".join(c for c in target if c.isdigit())) // 10
 
 
-def family(target: str) -> str:
-    """The device in the tables that is most like one. NVIDIA's for desks have the matrix units of sm_80, however new."""
-    if target in UNITS:
+def table_target(target: str) -> str:
+    """Target whose tables fit a device. Consumer GPUs have the matrix units of sm_80, however new."""
+    if target in MULTIPROCESSORS:
         return target
     if not target.startswith("sm_"):
         return "gfx942"
@@ -80,9 +80,14 @@ def family(target: str) -> str:
 
 
 def shared_memory(target: str) -> int:
-    """The bytes of shared memory that a program may have."""
+    """Bytes of shared memory available to a program."""
     if not target.startswith("sm_"):
         return (160 if target == "gfx950" else 64) << 10
     if target in ("sm_80", "sm_87"):
         return 163 << 10
     return (227 if generation(target) in (9, 10, 11) else 99) << 10
+
+
+def is_hip(xp: Any) -> bool:
+    """True if CuPy drives AMD's devices."""
+    return bool(getattr(xp.cuda.runtime, "is_hip", False))

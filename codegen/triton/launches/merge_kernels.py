@@ -1,4 +1,4 @@
-"""Several kernels as one launch: programs with low numbers do the first, those after them the second, and so on.
+"""Merges several kernels into one launch: a range of program ids runs the first kernel, the next range the second, and so on.
 
     program = tl.program_id(0)
     if program < 96:
@@ -6,8 +6,8 @@
     else:
         matmul_gelu(program - 96, e7, x3, e8)
 
-The kernels become functions that are given the number of a program, and are inlined. What they have in common (a buffer, a
-number, or the whole text) is there once. Registers and shared memory are those of the greediest.
+The kernels become inlined functions of a program id. Whatever they share (a buffer, a scalar, or the whole text) appears once.
+Registers and shared memory are the maximum over the kernels.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from functools import cache
 from ..printing.kernel_text import Argument, Kernel, Printed
 
 PROGRAM = "tl.program_id(0)"
-LONGEST_NAME = 60
+MAX_NAME_LENGTH = 60
 
 
 @dataclass(frozen=True)
-class Source:
-    """A module, taken apart: what is above its functions, and the text of each."""
+class SplitSource:
+    """Module split into its header and the text of each function."""
 
     head: str
     functions: dict[str, str]
 
 
 @cache
-def taken_apart(source: str) -> Source:
+def split_source(source: str) -> SplitSource:
     rows = source.splitlines()
     found: dict[str, str] = {}
     first = len(rows)
@@ -41,12 +41,12 @@ def taken_apart(source: str) -> Source:
             begin = min(d.lineno for d in node.decorator_list) - 1
             found[node.name] = "\n".join(rows[begin : node.end_lineno])
             first = min(first, begin)
-    return Source("\n".join(rows[:first]).strip() + "\n", found)
+    return SplitSource("\n".join(rows[:first]).strip() + "\n", found)
 
 
-def nameless(text: str) -> str:
-    """A function's text without its docstring, its own names replaced by numbers: equal for functions that do the same. Names
-    of settings, which stand before a = without a space, are nobody's own."""
+def anonymize(text: str) -> str:
+    """Normalise a function's text: without its docstring, and with its local names replaced by numbers, so that equal functions
+    compare equal. Keyword names, which stand before a = without a space, are kept."""
     text = re.sub(r'"""(?:.|\n)*?"""', "", text, count=1)
     signature = re.match(r"(?:@.*\n)*def \w+\((.*)\):", text)
     assert signature is not None
@@ -62,16 +62,16 @@ def nameless(text: str) -> str:
     return re.sub(r"(?<![\w.])[A-Za-z_]\w*(?![\w=])", number, text[signature.start(1) :])
 
 
-def mergeable(printed: Printed) -> bool:
-    """Whether a kernel gets to know where it is by the number of its program alone."""
+def can_merge(printed: Printed) -> bool:
+    """True if a kernel's position in the grid follows from program id 0 alone."""
     (kernel,) = printed.kernels
-    text = taken_apart(printed.source).functions[kernel.name]
+    text = split_source(printed.source).functions[kernel.name]
     others = ("program_id(1)", "program_id(2)", "num_programs", "\n    return", "\n        return")
     return (PROGRAM in text or kernel.grid == 1) and not any(word in text for word in others)
 
 
-def merged(parts: list[Printed]) -> Printed:
-    """One kernel for several, each printed for itself and with one kernel."""
+def merge_kernels(parts: list[Printed]) -> Printed:
+    """Merge several modules with one kernel each into one kernel."""
     writer = Merger()
     for p in parts:
         writer.add(p)
@@ -83,7 +83,7 @@ class Merger:
 
     def __init__(self) -> None:
         self.heads: dict[str, None] = {}
-        self.functions: dict[str, str] = {}  # of texts: the name that they have here
+        self.functions: dict[str, str] = {}  # name in the merged module, by text
         self.texts: list[str] = []
         self.arguments: dict[tuple[str, str, int], Argument] = {}
         self.taken = {"program"}
@@ -92,7 +92,7 @@ class Merger:
 
     def add(self, part: Printed) -> None:
         (kernel,) = part.kernels
-        source = taken_apart(part.source)
+        source = split_source(part.source)
         text = source.functions[kernel.name]
         self.heads.update(dict.fromkeys(row for row in source.head.splitlines() if row))
         for name, helper in source.functions.items():
@@ -104,10 +104,11 @@ class Merger:
         self.names.append(kernel.name)
 
     def function(self, text: str, name: str, kernel: Kernel | None = None) -> str:
-        """The name that a function, or a kernel as a function, has here."""
+        """Add a function, or a kernel as a function, and return its name in the merged module."""
         if text not in self.functions:
             self.functions[text] = own = self.unique(name)
-            self.texts.append(text.replace(f"def {name}(", f"def {own}(") if kernel is None else as_function(text, kernel, own))
+            renamed = text.replace(f"def {name}(", f"def {own}(")
+            self.texts.append(renamed if kernel is None else kernel_as_function(text, kernel, own))
         return self.functions[text]
 
     def unique(self, name: str) -> str:
@@ -126,7 +127,7 @@ class Merger:
     def printed(self, parts: list[Printed]) -> Printed:
         names = dict.fromkeys(self.names)
         together = "_and_".join(names) if len(names) > 1 else f"{self.names[0]}_several"
-        name = self.unique(together[:LONGEST_NAME].rstrip("_"))
+        name = self.unique(together[:MAX_NAME_LENGTH].rstrip("_"))
         arguments = tuple(self.arguments.values())
         rows = ["@triton.jit", f"def {name}({', '.join(a.name for a in arguments)}):", *self.body()]
         source = "\n\n\n".join(["\n".join(self.heads), *self.texts, "\n".join(rows)]) + "\n"
@@ -147,8 +148,8 @@ class Merger:
         return rows
 
 
-def as_function(text: str, kernel: Kernel, name: str) -> str:
-    """A kernel's text as a function that is given the number of its program."""
+def kernel_as_function(text: str, kernel: Kernel, name: str) -> str:
+    """Rewrite a kernel as a function of its program id."""
     before = f"def {kernel.name}({', '.join(a.name for a in kernel.arguments)}):"
     assert before in text, f"{kernel.name} has other arguments than it is printed with"
     given = ", ".join(["program", *[a.name for a in kernel.arguments]])

@@ -1,41 +1,41 @@
-"""Numbers that each call brings, read from memory: a kernel's parameters then are the same at each call, so that its launch can
-be part of a CUDA graph."""
+"""Loads per-call scalars from memory: a kernel's parameters are then equal at each call, so that its launch can be part of a
+CUDA graph."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
-from ..runtime.kernel_cache import parsed
-from ..printing.kernel_text import Argument, Kernel, Printed, Words
+from ..printing.kernel_text import Argument, Kernel, Printed, Words, parse_source
 
 KINDS = {"fp64": "*fp64", "i64": "*i64"}
 
 
-def in_memory(printed: Printed) -> Printed:
-    """The same kernels; a number is the first word of a table of two, as tables begin at multiples of 16 bytes."""
+def move_scalars_to_memory(printed: Printed) -> Printed:
+    """Replace scalar parameters by loads. A scalar is the first word of a table of two, as tables begin at multiples of 16
+    bytes."""
     source, kernels = printed.source, []
     tables: dict[str, Words] = dict(printed.tables)
     for kernel in printed.kernels:
         numbers = [a for a in kernel.arguments if not a.buffer]
         for a in numbers:
-            tables[buffer_of(a)] = (a, 0)
-        source = loading(source, kernel, numbers) if numbers else source
-        kernels.append(replace(kernel, arguments=tuple(a if a.buffer else pointer(a) for a in kernel.arguments)))
+            tables[scalar_buffer(a)] = (a, 0)
+        source = load_scalars_first(source, kernel, numbers) if numbers else source
+        kernels.append(replace(kernel, arguments=tuple(a if a.buffer else scalar_pointer(a) for a in kernel.arguments)))
     return Printed(source, kernels, printed.scratch, tables)
 
 
-def buffer_of(number: Argument) -> str:
+def scalar_buffer(number: Argument) -> str:
     return f"number {number.number}"
 
 
-def pointer(number: Argument) -> Argument:
-    return Argument(f"{number.name}_at", KINDS[number.type], buffer=buffer_of(number))
+def scalar_pointer(number: Argument) -> Argument:
+    return Argument(f"{number.name}_at", KINDS[number.type], buffer=scalar_buffer(number))
 
 
-def loading(source: str, kernel: Kernel, numbers: list[Argument]) -> str:
-    """The text with numbers loaded first thing."""
-    own = next(x for x in parsed(source).body if getattr(x, "name", "") == kernel.name)
+def load_scalars_first(source: str, kernel: Kernel, numbers: list[Argument]) -> str:
+    """Insert loads of the scalars at the start of the kernel."""
+    own = next(x for x in parse_source(source).body if getattr(x, "name", "") == kernel.name)
     lines = source.split("\n")
     head = own.lineno - 1  # type: ignore[attr-defined]
     body = own.body  # type: ignore[attr-defined]

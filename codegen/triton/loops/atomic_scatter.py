@@ -1,8 +1,8 @@
-"""Adding at indices, as Triton kernels: gradients of embeddings and of picked elements.
+"""Scatter-add by atomics, as Triton kernels: gradients of embeddings and of picked elements.
 
-Zeros come first. Then elements are added by atomic adds, in no fixed order, so sums of floats may differ in their last bits
-from run to run; where that is not wanted they are sorted (`sorting.py`). What memory cannot add atomically (halves, small
-integers) is added up in a wider buffer first.
+The target is zeroed first. Then elements are added by atomic adds, in no fixed order, so float sums may differ in their last
+bits from run to run; where that is not wanted they are sorted (`sorted_scatter.py`). Dtypes without atomic adds (halves, small
+integers) are accumulated in a wider buffer first.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from ...nests.loop_nest import Nest
 from ..printing import scalar_ops as ops
 from ..printing.expr_printer import Body, Scope, identifier
-from .nest_printer import Printer
-from ..printing.scalar_ops import TYPES
-from .sorted_scatter import Sorting
 from ..printing.kernel_text import HEADER, Argument, Kernel, Printed, arguments_of, documentation, function, kernel_name
+from ..printing.scalar_ops import TYPES
 from ..printing.tiling import TILE, Tile, tile_of
+from .nest_printer import Printer
+from .sorted_scatter import Sorting
 
-WIDER = {"float16": "float32", "bfloat16": "float32", "int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32"}
+ATOMIC_DTYPES = {"float16": "float32", "bfloat16": "float32", **dict.fromkeys(("int8", "int16", "uint8", "uint16"), "int32")}
 
 
-class Scattering:
-    """Prints up to three kernels: zeros, what is added, and the sums in the dtype that they are wanted in."""
+class AtomicScatterPrinter:
+    """Prints up to three kernels: zeroing, the atomic adds, and the conversion of the sums to the result dtype."""
 
     def __init__(self, nest: Nest, sizes: dict[str, int], deterministic: bool) -> None:
         (self.row,) = nest.scatters
@@ -28,7 +28,7 @@ class Scattering:
         self.size = sizes[self.row.buffer]
         self.name = kernel_name(nest)
         self.in_order = deterministic and ops.floating(self.row.dtype)  # integers are the same in any order
-        self.wide = WIDER.get(self.row.dtype, self.row.dtype)
+        self.wide = ATOMIC_DTYPES.get(self.row.dtype, self.row.dtype)
         self.arguments = arguments_of(nest)
         self.target = next(a for a in self.arguments if a.buffer == self.row.buffer)
         self.sums = self.target
@@ -51,7 +51,7 @@ class Scattering:
             kernels.append(self.flat(f"{self.name}_rounded", [self.sums, self.target]))
         return Printed(source, kernels, {self.sums.buffer: (self.wide, self.size)} if own else {})
 
-    # ---- what goes through all elements of the target
+    # ---- kernels over all elements of the target
 
     def flat(self, name: str, arguments: list[Argument]) -> Kernel:
         return Kernel(name, tuple(arguments), -(-self.size // TILE), 4)
@@ -74,7 +74,7 @@ class Scattering:
         scope.add(f"tl.store({self.target.name} + i, {ops.cast('total', self.wide, self.row.dtype)}{mask})")
         return function(f"{self.name}_rounded", [self.sums, self.target], scope.lines)
 
-    # ---- what is added
+    # ---- atomic adds
 
     def lines(self, given: list[Argument], tile: Tile) -> list[str]:
         printer = Printer(self.nest, tile, given)
@@ -87,7 +87,7 @@ class Scattering:
         return program.lines
 
     def place(self, body: Body) -> tuple[str, str, frozenset[str]]:
-        """Where elements are added. Those outside of the domain are masked whatever the index depends on."""
+        """Pointers and mask of the added elements. Those outside of the domain are masked whatever the index depends on."""
         pointer, mask, axes = body.place(self.row.buffer, self.row.index, ())
         wanted = body.blocked(True, True)
         missing = [body.masks[a] for a in "rc" if a in wanted - axes and a in body.masks]

@@ -1,4 +1,4 @@
-"""The loops of a nest as Triton: what each program does, and the kernel that puts totals beside the rows together."""
+"""Prints the loops of a nest as Triton: the kernel's body, and a second kernel that combines partial column totals."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from ...ir.expr import Expr, walk
 from ...nests.loop_nest import Nest, Stage, Total
 from ..printing import scalar_ops as ops
 from ..printing.expr_printer import Body, Scope, identifier
-from .online_softmax import Sum, in_one_pass
-from ..printing.scalar_ops import TYPES, accumulator
 from ..printing.kernel_text import (
     HEADER,
     Argument,
@@ -21,13 +19,15 @@ from ..printing.kernel_text import (
     names_of,
     put_together,
 )
+from ..printing.scalar_ops import TYPES, accumulator
 from ..printing.tiling import Tile, power_above
+from .online_softmax import Sum, in_one_pass
 
 COMBINED = 64  # columns of a program that puts pieces together
 
 
 def power_of(tops: str) -> str:
-    """The name of the sums that go with the largest numbers of lanes."""
+    """Name of the sums of exponentials that go with the per-lane maxima."""
     return f"{tops}_powers"
 
 
@@ -51,7 +51,7 @@ class Printer:
 
     @property
     def in_parts(self) -> bool:
-        """Whether totals beside go through memory: there are several pieces, or rows do not fit into registers."""
+        """True if column totals go through memory: there are several pieces, or rows do not fit into registers."""
         return bool(self.beside) and (self.tile.pieces > 1 or self.tile.loops)
 
     def add_scratch(self, t: Total) -> None:
@@ -62,7 +62,7 @@ class Printer:
 
     def printed(self) -> Printed:
         if not self.nest.stores() and not self.beside:
-            return Printed(HEADER, [])  # what it computes is computed again by whoever reads it
+            return Printed(HEADER, [])  # nothing is stored: readers recompute it
         name = kernel_name(self.nest)
         arguments = [*self.arguments, *self.partials.values()]
         lines = self.lines()
@@ -91,7 +91,8 @@ class Printer:
         return program.lines
 
     def whole_or_not(self, program: Scope) -> None:
-        """Tiles that are whole have no mask: under one that ends anywhere, elements are read and written one by one."""
+        """Branch on full tiles, which have no mask: under a mask of arbitrary length, elements are read and written one by
+        one."""
         self.define_program(program)
         branches = []
         for masks in ({}, dict(self.body.masks)):
@@ -105,7 +106,7 @@ class Printer:
         program.lines += branches[1]
 
     def define_program(self, scope: Scope) -> str:
-        """Which block of rows, or piece, a program does; and its columns."""
+        """Define the program's block of rows, or piece, and its columns."""
         tile = self.tile
         scope.add("program = tl.program_id(0)" + (".to(tl.int64)" if self.body.large else ""))
         if not tile.loops and tile.cols:
@@ -146,7 +147,7 @@ class Printer:
         scope.add(f"{name} = {f'tl.cast({text}, tl.int64)' if self.body.large else text}")
 
     def row(self) -> None:
-        """All stages, of one row or of a block of them."""
+        """Print all stages, for one row or a block of rows."""
         for stage in self.stages:
             for t in stage.downs:
                 self.add_down(t)
@@ -155,13 +156,13 @@ class Printer:
                 self.columns(stage)
 
     def store_rows(self, stage: Stage) -> None:
-        if any(s.late for s in stage.before):
+        if any(s.overwrites for s in stage.before):
             self.barrier()
         for s in stage.before:
             self.body.store(s)
 
     def barrier(self) -> None:
-        """Whoever reads what is about to be overwritten has read it: several threads may read one element."""
+        """Barrier before a buffer is overwritten: several threads may read one element, and all must have read it."""
         self.body.inner.add("tl.debug_barrier()")
 
     def columns(self, stage: Stage) -> None:
@@ -179,12 +180,12 @@ class Printer:
                 self.know_sum(power, name, outer)
 
     def know_sum(self, power: Sum, tops: str, scope: Scope) -> None:
-        """The sum of exponentials of lanes, each of which took them less its own largest number."""
+        """Define the sum of exponentials over lanes, each of which has subtracted its own maximum."""
         shift = self.body.value(power.shift)
         self.know(power.total, f"({power_of(tops)} * libdevice.exp({tops} - {shift}))", scope)
 
     def loop(self, stage: Stage, sums: list[str], outer: Scope) -> None:
-        """The columns, tile after tile."""
+        """Loop over the columns, tile by tile."""
         body, tile = self.body, self.tile
         scope = body.scopes["columns"] = Scope(outer.depth + 1)
         self.define_columns(scope, "start + ")
@@ -201,16 +202,16 @@ class Printer:
         outer.lines += scope.lines
 
     def bounds(self) -> str:
-        """Which columns a program goes through."""
+        """Range of columns that a program loops over."""
         return f"0, {self.tile.cols}"
 
     def added(self, t: Total, axes: str, masked: str) -> str:
-        """The name of what is added, so that the line that adds it stays short."""
+        """Name the added value, so that the line that adds it stays short."""
         text = self.body.added(t, axes, masked)
         return text if " " not in text else self.body.named(text, f"{t.name}_part", self.body.inner)
 
     def element(self, stage: Stage, looped: bool = False) -> None:
-        """What happens at each element: all is computed before anything is stored."""
+        """Print the work per element: all values are computed before any is stored."""
         body = self.body
         for s in stage.stores:
             body.value(s.expr)
@@ -219,13 +220,13 @@ class Printer:
                 self.know(t, body.added(t, "rc", "c"), body.inner)
         for t in stage.columns:
             self.add_column(t)
-        if any(s.late for s in stage.stores):
+        if any(s.overwrites for s in stage.stores):
             self.barrier()
         for s in stage.stores:
             body.store(s)
 
     def know(self, t: Total, block: str, scope: Scope) -> None:
-        """A total of rows is there."""
+        """Define a row total once it is complete."""
         body = self.body
         name = body.name(f"{t.op}_{t.name}")
         wide = accumulator(t.dtype)
@@ -233,11 +234,11 @@ class Printer:
         scope.values[self.total_of(t)] = name
 
     def total_of(self, t: Total) -> Expr:
-        """The expression that stands for a total."""
+        """Expression that stands for a total."""
         return self.totals.get(t.name, Expr("total", t.dtype, t.name, ()))
 
     def cleared(self, t: Total, scope: Scope, axes: str) -> str:
-        """The name of a block that nothing is added to yet."""
+        """Define an accumulator block of neutral elements, and return its name."""
         body, wide = self.body, accumulator(t.dtype)
         name = body.name(f"{t.name}_sofar")
         blocked = body.blocked("r" in axes, "c" in axes)
@@ -247,10 +248,10 @@ class Printer:
             scope.add(f"{power_of(name)} = tl.full({shape}, 0.0, {ops.type_of(wide)})")
         return name
 
-    # ---- totals beside the rows
+    # ---- column totals
 
     def pieces(self, program: Scope, piece: str) -> None:
-        """A piece of the rows, block after block, and what was added up beside them."""
+        """Loop over a piece of the rows, block by block, and store its column totals."""
         body, tile = self.body, self.tile
         program.add(f"piece = {piece}")
         for t in self.beside:
@@ -271,7 +272,7 @@ class Printer:
                 self.settle(t, program)
 
     def part(self, t: Total) -> str:
-        """Pointers to a piece's own total, in memory."""
+        """Pointers to a piece's partial total in memory."""
         given = self.partials[t.name].name
         if t.kind == "down":
             return f"{given} + piece"
@@ -319,7 +320,7 @@ class Printer:
         body.inner.add(f"{name} = {ops.joined(t.op, wide, name, part)}")
 
     def settle(self, t: Total, scope: Scope) -> None:
-        """What a piece has added up goes to memory: to its own place, or if there is one piece where it belongs."""
+        """Store the accumulated total of a piece: to its own slot, or to the result if there is only one piece."""
         if t.kind == "column" and not self.tile.cols:
             return
         name, wide = self.accumulators[t.name], accumulator(t.dtype)
@@ -332,7 +333,7 @@ class Printer:
         scope.add(f"tl.store({target}, {ops.to_memory(ops.cast(name, wide, t.dtype), t.dtype)}{masked})")
 
     def combine(self, name: str, totals: list[Total]) -> tuple[Kernel, str]:
-        """The kernel that puts the pieces' totals together."""
+        """Print the kernel that combines the pieces' totals."""
         tile = self.tile
         cols = tile.cols if totals[0].kind == "column" else 1
         block = min(power_above(cols), COMBINED)

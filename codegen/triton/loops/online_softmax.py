@@ -1,8 +1,8 @@
-"""Softmax of rows that do not fit into registers, in one pass less: the sum of exponentials along with the largest number.
+"""Online softmax for rows that do not fit into registers: the sum of exponentials in the same pass as the maximum.
 
-In a nest the largest number of a row is one stage, and the sum of exp(x - largest) the next. Where rows are gone through tile
-after tile both are kept at once: each lane has the largest number that it has seen and a sum of exponentials of numbers less
-that, which is scaled down when a larger one turns up. At the end lanes are put together by the largest number of all.
+In a nest the maximum of a row is one stage, and the sum of exp(x - maximum) the next. Where rows are processed tile by tile,
+both are kept at once: each lane has its running maximum and a sum of exponentials of numbers less that, which is rescaled when
+a new maximum turns up. At the end the lanes are combined by the overall maximum. This saves one pass over the row.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..printing.scalar_ops import floating
 
 @dataclass(frozen=True)
 class Sum:
-    """A sum of exp(x - shift), where `shift` follows from the largest x."""
+    """Sum of exp(x - shift), where `shift` follows from the maximum of x."""
 
     total: Total
     shift: Expr
 
 
 def in_one_pass(stages: list[Stage]) -> tuple[list[Stage], dict[str, list[Sum]]]:
-    """The stages without those that are nothing but such sums, and by names of largest numbers the sums that go with them."""
+    """Remove stages that are nothing but such sums; also returns, by name of the maximum, the sums that go with it."""
     found: list[Stage] = []
     sums: dict[str, list[Sum]] = {}
     for stage in stages:
@@ -39,7 +39,7 @@ def in_one_pass(stages: list[Stage]) -> tuple[list[Stage], dict[str, list[Sum]]]
 
 
 def match(t: Total, totals: list[Total]) -> tuple[Total, Sum] | None:
-    """The largest number that a sum goes with."""
+    """Match a sum with the maximum that it goes with."""
     power = t.expr
     if t.op != "sum" or not is_op(power, "exp") or not is_op(power.args[0], "sub") or t.dtype != power.dtype:
         return None

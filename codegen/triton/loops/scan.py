@@ -1,9 +1,8 @@
 """Scans along a dim as Triton kernels: running sums, products, extremes, log-sum-exps, and linear recurrences.
 
-A program has some rows, which are the places of all other dims. Rows that fit into registers are scanned at once, longer ones
-block after block, with what was found so far carried over. Few long rows are cut into parts: one kernel finds what each part
-comes to, and the next begins each part with what all before it come to. float32 is computed in float64, as eager execution
-does.
+A program has some rows, which are the indices of all other dims. Rows that fit into registers are scanned at once, longer ones
+block by block, with a carry. Few long rows are split into parts: one kernel reduces each part, and the next begins each part
+with the combined result of all parts before it. float32 is computed in float64, as eager execution does.
 """
 
 from __future__ import annotations
@@ -12,27 +11,28 @@ import math
 from dataclasses import dataclass
 
 from ....tracer.graph.ir import Form
-from ...nests.kernels import Launch
 from ...lowering.op_lowering import dtype_of
+from ...nests.kernels import Launch
+from ...nests.problems.scan import ScanProblem, read_scan
+from ...nests.problems.tensor_view import Layout, TensorView, views_of_all
 from ..printing import scalar_ops as ops
-from ..attention.problem import Layout
 from ..printing.expr_printer import LARGE, Scope, identifier
-from ..printing.scalar_ops import TYPES
 from ..printing.kernel_text import HEADER, Argument, Kernel, Printed, function
+from ..printing.scalar_ops import TYPES
 from ..printing.tiling import power_above
 
-LONGEST = 2048  # elements of a row that are scanned at once
+MAX_BLOCK = 2048  # elements of a row that are scanned at once
 TILE = 2048  # elements of a program
-BESIDE = 32  # rows of a program that stand beside each other in memory
-MOST_PARTS, FEW = 256, 128  # parts of a row at most, and programs below which there are parts
-SMALL = ("bool", "int8", "uint8", "int16", "uint16")  # computed in int32; what is too large for them is cut off in any case
+ADJACENT_ROWS = 32  # rows of a program that stand beside each other in memory
+MAX_PARTS, MIN_PROGRAMS = 256, 128  # parts of a row at most, and programs below which there are parts
+NARROW_INTEGERS = ("bool", "int8", "uint8", "int16", "uint16")  # computed in int32, and truncated when stored
 
 
 @dataclass(frozen=True)
 class Combine:
-    """How two results are joined, and what changes nothing."""
+    """Associative operator of a scan, and its neutral element."""
 
-    function: str  # of `maths`
+    function: str  # name of a function in `maths`
     neutral: tuple[float, ...]
 
 
@@ -49,7 +49,7 @@ EXTREMES = {"cummax": "amax", "cummin": "amin"}
 
 @dataclass(frozen=True)
 class Array:
-    """An operand or a result: an argument, and where rows and the elements of a row are."""
+    """Operand or result: an argument, and the offsets of rows and of the elements of a row."""
 
     argument: Argument
     dtype: str
@@ -58,51 +58,44 @@ class Array:
     stride: int
 
 
-def printed_scan(launch: Launch, forms: dict[str, Form], layout: Layout) -> Printed | None:
-    """The kernel of a scan; None for anything else, and for what has no elements. `layout` gives the strides of results."""
+def print_scan(launch: Launch, forms: dict[str, Form], layout: Layout) -> Printed | None:
+    """Print the kernels of a scan; None for any other launch, and for scans of no elements. `layout` gives the strides of
+    results."""
     node = launch.node
-    if node is None or node.op.name not in COMBINES or not all(isinstance(x, str) for x in node.operands):
+    if node is None or node.op.name not in COMBINES:
         return None
-    first = forms[node.operands[0]]
-    if not first.shape or 0 in first.shape or any(forms[x].shape != first.shape for x in node.operands):
-        return None
-    return Scan(launch, forms, layout).printed()
+    problem = read_scan(node, views_of_all(node, launch.operands, layout), forms)
+    return None if problem is None else ScanPrinter(problem, forms).printed()
 
 
-class Scan:
+class ScanPrinter:
     """Prints one kernel."""
 
-    def __init__(self, launch: Launch, forms: dict[str, Form], layout: Layout) -> None:
-        node = launch.node
-        assert node is not None
-        self.name, self.line = node.op.name, node.line
+    def __init__(self, problem: ScanProblem, forms: dict[str, Form]) -> None:
+        self.name, self.line, self.reverse, self.length = problem.op, problem.line, problem.reverse, problem.length
         self.combine = COMBINES[self.name]
-        self.dim, self.reverse = node.attrs["dim"], node.attrs.get("reverse", False)
-        shape = forms[node.results[0]].shape
-        self.length, self.rows = shape[self.dim], math.prod(shape) // shape[self.dim]
-        views = {x: launch.operands[x] for x in node.values()} | {x: (x, 0, layout(x)) for x in node.results}
-        buffers = dict.fromkeys(view[0] for view in views.values())
+        self.rows = math.prod(problem.rows)
+        buffers = dict.fromkeys(x.buffer for x in (*problem.operands, *problem.results))
         self.arguments = {b: Argument(identifier(b), f"*{TYPES[dtype_of(forms[b])]}", buffer=b) for b in buffers}
         self.large = any(forms[b].size >= LARGE for b in buffers)
 
-        def array(x: str) -> Array:
-            buffer, offset, strides = views[x]
-            others = [(n, s) for i, (n, s) in enumerate(zip(shape, strides, strict=True)) if i != self.dim]
-            return Array(self.arguments[buffer], dtype_of(forms[x]), offset, joined(others), strides[self.dim])
+        def array(x: TensorView) -> Array:
+            others = list(zip(problem.rows, problem.without_dim(x.strides), strict=True))
+            return Array(self.arguments[x.buffer], x.dtype, x.offset, merge_dims(others), x.strides[problem.dim])
 
-        self.inputs = [array(x) for x in node.operands if isinstance(x, str)]
-        self.outputs = [array(x) for x in node.results]
-        self.wide = computed_in(self.inputs[0].dtype)
+        self.inputs = [array(x) for x in problem.operands]
+        self.outputs = [array(x) for x in problem.results]
+        self.wide = compute_dtype(self.inputs[0].dtype)
         beside = self.inputs[0].stride != 1 and self.rows > 1
-        self.block = min(power_above(self.length), TILE // BESIDE if beside else LONGEST)
+        self.block = min(power_above(self.length), TILE // ADJACENT_ROWS if beside else MAX_BLOCK)
         self.block_rows = min(power_above(self.rows), max(TILE // self.block, 1))
         self.blocks = -(-self.length // self.block)
         self.groups = -(-self.rows // self.block_rows)
-        most = min(MOST_PARTS, FEW // self.groups, self.blocks // 2)
+        most = min(MAX_PARTS, MIN_PROGRAMS // self.groups, self.blocks // 2)
         self.each = -(-self.blocks // max(most, 1))  # blocks of a part
         self.parts = -(-self.blocks // self.each)
         own = enumerate(self.kinds() if self.parts > 1 else [])
-        self.scratch = {f"{identifier(node.results[0])}_parts_{i}": (kind, self.parts * self.rows) for i, kind in own}
+        self.scratch = {f"{identifier(problem.results[0].name)}_parts_{i}": (kind, self.parts * self.rows) for i, kind in own}
         self.totals = [Argument(name, f"*{TYPES[kind]}", buffer=name) for name, (kind, _) in self.scratch.items()]
 
     def printed(self) -> Printed:
@@ -111,7 +104,7 @@ class Scan:
         return Printed(source, [k for k, _ in found], self.scratch)
 
     def kernel(self, whole: bool) -> tuple[Kernel, list[str]]:
-        """The scan, or only what parts of rows come to."""
+        """Print the scan if `whole`, otherwise only the reduction of each part of the rows."""
         scope = Scope(1)
         what = "Elements of each row joined with all before them." if whole else f"What {self.parts} parts of each row come to."
         said = [self.line.replace("\\", "\\\\"), "", what] if self.line else [what]
@@ -124,7 +117,7 @@ class Scan:
         if self.rows % self.block_rows:
             scope.add(f"in_rows = r < {self.rows}")
         for i, a in enumerate((*self.inputs, *self.outputs)):
-            scope.add(f"row_{i} = {row_of(a)}")
+            scope.add(f"row_{i} = {row_text(a)}")
         scope.add(f"k = tl.arange(0, {self.block})[None, :]")
         if self.blocks > 1:
             self.looped(scope, whole)
@@ -139,7 +132,7 @@ class Scan:
 
     @property
     def names(self) -> list[str]:
-        """What is scanned."""
+        """Names of the scanned values."""
         return [f"x_{i}" for i in range(len(self.combine.neutral))]
 
     def kinds(self) -> list[str]:
@@ -152,7 +145,7 @@ class Scan:
         return [ops.literal(float(x) if ops.floating(self.wide) else int(x)) for x in plain]
 
     def looped(self, scope: Scope, whole: bool) -> None:
-        """Block after block, in reverse from the last."""
+        """Loop block by block, in reverse from the last."""
         carried = [f"sofar_{i}" for i in range(len(self.names))]
         if whole and self.parts > 1:
             self.before(scope, carried)
@@ -180,7 +173,7 @@ class Scan:
                 scope.add(f"tl.store({a.name} + part * {self.rows} + r, {name}{mask})")
 
     def before(self, scope: Scope, carried: list[str]) -> None:
-        """What all parts before this one come to. Those that are not there come first, and change nothing."""
+        """Combine the results of all parts before this one. Out-of-range parts come first, and are neutral."""
         wide = power_above(self.parts)
         scope.add(f"p = part - {wide} + tl.arange(0, {wide})[None, :]")
         masks = " & ".join(["(p >= 0)", *["in_rows"] * bool(self.rows % self.block_rows)])
@@ -201,7 +194,7 @@ class Scan:
         for i, (a, neutral) in enumerate(zip(self.inputs, self.neutral(), strict=False)):
             loaded = f"tl.load({self.place(a, i)}{', mask=' + mask + ', other=0' if mask else ''})"
             scope.add(f"x_{i} = {ops.cast(loaded, a.dtype if a.dtype != 'bool' else 'uint8', self.wide)}")
-            if self.reverse and self.length % self.block:  # what is not there comes first
+            if self.reverse and self.length % self.block:  # in reverse, the out-of-range elements come first
                 scope.add(f"x_{i} = tl.where(c < {self.length}, x_{i}, {neutral})")
         if self.name in EXTREMES:
             scope.add("x_1 = tl.broadcast_to(c, x_0.shape).to(tl.int64)")
@@ -223,14 +216,14 @@ class Scan:
         return " & ".join([*rows, *[f"(c < {self.length})"] * bool(self.length % self.block)])
 
 
-def computed_in(dtype: str) -> str:
-    if dtype in SMALL:
+def compute_dtype(dtype: str) -> str:
+    if dtype in NARROW_INTEGERS:
         return "int32"
     return "float64" if ops.floating(dtype) else dtype
 
 
-def joined(dims: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Sizes and strides of dims, with those that follow on each other as one."""
+def merge_dims(dims: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Merge adjacent dims that are contiguous with each other; takes and returns sizes and strides."""
     found: list[tuple[int, int]] = []
     for n, s in dims:
         if n == 1:
@@ -242,8 +235,8 @@ def joined(dims: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def row_of(a: Array) -> str:
-    """Where rows begin."""
+def row_text(a: Array) -> str:
+    """Offset of each row's first element."""
     parts, rest = [], 1
     for i, (n, s) in reversed(list(enumerate(a.rows))):
         at = "r" if rest == 1 else f"r // {rest}"

@@ -1,9 +1,9 @@
-"""Adding at indices in an order that is always the same, by sorting.
+"""Deterministic scatter-add: in a fixed order, by sorting.
 
-Each element, or row of them, that is added has a number and a target. The two together are one 64-bit word, with the target in
-front, so that in order what goes to one target is side by side, and as eager execution adds it. Blocks of words are sorted; in
-the sorted whole the place of a word is the number of smaller ones, which a search in each block finds. Whoever then stands at
-the first word of a target adds up all of its words. The rest of the targets are 0.
+Each added element, or row of them, has a number and a target. The two form one 64-bit word, with the target in the high bits,
+so that in sorted order the words of a target are adjacent, and in the order in which eager execution adds them. Blocks of words
+are sorted; the rank of a word overall is the number of smaller words, which a binary search in each block finds. The program at
+the first word of a target then adds up all of its words. All other targets are 0.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ...ir.index import Index
 from ...nests.loop_nest import Nest
 from ..printing import scalar_ops as ops
 from ..printing.expr_printer import LARGE, Body, Scope, identifier
-from .nest_printer import Printer
-from ..printing.scalar_ops import TYPES
 from ..printing.kernel_text import HEADER, Argument, Kernel, Printed, arguments_of, documentation, function, kernel_name
+from ..printing.scalar_ops import TYPES
 from ..printing.tiling import TILE, power_above, tile_of
+from .nest_printer import Printer
 
 BLOCK, LEAST = 1024, 16  # words that are sorted together, at most and at least
 SEARCHED = 256  # words of a program that finds their places
@@ -27,12 +27,12 @@ NAMES = {"at", "before", "first", "i", "key", "more", "number", "there", "total"
 
 
 class Sorting:
-    """Prints up to three kernels: blocks of words in order and zeros, all words in order, and sums."""
+    """Prints up to three kernels: sorted blocks of words and zeros, the merge of all words, and the sums."""
 
     def __init__(self, nest: Nest, size: int, wide: str) -> None:
         (self.row,) = nest.scatters
         self.nest = nest
-        self.size = size  # of the target
+        self.size = size  # elements of the target
         self.wide = wide  # the dtype of sums
         self.name = kernel_name(nest)
         domain, index = nest.domain, self.row.index
@@ -66,7 +66,7 @@ class Sorting:
     # ---- words
 
     def sorting(self) -> tuple[Kernel, list[str]]:
-        """Some programs sort blocks of words, the others write zeros."""
+        """Print the first kernel: some programs sort blocks of words, the others write zeros."""
         arguments = [*self.arguments, self.words]
         _, body = self.body(arguments, self.block, 1)
         scope = Scope(2)
@@ -89,7 +89,7 @@ class Sorting:
         return Kernel(f"{self.name}_sorted", tuple(arguments), grid, 4), lines
 
     def find_element(self, scope: Scope, number: str) -> None:
-        """The row, and if it is an element the column, that a number stands for."""
+        """Define the row, and for single elements the column, that a number stands for."""
         cols = self.nest.domain.cols
         scope.add(f"r = {number}" if self.whole or cols == 1 else f"r = {number} // {cols}")
         if not self.whole and cols > 1:
@@ -159,7 +159,8 @@ class Sorting:
 
 
 def in_steps(index: Index) -> tuple[Index, int, int]:
-    """An index as key * step + start: that targets are multiples of the step tells which are written several at a time."""
+    """Factor an index into key * step + start: the multiplication tells the compiler that targets are multiples of the step,
+    and thus which stores can be vectorised."""
     if not index.terms or any(n < 0 for _, n in index.terms):
         return index, 1, 0
     step = math.gcd(*[n for _, n in index.terms])
@@ -167,6 +168,6 @@ def in_steps(index: Index) -> tuple[Index, int, int]:
 
 
 def apart(index: Index, cols: int) -> bool:
-    """Whether rows of so many columns, from any two different values of an index on, have no element in common."""
+    """True if rows of `cols` columns at any two different values of an index do not overlap."""
     found = math.gcd(*[n for _, n in index.terms])
     return found == 0 or found >= cols

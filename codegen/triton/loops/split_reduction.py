@@ -1,4 +1,4 @@
-"""Few long rows: each is cut into parts, whose totals a second kernel puts together, and goes on with what depends on them."""
+"""Split reductions, for few long rows: one kernel reduces parts of each row, a second one combines them and goes on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import replace
 from ...nests.loop_nest import Stage
 from ..printing import scalar_ops as ops
 from ..printing.expr_printer import Body, Scope, identifier
-from .nest_printer import Printer
-from ..printing.scalar_ops import TYPES, accumulator
 from ..printing.kernel_text import (
     HEADER,
     Argument,
@@ -20,7 +18,9 @@ from ..printing.kernel_text import (
     names_of,
     put_together,
 )
+from ..printing.scalar_ops import TYPES, accumulator
 from ..printing.tiling import Tile, power_above
+from .nest_printer import Printer
 
 FINISHED = 64  # rows of a program that puts parts together
 
@@ -59,7 +59,7 @@ class SplitRows(Printer):
         return f"piece * {part}, tl.minimum(piece * {part} + {part}, {self.tile.cols})"
 
     def columns(self, stage: Stage) -> None:
-        """The totals of a part go to memory."""
+        """Store the totals of a part to memory."""
         body, tile = self.body, self.tile
         outer = body.inner
         sums = [self.cleared(t, outer, "rc") for t in stage.totals]
@@ -73,7 +73,7 @@ class SplitRows(Printer):
     # ---- whole rows
 
     def whole(self, rows: Tile, arguments: list[Argument]) -> list[str]:
-        """What there is one of in each row, of totals that are put together from parts."""
+        """Print the second kernel: combine the parts' totals, and compute the per-row values that depend on them."""
         parts, self.tile = self.tile.parts, rows
         self.body = body = Body(self.nest, rows, names_of(arguments))
         program: Scope = body.scopes["program"]

@@ -1,12 +1,12 @@
-"""cuBLAS through CuPy: one product of matrices as a call, on CuPy's current stream.
+"""Calls cuBLAS through CuPy: one matmul per call, on CuPy's current stream.
 
-The function that is called (`cublasGemmEx`, or for batches `cublasGemmStridedBatchedEx`) gets addresses, so nothing is
-allocated or copied for it. float32 is multiplied as such, or as tf32 where that was allowed, whatever `CUPY_TF32` says; halves
-are added up in float32 to the end, also where the library adds up in parts. It works in memory of its own, one for each stream.
+The called function (`cublasGemmEx`, or for batches `cublasGemmStridedBatchedEx`) gets addresses, so nothing is allocated or
+copied for it. float32 is multiplied as such, or as tf32 where that was allowed, whatever `CUPY_TF32` says; halves are
+accumulated in float32 to the end, also in split-K kernels. cuBLAS works in memory of its own, one workspace per stream.
 
-CuPy refuses cuBLAS while a stream is captured (somebody would have to keep that memory), so a call is part of no CUDA graph.
+CuPy refuses cuBLAS while a stream is captured (somebody would have to keep that workspace), so a call is part of no CUDA graph.
 
-    TAPEJIT_CUBLAS=0   no product is a call of cuBLAS
+    TAPEJIT_CUBLAS=0   no matmul is a cuBLAS call
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.driver import is_hip
+from ..device.specs import is_hip
 
 DEFAULT_MATH = 0  # CUBLAS_DEFAULT_MATH
 FULL_SUMS = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, for which CuPy has no name
@@ -26,32 +26,32 @@ TYPES = {"float64": "CUDA_R_64F", "float32": "CUDA_R_32F", "float16": "CUDA_R_16
 
 
 class LibraryError(Exception):
-    """cuBLAS refuses a product."""
+    """cuBLAS refuses a matmul."""
 
 
 @dataclass
 class Call:
-    """The arguments of one call, as JSON too. Matrices are the two that are multiplied, and the result; all in columns."""
+    """Arguments of one call, storable as JSON. The matrices are the two operands and the result, all column-major."""
 
     batches: int
     sizes: list[int]  # m, n, k
-    transposed: list[bool]  # of the first two
+    transposed: list[bool]  # first two matrices only
     distances: list[int]  # from one column to the next, in elements
     steps: list[int]  # from one batch to the next, in elements
-    dtype: str  # of what is multiplied
+    dtype: str  # operand dtype
     result: str  # dtype
-    precision: str  # of float32
-    words: list[int]  # of the launcher's table: addresses
+    precision: str  # precision of float32
+    words: list[int]  # addresses: indices of words in the launcher's table
     after: list[int]  # bytes after these
 
 
 def allowed() -> bool:
-    """Whether the user wants cuBLAS where it is worth it."""
+    """True unless the user has disabled cuBLAS."""
     return os.environ.get("TAPEJIT_CUBLAS", "1") != "0"
 
 
 def usable(xp: Any) -> bool:
-    """Whether there is a cuBLAS to call: it is no part of CuPy's plain wheels, nor is it for AMD's devices."""
+    """True if there is a cuBLAS to call: CuPy's plain wheels do not contain it, and AMD devices have none."""
     if not allowed() or is_hip(xp):
         return False
     try:
@@ -61,7 +61,7 @@ def usable(xp: Any) -> bool:
 
 
 def version(xp: Any) -> str:
-    """Of the library: another one may be quicker or slower."""
+    """Version of the library, part of the autotune cache key: another one may be faster or slower."""
     return str(xp.cuda.cublas.getVersion(xp.cuda.get_cublas_handle()))
 
 
@@ -73,7 +73,7 @@ def compute_type(blas: Any, dtype: str, precision: str) -> int:
 
 
 def calling(xp: Any, call: Call) -> Callable[[Any], None]:
-    """What makes a call. It is given the launcher's table."""
+    """Make a function that performs the call, given the launcher's table."""
     cuda, blas = xp.cuda, xp.cuda.cublas
     kind, result = (getattr(cuda.runtime, TYPES[x]) for x in (call.dtype, call.result))
     numbers = np.array([1, 0], np.float64 if call.dtype == "float64" else np.float32)

@@ -1,8 +1,8 @@
-"""A product as one call of cuBLAS: what of a contraction the library can do, and what has to be kernels of their own then.
+"""Plans a matmul as one cuBLAS call: the part of a contraction that the library can do, and the kernels for the rest.
 
 cuBLAS multiplies matrices that are in memory and writes a matrix to memory. So operands that are computed while they are read
-are computed before, and what follows the product reads it from memory again. Where the product itself is kept, the call writes
-it to where it belongs; halves are rounded by the call, if nobody wants the sum as it is.
+are computed before, and the epilogue reads the result from memory again. Where the matmul's result itself is kept, the call
+writes it to its place; halves are rounded by the call, if nothing reads the unrounded sum.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ...ir.expr import Expr, Exprs, walk
+from ...ir.expr import Expr, ExprBuilder, walk
 from ...ir.index import Index, Var, var
-from ...lowering.substitute import Moved
+from ...lowering.substitute import Substitution
 from ...nests.loop_nest import Nest, Stage, Store
 from ...schedule.step import Domain
-from .cublas import Call
 from ..printing.expr_printer import PRODUCT
-from .problem import Contraction
 from ..printing.scalar_ops import HALVES
+from .cublas import Call
+from .problem import Contraction
 
 LEFT, RIGHT = "left operand", "right operand"  # buffers of operands that are computed first
-MOST = 1 << 31  # what sizes and distances have to be below, as they are C's integers
+MAX_C_INT = 1 << 31  # exclusive limit of sizes and strides: they are C ints
 BYTES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Matrices in memory: from an offset on, and from each batch, row and column to the next, in elements."""
+    """Batch of matrices in memory: an offset, and the strides of batches, rows and columns, in elements."""
 
     buffer: str
     dtype: str
@@ -37,18 +37,18 @@ class Matrix:
     col: int
 
     def distance(self, rows: int, cols: int) -> tuple[bool, int] | None:
-        """Whether columns are what stands in memory as a whole, rather than rows, and how far apart two of these are. None if
-        neither do, or if the library cannot count that far."""
-        if self.col == 1 and cols <= self.row < MOST:
+        """Leading dimension, with True for column-major; None if neither rows nor columns are contiguous, or if it exceeds a C
+        int."""
+        if self.col == 1 and cols <= self.row < MAX_C_INT:
             return False, self.row
-        if self.row == 1 and rows <= self.col < MOST:
+        if self.row == 1 and rows <= self.col < MAX_C_INT:
             return True, self.col
         return None
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """out = left @ right, for each batch; sums are in float32 at least. `precision` is that of float32."""
+    """Matmul `out = left @ right`, for each batch; accumulates in float32 at least. `precision` is that of float32."""
 
     batches: int
     rows: int
@@ -64,7 +64,7 @@ class Gemm:
         return self.left, self.right, self.out
 
     def bytes(self) -> dict[str, int]:
-        """What is read and written of each buffer; what all batches share is read once."""
+        """Bytes read and written, by buffer; operands that all batches share are read once."""
         sizes = ((self.rows, self.depth), (self.depth, self.cols), (self.rows, self.cols))
         found = {}
         for x, (rows, cols) in zip(self.matrices, sizes, strict=True):
@@ -72,13 +72,13 @@ class Gemm:
         return found
 
     def renamed(self, names: dict[str, str]) -> Gemm:
-        """The same with other names for some buffers."""
+        """Copy with some buffers renamed."""
         left, right, out = (replace(x, buffer=names.get(x.buffer, x.buffer)) for x in self.matrices)
         return replace(self, left=left, right=right, out=out)
 
     def call(self, word: Callable[[str], int]) -> Call:
-        """What the library is given. To it memory is full of columns: so rows are told as columns of what is transposed, and
-        out.T = right.T @ left.T is what it computes, unless the result is to stand in columns."""
+        """Arguments of the cuBLAS call. cuBLAS is column-major: row-major matrices are passed as transposed ones, and it
+        computes out.T = right.T @ left.T, unless the result is column-major itself."""
         left, right = self.left.distance(self.rows, self.depth), self.right.distance(self.depth, self.cols)
         out = self.out.distance(self.rows, self.cols)
         assert left is not None and right is not None and out is not None
@@ -112,18 +112,18 @@ class Gemm:
 
 
 @dataclass(frozen=True)
-class ByLibrary:
-    """A contraction as a call, and the loops before and after it."""
+class CublasPlan:
+    """Contraction as a cuBLAS call, and the loops before and after it."""
 
     gemm: Gemm
     before: tuple[Nest, ...]
     after: Nest | None
-    scratch: dict[str, tuple[str, int]] = field(hash=False)  # what is in memory for it alone: dtype and number of elements
+    scratch: dict[str, tuple[str, int]] = field(hash=False)  # private buffers of the plan: dtype and number of elements
 
     @property
     def more_bytes(self) -> int:
-        """That are moved, and would not be by a kernel of all of it: of what is in memory for it alone, which is written and
-        read; and of a product that is kept, which is read again."""
+        """Bytes moved beyond those of one fused kernel: scratch buffers are written and read, and a result that is kept is read
+        again."""
         again = 0 if self.after is None or PRODUCT in self.scratch else self.gemm.bytes()[self.gemm.out.buffer]
         return again + 2 * sum(BYTES[dtype] * size for dtype, size in self.scratch.values())
 
@@ -132,10 +132,10 @@ class ByLibrary:
         return len(self.before) + (self.after is not None)
 
 
-def by_library(work: Contraction, precision: str) -> ByLibrary | None:
-    """A contraction as a call of cuBLAS; None if it cannot be one."""
+def plan_cublas(work: Contraction, precision: str) -> CublasPlan | None:
+    """Plan a contraction as a cuBLAS call; None if it cannot be one."""
     sizes = (work.batches, work.rows, work.cols, work.depth)
-    if work.a.dtype != work.b.dtype or work.dtype not in BYTES or min(sizes[1:]) < 2 or max(sizes) >= MOST:
+    if work.a.dtype != work.b.dtype or work.dtype not in BYTES or min(sizes[1:]) < 2 or max(sizes) >= MAX_C_INT:
         return None
     scratch: dict[str, tuple[str, int]] = {}
     before: list[Nest] = []
@@ -156,14 +156,14 @@ def by_library(work: Contraction, precision: str) -> ByLibrary | None:
     else:
         out, store = kept
         after = following(work, out.dtype, store) if len(work.nest.stores()) > 1 else None
-    return ByLibrary(Gemm(*sizes, left, right, out, precision), tuple(before), after, scratch)
+    return CublasPlan(Gemm(*sizes, left, right, out, precision), tuple(before), after, scratch)
 
 
 # ---- operands
 
 
 def in_memory(e: Expr, domain: Domain, batches: int) -> Matrix | None:
-    """An operand that is matrices in memory as they are."""
+    """Match an operand that is stored as matrices and needs no computation."""
     if e.kind != "load" or e.data[2]:
         return None
     found = matrix(e.data[0], e.dtype, e.data[1], domain, batches)
@@ -171,7 +171,7 @@ def in_memory(e: Expr, domain: Domain, batches: int) -> Matrix | None:
 
 
 def matrix(buffer: str, dtype: str, index: Index, domain: Domain, batches: int) -> Matrix | None:
-    """Matrices whose elements are at an index of `batch`, the row and the column."""
+    """Matrices whose elements are at an index of `batch`, the row and the column; None if it is not linear in these."""
     steps = {var("batch", batches): 0, domain.r: 0, domain.c: 0}
     for a, n in index.terms:
         if a not in steps or n < 0:
@@ -181,18 +181,18 @@ def matrix(buffer: str, dtype: str, index: Index, domain: Domain, batches: int) 
 
 
 def computed(name: str, e: Expr, domain: Domain, work: Contraction) -> tuple[Matrix, Nest]:
-    """An operand that has to be computed first, and the loops that do: once, if it is the same for all batches."""
+    """Plan an operand that has to be computed first, and its loops: once, if all batches share it."""
     batch = var("batch", work.batches)
     many = work.batches > 1 and e.depends(batch)
     own, places = in_order(domain, batch, work.batches if many else 1)
-    store = Store(name, own.row * own.cols + own.col, Moved(Exprs(), places).expr(e), e.dtype)
+    store = Store(name, own.row * own.cols + own.col, Substitution(ExprBuilder(), places).expr(e), e.dtype)
     ops = (name.split(" ")[0], "of", *work.nest.ops[:1])
     nest = Nest(own, [Stage(stores=[store])], "c", work.nest.lines, ops)
     return Matrix(name, e.dtype, 0, domain.rows * domain.cols if many else 0, domain.cols, 1), nest
 
 
 def in_order(domain: Domain, batch: Var, batches: int) -> tuple[Domain, dict[Var, Index]]:
-    """A domain of the rows of all batches, one after the other, and where variables are in it."""
+    """Domain of the rows of all batches, one batch after the other, and the variables as indices in it."""
     own = Domain(batches * domain.rows, domain.cols)
     return own, {domain.r: own.row % domain.rows, domain.c: own.col, batch: own.row // domain.rows}
 
@@ -201,13 +201,13 @@ def in_order(domain: Domain, batch: Var, batches: int) -> tuple[Domain, dict[Var
 
 
 def rounded_to(e: Expr) -> str:
-    """The half that an expression rounds the product to; "" if it is something else."""
+    """Half dtype that an expression rounds the matmul's result to; "" if it is something else."""
     cast = e.kind == "op" and e.data[0] == "cast" and e.args[0].kind == "product"
     return e.dtype if cast and e.dtype in HALVES else ""
 
 
 def product_dtype(work: Contraction) -> str:
-    """What the call has to leave in memory: halves, if all that is done with the product begins with rounding it to them."""
+    """Result dtype of the call: a half, if every use of the matmul's result rounds it to that first."""
     roots = work.nest.expressions()
     readers = [e for e in walk(roots) if any(x.kind == "product" for x in e.args)]
     plain = any(e.kind == "product" for e in roots)
@@ -216,12 +216,12 @@ def product_dtype(work: Contraction) -> str:
 
 
 def kept_product(work: Contraction, operands: set[str]) -> tuple[Matrix, Store] | None:
-    """Where the product itself is stored, if the call can leave it there: whatever else follows is computed from that."""
+    """Store of the matmul's result itself, if the call can write it there: the rest of the epilogue reads it from there."""
     dtype, stores = product_dtype(work), work.nest.stores()
     for s in stores:
         whole = s.expr.kind == "product" if s.expr.dtype == dtype == s.dtype else False
         rounded = rounded_to(s.expr) == dtype == s.dtype
-        if not (whole or rounded) or s.buffer in operands or (s.late and len(stores) > 1):
+        if not (whole or rounded) or s.buffer in operands or (s.overwrites and len(stores) > 1):
             continue
         found = matrix(s.buffer, dtype, s.index, Domain(work.rows, work.cols), work.batches)
         if found is not None and found.distance(work.rows, work.cols) is not None and (work.batches == 1 or found.batch):
@@ -230,10 +230,10 @@ def kept_product(work: Contraction, operands: set[str]) -> tuple[Matrix, Store] 
 
 
 def following(work: Contraction, dtype: str, kept: Store | None = None) -> Nest:
-    """What follows the product, as loops that read it from memory: from a place of its own, or where it is kept."""
-    exprs = Exprs()
+    """Epilogue as loops that read the matmul's result from memory: from a scratch buffer, or from its place if it is kept."""
+    exprs = ExprBuilder()
     own, places = in_order(Domain(work.rows, work.cols), var("batch", work.batches), work.batches)
-    index = Moved(exprs, places).index
+    index = Substitution(exprs, places).index
     product = exprs.product(dtype) if kept is None else exprs.load(kept.buffer, index(kept.index), (), dtype)
     moved = Read(exprs, places, product)
     (stage,) = work.nest.stages
@@ -241,10 +241,10 @@ def following(work: Contraction, dtype: str, kept: Store | None = None) -> Nest:
     return replace(work.nest, domain=own, stages=[Stage(stores=stores)])
 
 
-class Read(Moved):
-    """Moves expressions of a product that is in memory by now. If it is a half there, it need not be rounded."""
+class Read(Substitution):
+    """Replaces the matmul in expressions by a load. A result that is stored as a half need not be rounded."""
 
-    def __init__(self, exprs: Exprs, places: dict[Var, Index], product: Expr) -> None:
+    def __init__(self, exprs: ExprBuilder, places: dict[Var, Index], product: Expr) -> None:
         super().__init__(exprs, places)
         self.product = product
 

@@ -1,7 +1,7 @@
-"""How products are cut into tiles: a table for each dtype and kind of device, and which of its rows suits a shape.
+"""Tile configurations of matmuls: a table for each dtype and kind of device, and the choice of a row by shape.
 
-The first configuration is what is taken without a measurement; the others are worth trying on a real device. The sizes are
-rules of thumb that were only looked at for registers and shared memory.
+The first configuration is used unless autotune measures; the others are worth trying on a real device. The sizes are rules of
+thumb, checked only for registers and shared memory.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...ir.expr import Expr, walk
-from ...ir.index import Index, Picked, Remainder, Var, depends
+from ...ir.index import Index, IndirectIndex, Remainder, Var, depends_on
 from ...nests.loop_nest import Nest
-from .problem import Contraction
-from ..device.specs import UNITS, family, shared_memory
+from ..device.specs import MULTIPROCESSORS, shared_memory, table_target
 from ..printing.tiling import power_above
+from .problem import Contraction
 
 GROUP = 8  # rows of tiles that are done together, column after column: what they read stays in the cache
 LEAST = 16  # rows, columns and depth of a tile that matrix units take
-ROUNDS = 4  # of the loop over the depth that a part has at least
+ROUNDS = 4  # least iterations of the loop over the depth in each part
 MOST_PARTS = 32
-FULL = 0.75  # of a device that a tile size has to occupy
-HELD = 192  # registers of a thread for what follows a product
+FULL = 0.75  # fraction of a device that a tile size has to occupy
+HELD = 192  # registers of a thread for a matmul's epilogue
 VECTOR = 4  # elements of the shortest vectors that are worth the name
 BYTES = {"float64": 8, "float32": 4}
 
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is computed."""
+    """Tile, and its launch parameters."""
 
     block_m: int
     block_n: int
@@ -48,7 +48,7 @@ SINGLES = {
     "tf32": [Config(128, 128, 32, 8, 3), Config(128, 64, 32, 4, 3), Config(64, 64, 32, 4, 3), Config(32, 64, 32, 4, 3)],
 }
 DOUBLES = [Config(64, 64, 16, 4, 3), Config(32, 64, 16, 4, 3), Config(32, 32, 16, 4, 3)]
-SCATTERED = {  # of operands that are read element by element: pointers take registers, too
+SCATTERED = {  # for operands that are read element by element: pointers take registers, too
     "halves": [Config(128, 128, 32, 8, 3), Config(128, 64, 32, 8, 3), Config(64, 64, 32, 4, 3), Config(32, 64, 32, 4, 3)],
     "singles": [Config(64, 64, 16, 4, 3), Config(32, 64, 16, 4, 3)],
 }
@@ -62,13 +62,13 @@ def table(work: Contraction, target: str, precision: str) -> list[Config]:
             return SCATTERED["halves"]
         return SCATTERED["singles"] if dtype == "float32" else DOUBLES[1:]
     if dtype not in BYTES:
-        return HALVES["sm_90" if family(target) == "sm_100" else family(target)]
+        return HALVES["sm_90" if table_target(target) == "sm_100" else table_target(target)]
     return DOUBLES if dtype == "float64" else SINGLES[precision]
 
 
 def configs(work: Contraction, target: str, precision: str) -> list[Config]:
-    """The configurations for a product, the best guess first: the largest tiles that occupy all of a device."""
-    rows, units = table(work, target, precision), UNITS[family(target)]
+    """Candidate configurations of a matmul, the best guess first: the largest tiles that occupy the whole device."""
+    rows, units = table(work, target, precision), MULTIPROCESSORS[table_target(target)]
     fitting = list(dict.fromkeys(fitted(c, work, target) for c in rows))
     enough = next((c for c in fitting if tiles(c, work) >= FULL * units), fitting[-1])
     best = in_parts(enough, work, units)
@@ -78,20 +78,19 @@ def configs(work: Contraction, target: str, precision: str) -> list[Config]:
 
 
 def fitted(config: Config, work: Contraction, target: str) -> Config:
-    """Not larger than the matrices, nor than there are registers for what follows, and with no more rounds under way than there
-    is shared memory for."""
+    """Fit a tile to the matrices, to the registers that the epilogue needs, and its pipeline stages to shared memory."""
     m, n = (max(min(b, power_above(size)), LEAST) for b, size in ((config.block_m, work.rows), (config.block_n, work.cols)))
     k = max(min(config.block_k, power_above(work.depth)), LEAST)
     warps = min(config.warps, max(m * n // 1024, 4 if scattered(work) else 2))
-    m, n, warps = with_registers(m, n, warps, work.nest, 64 if family(target).startswith("gfx") else 32)
+    m, n, warps = with_registers(m, n, warps, work.nest, 64 if table_target(target).startswith("gfx") else 32)
     each = k * (m * widest(work.a) + n * widest(work.b))
     stages = max(min(config.stages, shared_memory(target) // each), 1)
     return Config(m, n, k, warps, stages)
 
 
 def with_registers(m: int, n: int, warps: int, nest: Nest, threads: int) -> tuple[int, int, int]:
-    """A tile whose elements a thread can hold, once for each array that what follows reads and writes, as nothing is written
-    before all is computed: by more threads, or else smaller."""
+    """Grow the warps, or else shrink the tile, until a thread can hold its elements, once for each array that the epilogue
+    reads and writes, as nothing is written before all is computed."""
     domain = nest.domain
     loads = [e for e in nest.loads() if e.depends(domain.r) and e.depends(domain.c)]
     held = len(nest.stores()) + len(loads)
@@ -106,7 +105,7 @@ def with_registers(m: int, n: int, warps: int, nest: Nest, threads: int) -> tupl
 
 
 def scattered(work: Contraction) -> bool:
-    """Whether an operand's elements are read one by one, as those of windows are."""
+    """True if an operand is loaded element by element, as convolution windows are."""
     for e, domain in ((work.a, work.outer), (work.b, work.inner)):
         for x in walk([e]):
             both = x.kind == "load" and x.depends(domain.r) and x.depends(domain.c)
@@ -116,20 +115,20 @@ def scattered(work: Contraction) -> bool:
 
 
 def in_vectors(e: Expr, v: Var) -> bool:
-    """Whether elements stand side by side along a variable, in whole vectors of which all or none are there."""
+    """True if elements are contiguous along a variable, in whole vectors that are in range or masked as one."""
     _, index, guard = e.data
     return step(index, v) == 1 and all(step(i, v) == 0 or (step(i, v) == 1 and n % VECTOR == 0) for i, n in guard)
 
 
 def step(index: Index, v: Var) -> int | None:
-    """What an index grows by from one element of a vector along a variable to the next; None if vectors are cut up."""
+    """Stride of an index between elements of a vector along a variable; None if a vector may be split."""
     found, loose = 0, index.const % VECTOR != 0
     for a, n in index.terms:
         if a is v:
             found += n
-        elif not depends(a, v):
+        elif not depends_on(a, v):
             loose |= n % VECTOR != 0
-        elif isinstance(a, Picked) or a.n % VECTOR or step(a.index, v) != 1:
+        elif isinstance(a, IndirectIndex) or a.n % VECTOR or step(a.index, v) != 1:
             return None
         elif isinstance(a, Remainder):
             found += n
@@ -139,7 +138,7 @@ def step(index: Index, v: Var) -> int | None:
 
 
 def widest(e: Expr) -> int:
-    """The bytes of an element that is loaded for an operand."""
+    """Bytes of the widest element that is loaded for an operand."""
     return max((BYTES.get(x.dtype, 2) for x in walk([e]) if x.kind == "load"), default=2)
 
 
@@ -148,7 +147,7 @@ def tiles(config: Config, work: Contraction) -> int:
 
 
 def in_parts(config: Config, work: Contraction, units: int) -> Config:
-    """A long depth in parts, where there are fewer tiles than half of a device."""
+    """Split a long depth into parts (split-K), where there are fewer tiles than half of a device."""
     rounds, most = -(-work.depth // config.block_k), units // tiles(config, work)
     parts = min(most, rounds // ROUNDS, MOST_PARTS)
     return replace(config, split_k=parts) if parts > 1 else config

@@ -1,13 +1,13 @@
-"""The text of a contraction: a program adds up one tile, round after round over the depth, and goes on with what follows it.
+"""Prints a contraction: a program accumulates one tile in a loop over the depth, and goes on with the epilogue.
 
     r, c = the tile's rows and columns
     for start in range(0, depth, ...):
         a, b = elements of the operands, or what is computed of them
         total = tl.dot(a, b, total)
-    product = total            and then what the nest does with it
+    product = total            and then the nest's epilogue
 
-Few tiles of a great depth are computed in parts, each by a program of its own; a second kernel adds the parts, in an order that
-is always the same, and goes on.
+Few tiles of a great depth are split into parts (split-K), each with a program of its own; a second kernel adds the parts,
+always in the same order, and goes on with the epilogue.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from ...ir.index import ZERO
 from ...nests.loop_nest import Nest, Stage, Store
 from ...schedule.step import Domain
 from ..printing import scalar_ops as ops
-from .tile_configs import GROUP, Config, tiles
 from ..printing.expr_printer import PRODUCT, Body, Scope
-from .problem import Contraction
-from ..printing.scalar_ops import TYPES, accumulator
 from ..printing.kernel_text import (
     HEADER,
     Argument,
@@ -33,14 +30,17 @@ from ..printing.kernel_text import (
     kernel_name,
     names_of,
 )
+from ..printing.scalar_ops import TYPES, accumulator
 from ..printing.tiling import Tile
+from .problem import Contraction
+from .tile_configs import GROUP, Config, tiles
 
 PARTS = "parts"  # the buffer of what the parts have added up
 OWN_NAMES = {"batch", "block_m", "block_n", "tile", "part", "ka", "kb", "in_ka", "in_kb", "total", "width", "stop"}
 ADDED = Config(16, 64, 16, 4, 2)  # tiles of the kernel that adds parts
 
 
-class Product:
+class MatmulPrinter:
     """Prints the kernels of one contraction."""
 
     def __init__(self, work: Contraction, config: Config, precision: str) -> None:
@@ -69,15 +69,15 @@ class Product:
         return Printed(source, [parts, whole], {PARTS: (self.wide, size)})
 
     def whole(self) -> list[str]:
-        writer = Writer(self, self.config, self.arguments)
+        writer = TileWriter(self, self.config, self.arguments)
         writer.begin()
         writer.rounds(0, str(self.work.depth))
         writer.follow()
         return writer.scope.lines
 
     def part(self, given: list[Argument]) -> list[str]:
-        """The sums of a part of the depth, to memory."""
-        writer, share = Writer(self, self.config, given), self.share
+        """Print the kernel that stores the partial sums of a part of the depth."""
+        writer, share = TileWriter(self, self.config, given), self.share
         writer.begin(self.config.split_k)
         writer.scope.add(f"stop = tl.minimum(part * {share} + {share}, {self.work.depth})")
         writer.rounds(share, "stop")
@@ -85,7 +85,7 @@ class Product:
         return writer.scope.lines
 
     def added(self, given: list[Argument]) -> list[str]:
-        writer, parts = Writer(self, ADDED, given), self.config.split_k
+        writer, parts = TileWriter(self, ADDED, given), self.config.split_k
         writer.scope.add(f'"""The sums of {parts} parts put together, always in the same order, and what follows."""')
         writer.begin()
         writer.cleared()
@@ -96,21 +96,21 @@ class Product:
 
     @property
     def share(self) -> int:
-        """The depth that a part adds up."""
+        """Depth of a part."""
         rounds = -(-self.work.depth // self.config.block_k)
         return -(-rounds // self.config.split_k) * self.config.block_k
 
     def place(self, part: str) -> str:
-        """Pointers to what a part has added up."""
+        """Pointers to the partial sums of a part."""
         work = self.work
         before = f"({part} * {work.batches} + batch)" if work.batches > 1 else part
         return f"{PARTS} + {before} * {work.rows * work.cols} + (r * {work.cols} + c)"
 
 
-class Writer:
+class TileWriter:
     """Writes the lines of one kernel."""
 
-    def __init__(self, product: Product, config: Config, given: list[Argument]) -> None:
+    def __init__(self, product: MatmulPrinter, config: Config, given: list[Argument]) -> None:
         self.work = product.work
         self.product = product
         self.config = config
@@ -118,7 +118,7 @@ class Writer:
         self.scope = Scope(1)
         self.taken = {*self.names.values(), *OWN_NAMES}
         self.counts: dict[str, int] = {}
-        self.masks: dict[str, str] = {}  # of rows, columns and depth
+        self.masks: dict[str, str] = {}  # masks of rows, columns and depth
         work, m, n, k = product.work, config.block_m, config.block_n, config.block_k
         self.a = self.body(loaded(work.outer, work.a), m, k)
         self.b = self.body(loaded(work.inner, work.b), k, n)
@@ -136,10 +136,10 @@ class Writer:
     def define(self, scope: Scope, name: str, text: str) -> None:
         scope.add(f"{name} = {f'tl.cast({text}, tl.int64)' if self.large else text}")
 
-    # ---- which tile
+    # ---- tile of a program
 
     def begin(self, parts: int = 1) -> None:
-        """The tile of a program: its rows and columns, and which of them there are."""
+        """Define the tile of a program: its rows and columns, and their masks."""
         scope, work, config = self.scope, self.work, self.config
         down, across = -(-work.rows // config.block_m), -(-work.cols // config.block_n)
         scope.add("program = tl.program_id(0)" + (".to(tl.int64)" if self.large else ""))
@@ -167,7 +167,7 @@ class Writer:
             self.masks["c"] = "in_cols"
 
     def tile(self, tile: str, down: int, across: int) -> None:
-        """Some rows of tiles together, column after column, so that what they read stays in the cache."""
+        """Order the tiles: a few rows of tiles together, column by column, so that their operands stay in the cache."""
         add = self.scope.add
         if down == 1 or across == 1:
             add(f"block_m = {0 if down == 1 else tile}")
@@ -186,13 +186,13 @@ class Writer:
         masks = " & ".join(self.masks[x] for x in "rc" if x in self.masks)
         return f", mask={masks}{otherwise}" if masks else ""
 
-    # ---- the sum
+    # ---- loop over the depth
 
     def cleared(self) -> None:
         self.scope.add(f"total = tl.zeros([{self.config.block_m}, {self.config.block_n}], tl.{self.product.wide})")
 
     def rounds(self, share: int, stop: str) -> None:
-        """The loop over the depth: all of it, or a part's share."""
+        """Print the loop over the depth: all of it, or a part's share."""
         step = self.config.block_k
         loop, before = Scope(2), [Scope(1), Scope(1)]
         self.a.variables[self.a.domain.c], self.b.variables[self.b.domain.r] = "ka", "kb"
@@ -215,15 +215,15 @@ class Writer:
         self.scope.lines += loop.lines
 
     def operand(self, body: Body, e: Expr, along: str, loop: Scope) -> str:
-        """A tile of an operand, which is 0 beyond the depth: what is computed of zeros, or of what is not along the depth,
-        need not be."""
+        """Print a tile of an operand, 0 beyond the depth. Masked loads along the depth are 0 there already; an expression of
+        zeros, or one that does not vary along the depth, need not be, so it is masked again."""
         value, both = body.operand(e).typed, body.blocked(True, True)
         text = body.spread(value, body.axes(e) if e.kind != "const" else frozenset(), both)
         if along in body.masks and not (e.kind == "load" and along in body.axes(e)):
             text = f"tl.where({body.masks[along]}, {text}, 0.0)"
         return body.named(text, "tile", loop) if text != value else value
 
-    # ---- what follows
+    # ---- epilogue
 
     def follow(self) -> None:
         body, (stage,) = self.after, self.work.nest.stages
@@ -235,12 +235,12 @@ class Writer:
                 self.scope.add(f"{name} = {ops.cast('total', self.product.wide, e.dtype)}")
         for s in stage.stores:
             body.value(s.expr)
-        if any(s.late for s in stage.stores):
+        if any(s.overwrites for s in stage.stores):
             self.scope.add("tl.debug_barrier()")  # several threads may read what is about to be overwritten
         for s in stage.stores:
             body.store(s)
 
 
 def loaded(domain: Domain, e: Expr) -> Nest:
-    """An operand's tile, as loops."""
+    """Loops that load an operand's tile."""
     return Nest(domain, [Stage(stores=[Store("", ZERO, e, e.dtype)])], "c")

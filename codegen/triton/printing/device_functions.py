@@ -1,4 +1,4 @@
-"""What printed kernels call: ops that are more than a line of Triton, with the meaning that the eager ops have.
+"""Device functions that printed kernels call: ops of more than one line of Triton, with the semantics of the eager ops.
 
 These are Triton functions, so this module can only be imported where Triton is installed; printing kernels does not import it.
 """
@@ -13,12 +13,12 @@ from triton.language.extra import libdevice
 
 from ....eager.arrays import special_functions as special
 
-# ---- of two numbers
+# ---- binary ops on floats
 
 
 @triton.jit
 def maximum(a, b):
-    """NaN if either is; of two equal ones, such as 0 and -0, the second."""
+    """Maximum; NaN if either is; of two equal ones, such as 0 and -0, the second."""
     return tl.where((a > b) | (a != a), a, b)
 
 
@@ -29,7 +29,7 @@ def minimum(a, b):
 
 @triton.jit
 def fmax(a, b):
-    """The other one if one is NaN."""
+    """Maximum that ignores NaN: the other one if one is NaN."""
     return tl.where((a > b) | (b != b), a, b)
 
 
@@ -45,7 +45,7 @@ def product(a, b):
 
 @triton.jit
 def raised(top, total, x):
-    """The largest number so far and the sum of the exponentials of all less it, with one number more."""
+    """Update a running maximum and the sum of exponentials of all numbers less it (online softmax) with one number more."""
     larger = x > top
     low, high = tl.where(larger, top, x), tl.where(larger, x, top)
     power = libdevice.exp(low - tl.where(tl.abs(high) == float("inf"), 0.0, high))
@@ -59,13 +59,13 @@ def added(a, b):
 
 @triton.jit
 def recurrence(a, b, later_a, later_b):
-    """y -> a y + b, and then another one."""
+    """Compose two linear maps: y -> a y + b, and then the later one."""
     return later_a * a, later_b + later_a * b
 
 
 @triton.jit
 def later_maximum(a, i, b, k):
-    """The larger one and where it stands: the later of two equal ones, and NaN above all."""
+    """Larger value and its index: the later of two equal ones, and NaN above all."""
     second = (b >= a) | (b != b)
     return tl.where(second, b, a), tl.where(second, k, i)
 
@@ -78,13 +78,13 @@ def later_minimum(a, i, b, k):
 
 @triton.jit
 def divided(a, b):
-    """Rounded to the nearest float: Triton's own / is off by up to two units in float32."""
+    """Divide, rounded to the nearest float: Triton's own / is off by up to two units in float32."""
     return tl.div_rn(a, b) if a.dtype == tl.float32 else a / b
 
 
 @triton.jit
 def remainder(a, b):
-    """What is left, with the sign of the divisor."""
+    """Remainder with the sign of the divisor."""
     rest = libdevice.fmod(a, b)
     crossed = (rest != 0) & ((rest < 0) != (b < 0))
     return tl.where(
@@ -94,7 +94,7 @@ def remainder(a, b):
 
 @triton.jit
 def floor_divide(a, b):
-    """What is left over decides, as the rounded quotient may already be the next whole number."""
+    """Floor division, decided by the remainder, as the rounded quotient may already be the next integer."""
     rest = libdevice.fmod(a, b)
     value = divided(a - rest, b)
     crossed = (rest != 0) & ((rest < 0) != (b < 0))
@@ -108,7 +108,7 @@ def floor_divide(a, b):
 
 @triton.jit
 def apart(a, b):
-    """-|a - b|, which is 0 for two equal infinities too."""
+    """Negative distance -|a - b|, which is 0 for two equal infinities too."""
     return tl.where(a == b, tl.zeros_like(a - b), -tl.abs(a - b))
 
 
@@ -130,12 +130,12 @@ def xlogy(a, b):
     return tl.where((a == 0) & (b == b), tl.zeros_like(found), found)
 
 
-# ---- of two integers
+# ---- binary ops on integers
 
 
 @triton.jit
 def trunc_divide(a, b):
-    """Towards zero. By 0 it is 0: that eager execution raises an error is found out before. The least one by -1 is itself."""
+    """Divide towards zero. By 0 the result is 0: eager's error is raised by an earlier check. The minimum by -1 is itself."""
     one = tl.full((), 1, b.dtype)
     if b.dtype.is_int_signed():
         found = a // tl.where((b == 0) | (b == -1), one, b)
@@ -147,13 +147,13 @@ def trunc_divide(a, b):
 
 @triton.jit
 def integer_fmod(a, b):
-    """What is left, with the sign of the dividend."""
+    """Remainder with the sign of the dividend."""
     return a - trunc_divide(a, b) * b
 
 
 @triton.jit
 def integer_remainder(a, b):
-    """What is left, with the sign of the divisor."""
+    """Remainder with the sign of the divisor."""
     rest = integer_fmod(a, b)
     return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
 
@@ -167,7 +167,7 @@ def integer_floor_divide(a, b):
 
 @triton.jit
 def integer_pow(a, b):
-    """By squaring, for each bit of the exponent. a^-n is rounded towards zero: 1 and -1 are what is left."""
+    """Power by squaring, for each bit of the exponent. a^-n is rounded towards zero: only 1 and -1 give a nonzero result."""
     bits = (tl.where(b < 0, -b, b) if b.dtype.is_int_signed() else b).to(tl.uint64) + tl.zeros_like(a).to(tl.uint64)
     square = a + tl.zeros_like(bits).to(a.dtype)
     value = tl.zeros_like(square) + 1
@@ -182,7 +182,7 @@ def integer_pow(a, b):
 
 @triton.jit
 def shift(a, b, left: tl.constexpr):
-    """By more bits than there are, nothing is left but the sign."""
+    """Shift; by more bits than there are, only the sign is left."""
     width: tl.constexpr = a.dtype.primitive_bitwidth
     within = (b >= 0) & (b < width)
     by = tl.where(within, b, tl.zeros_like(b))
@@ -193,7 +193,7 @@ def shift(a, b, left: tl.constexpr):
     return found
 
 
-# ---- of one
+# ---- unary ops
 
 
 @triton.jit
@@ -209,7 +209,7 @@ def signbit(x):
 
 @triton.jit
 def whole(x, wide: tl.constexpr, least: tl.constexpr):
-    """A float as an integer: towards zero; the least one for what does not fit, as the processors NumPy runs on give it."""
+    """Convert a float to an integer, towards zero; out-of-range values give the minimum, as on the processors NumPy runs on."""
     fits = (x >= least * 1.0) & (x < least * -1.0)
     found = tl.where(fits, x, tl.zeros_like(x)).to(wide)
     return tl.where(fits, found, tl.full((), least, wide))
@@ -225,7 +225,7 @@ PI = tl.constexpr(math.pi)
 
 @triton.jit
 def digamma(x):
-    """In float64. Below 0 the reflection formula: digamma(x) = digamma(1 - x) - pi / tan(pi x)."""
+    """Digamma in float64. Below 0 by the reflection formula: digamma(x) = digamma(1 - x) - pi / tan(pi x)."""
     positive = tl.where(x < 0, 1 - x, x)
     large = tl.where(positive > 10, positive, tl.full((), 10.0, tl.float64))
     square = 1 / (large * large)
@@ -234,7 +234,7 @@ def digamma(x):
         series = series * square + DIGAMMA_STIRLING[k]
     series = libdevice.log(large) - 0.5 / large + series * square
     small = tl.where(positive < 10, positive, tl.full((), 10.0, tl.float64))
-    steps = tl.floor(small) - 1  # how far above [1, 2): there digamma is a polynomial
+    steps = tl.floor(small) - 1  # distance above [1, 2): there digamma is a polynomial
     total = tl.where(steps < 0, -1 / small, tl.zeros_like(x))
     for k in tl.static_range(1, 10):
         passed = small - k
@@ -254,12 +254,12 @@ def digamma(x):
     return tl.where(x == 0, edge, value)
 
 
-# ---- random numbers: the words of eager/philox.py, and what becomes of them
+# ---- random numbers: the words of eager/arrays/philox.py, and distributions made of them
 
 
 @triton.jit
 def block_of_words(seed, call, block):
-    """The four words of a block. Triton's Philox is the same, with the counter (block, block >> 32, call, call >> 32)."""
+    """Four words of a block. Triton's Philox is the same, with the counter (block, block >> 32, call, call >> 32)."""
     block, call = block.to(tl.uint64), call.to(tl.uint64)
     low, high = (block & 0xFFFFFFFF).to(tl.uint32), (block >> 32).to(tl.uint32)
     third = tl.zeros_like(low) + (call & 0xFFFFFFFF).to(tl.uint32)
@@ -285,21 +285,21 @@ def two_words(seed, call, i):
 
 @triton.jit
 def fraction(low, high):
-    """53 bits of two words, in [0, 1), as float64."""
+    """Fraction in [0, 1) from 53 bits of two words, as float64."""
     both = (high.to(tl.uint64) << 32) | low.to(tl.uint64)
     return (both >> 11).to(tl.int64).to(tl.float64) * (2.0**-53)
 
 
 @triton.jit
 def run_of_words(seed, call, first):
-    """Four words from each of some first ones on, which are multiples of 4: a block with two more axes, in their order."""
+    """Four words from each of the given first ones on, which are multiples of 4: a block with two more axes, in their order."""
     w0, w1, w2, w3 = block_of_words(seed, call, first >> 2)
     return tl.join(tl.join(w0, w2), tl.join(w1, w3))
 
 
 @triton.jit
 def random_mask(words, p):
-    """True with probability p: 24 bits are compared."""
+    """Random mask, True with probability p: 24 bits are compared."""
     bound = tl.ceil(p * 16777216.0)
     bound = tl.where(bound > 0.0, bound, tl.full((), 0.0, tl.float64))
     bound = tl.where(bound < 16777216.0, bound, tl.full((), 16777216.0, tl.float64)).to(tl.int32)
@@ -322,7 +322,7 @@ def random_uniform_double(seed, call, low, high, i):
 
 @triton.jit
 def random_normal(seed, call, mean, std, i, double: tl.constexpr):
-    """By Box and Muller: elements 2 i and 2 i + 1 are the cosine and the sine of one pair."""
+    """Normal by Box-Muller: elements 2 i and 2 i + 1 are the cosine and the sine of one pair."""
     if double:
         w0, w1, w2, w3 = block_of_words(seed, call, i >> 1)
         unit = fraction(w0, w1) + 2.0**-53
@@ -342,7 +342,7 @@ def random_normal(seed, call, mean, std, i, double: tl.constexpr):
 
 @triton.jit
 def random_integers(seed, call, low, high, i):
-    """Whole numbers in [low, high): one word for up to 65536 different ones, else two."""
+    """Integers in [low, high): one word for up to 65536 different ones, else two."""
     span = (high - low).to(tl.uint64)
     one = (word(seed, call, i).to(tl.uint64) * span) >> 32
     first, second = two_words(seed, call, i)

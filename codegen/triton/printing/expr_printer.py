@@ -1,7 +1,7 @@
-"""The body of a printed kernel: expressions as lines of Triton, each once, as far out of the loops as it can be.
+"""Prints the body of a kernel: each expression once, as a line of Triton, hoisted as far out of the loops as it can be.
 
-Rows and columns are the axes of blocks: `r` is a column of numbers and `c` a row of them, so what depends on both is a tile.
-Where a program does one row at a time `r` is a plain number, and blocks have one axis. Elements outside of the domain are
+Rows and columns are the axes of blocks: `r` is a column vector and `c` a row vector, so whatever depends on both is a tile.
+Where a program processes one row at a time `r` is a scalar, and blocks have one axis. Elements outside of the domain are
 masked: they are read as 0 and not written.
 """
 
@@ -11,9 +11,9 @@ import keyword
 import re
 from collections.abc import Iterable
 
-from ...lowering.random_ops import DRAWN
 from ...ir.expr import Expr, Guard, walk
-from ...ir.index import Index, Picked, Quotient, Remainder, Var
+from ...ir.index import Index, IndirectIndex, Quotient, Remainder, Var
+from ...lowering.random_ops import RANDOM_OPS
 from ...nests.loop_nest import Nest, Store, Total
 from . import scalar_ops as ops
 from .scalar_ops import Operand, accumulator
@@ -42,13 +42,13 @@ RESERVED = (
 
 
 class Scope:
-    """Lines, and what is known after them."""
+    """Scope: its lines, and the names known after them."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
         self.lines: list[str] = []
         self.values: dict[Expr, str] = {}
-        self.names: dict[str, str] = {}  # of texts that have a name
+        self.names: dict[str, str] = {}  # by text
 
     def add(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
@@ -61,17 +61,17 @@ class Body:
         self.nest = nest
         self.tile = tile
         self.domain = nest.domain
-        self.arguments = arguments  # of buffers, and of "number 3": the names they have
+        self.arguments = arguments  # names, by buffer and by "number 3"
         self.scopes = {"program": Scope(1)}
         self.counts: dict[str, int] = {}
         self.taken = {*arguments.values(), *RESERVED}
         self.axes_of = {"r": tile.block_r > 1, "c": tile.block_c > 1}
-        self.variables = {self.domain.r: "r", self.domain.c: "c"}  # what they are called; others have their own names
-        self.masks: dict[str, str] = {}  # of axes: the name of the mask, where there is one
+        self.variables = {self.domain.r: "r", self.domain.c: "c"}  # names of variables; others have their own names
+        self.masks: dict[str, str] = {}  # name of the mask, if any, by axis
         self.large = self.is_large()
 
     def is_large(self) -> bool:
-        """Whether 32 bits are too few for some index."""
+        """True if some index needs more than 32 bits."""
         found = [e.data[1] for e in self.nest.loads()] + [s.index for s in self.nest.stores()]
         found += [s.index for s in self.nest.scatters]
         return self.domain.rows * self.domain.cols >= LARGE or any(max(-i.low, i.high) >= LARGE for i in found)
@@ -79,7 +79,7 @@ class Body:
     # ---- names and lines
 
     def name(self, wanted: str) -> str:
-        """A name that nothing else has."""
+        """Make a unique name."""
         base = identifier(wanted)
         while True:
             count = self.counts[base] = self.counts.get(base, -1) + 1
@@ -93,13 +93,13 @@ class Body:
         return self.scopes.get("columns") or self.scopes.get("rows") or self.scopes["program"]
 
     def scope_of(self, rows: bool, cols: bool) -> Scope:
-        """Where something belongs that changes with rows, or with columns."""
+        """Scope of a value that varies with rows, or with columns."""
         if cols and "columns" in self.scopes:
             return self.scopes["columns"]
         return self.scopes["rows"] if rows and "rows" in self.scopes else self.scopes["program"]
 
     def named(self, text: str, wanted: str, scope: Scope) -> str:
-        """The name of a text, which is computed once."""
+        """Name a text, which is computed once."""
         for s in self.scopes.values():
             if text in s.names:
                 return s.names[text]
@@ -107,7 +107,7 @@ class Body:
         scope.add(f"{scope.names[text]} = {text}")
         return scope.names[text]
 
-    # ---- what depends on what
+    # ---- dependence on axes
 
     def by_rows(self, e: Expr) -> bool:
         return e.depends(self.domain.r) or bool(e.totals)
@@ -127,7 +127,7 @@ class Body:
             for a, _ in index.terms:
                 if isinstance(a, Var):
                     rows, cols = rows or a is self.domain.r, cols or a is self.domain.c
-                elif isinstance(a, Picked):
+                elif isinstance(a, IndirectIndex):
                     rows, cols = rows or self.by_rows(a.expr), cols or self.by_cols(a.expr)
                 else:
                     r, c = self.index_depends([a.index])
@@ -140,13 +140,13 @@ class Body:
         return "[" + ", ".join(str(sizes[a] if a in axes else 1) for a in present) + "]"
 
     def spread(self, text: str, has: Axes, wanted: Axes) -> str:
-        """A value as a block of more axes."""
+        """Broadcast a value to a block of more axes."""
         return text if has >= wanted else f"tl.broadcast_to({text}, {self.shape(wanted)})"
 
     # ---- values
 
     def value(self, e: Expr) -> str:
-        """The name of an expression's value, computed where it belongs."""
+        """Compute an expression in its scope, and return its name."""
         return self.operand(e).typed
 
     def operand(self, e: Expr) -> Operand:
@@ -161,8 +161,8 @@ class Body:
         return Operand(found, e.dtype)
 
     def scalars(self, roots: Iterable[Expr]) -> None:
-        """What is the same for all elements, before anything that there is one of for each: powers of numbers are calls of a
-        function, which all registers that are in use would have to survive."""
+        """Compute uniform scalars before any per-element value: powers of scalars are function calls, across which all
+        registers in use would have to be saved."""
         for e in walk(roots):
             if e.kind == "op" and not self.by_rows(e) and not self.by_cols(e):
                 self.value(e)
@@ -181,7 +181,7 @@ class Body:
         scope.values[e] = name
 
     def text(self, e: Expr) -> tuple[str, str]:
-        """What an expression may be called, and what it is."""
+        """Suggested name and text of an expression."""
         if e.kind == "number":
             given = self.arguments[f"number {e.data}"]
             return given, f"{given} != 0" if e.dtype == "bool" else given
@@ -207,8 +207,8 @@ class Body:
     # ---- random words, four at a time
 
     def in_fours(self, e: Expr) -> bool:
-        """Whether elements of random numbers stand side by side, from multiples of 4 on: a block of words is made once then."""
-        if e.kind != "op" or e.data[0] not in DRAWN or not ops.takes_one_word(e.data[0], e.dtype) or self.tile.block_c < 4:
+        """True if random elements are contiguous from multiples of 4 on: a Philox block of four words is then computed once."""
+        if e.kind != "op" or e.data[0] not in RANDOM_OPS or not ops.takes_one_word(e.data[0], e.dtype) or self.tile.block_c < 4:
             return False
         at = e.args[-1].data
         rest = at.without(self.domain.c)
@@ -225,7 +225,7 @@ class Body:
     # ---- indices
 
     def index(self, index: Index, column: str = "") -> str:
-        """An index, at the columns or at others."""
+        """Text of an index, at the columns or at others."""
         groups: dict[tuple[bool, bool], list[str]] = {}
         for a, n in index.terms:
             part = column if column and a is self.domain.c else self.atom(a)
@@ -236,17 +236,17 @@ class Body:
         sums = [" + ".join(parts) for parts in groups.values()]  # each of one axis, before there are blocks of two
         return " + ".join(f"({x})" if " + " in x and len(sums) > 1 else x for x in sums)
 
-    def atom(self, a: Var | Quotient | Remainder | Picked) -> str:
+    def atom(self, a: Var | Quotient | Remainder | IndirectIndex) -> str:
         if isinstance(a, Var):
             return self.variables.get(a, a.name)
-        if isinstance(a, Picked):
+        if isinstance(a, IndirectIndex):
             return self.value(a.expr)
         inner = self.index(a.index)
         within = f"({inner})" if " + " in inner or " * " in inner else inner
         return f"({within} {'//' if isinstance(a, Quotient) else '%'} {a.n})"
 
     def inside(self, guard: Guard) -> str:
-        """Whether indices are within their bounds."""
+        """Condition that indices are within their bounds."""
         parts: list[str] = []
         for i, n in guard:
             parts += self.bounds(f"({self.index(i)})" if len(i.terms) + bool(i.const) > 1 else self.index(i), i.low, i.high, n)
@@ -258,11 +258,12 @@ class Body:
         return [f"({text} >= 0)"] * (low < 0) + [f"({text} < {n})"] * (high >= n)
 
     def picks(self, indices: Iterable[Index]) -> list[str]:
-        """The conditions under which picked indices are within bounds: a wrong one may read nothing, whoever finds it out."""
+        """Conditions that picked indices are within bounds: an invalid one must not be read through, whichever check reports
+        it."""
         found = []
         for index in indices:
             for a, _ in index.terms:
-                if isinstance(a, Picked):
+                if isinstance(a, IndirectIndex):
                     found += self.bounds(self.value(a.expr), -1, a.size, a.size)
                 elif not isinstance(a, Var):
                     found += self.picks([a.index])
@@ -271,7 +272,7 @@ class Body:
     # ---- memory
 
     def place(self, buffer: str, index: Index, guard: Guard) -> tuple[str, str, Axes]:
-        """The pointers to elements, their mask, if any, and their axes."""
+        """Pointers to elements, their mask, if any, and their axes."""
         rows, cols = self.index_depends([index, *[i for i, _ in guard]])
         axes, own = self.blocked(rows, cols), self.blocked(*self.index_depends([index]))
         scope = self.scope_of(rows, cols)
@@ -308,7 +309,7 @@ class Body:
     # ---- totals
 
     def added(self, t: Total, axes: str, masked: str) -> str:
-        """What a total adds up, as a block of some axes, and neutral outside of the domain along some."""
+        """Addend of a total, as a block of the given axes, neutral outside of the domain along the `masked` ones."""
         wide = accumulator(t.dtype)
         value = self.operand(t.expr)
         text = ops.cast(value.typed, t.expr.dtype, wide)
@@ -321,7 +322,7 @@ class Body:
         return f"tl.where({self.masks[masked]}, {text}, {neutral})"
 
     def along(self, t: Total, text: str, axis: str) -> str:
-        """A block put together along an axis, which stays as one of length 1 where blocks have two."""
+        """Reduce a block along an axis, which stays as one of length 1 where blocks have two."""
         if not self.axes_of[axis]:
             return text
         both = self.axes_of["r"] and self.axes_of["c"]

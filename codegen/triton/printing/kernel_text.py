@@ -1,7 +1,10 @@
-"""What all printers share: kernels and their arguments, names, docstrings, and totals of several pieces put together."""
+"""Kernel descriptions shared by all printers: arguments, names, docstrings, and the combination of partial totals."""
 
 from __future__ import annotations
 
+import ast
+import functools
+import warnings
 from dataclasses import dataclass, field
 
 from ...ir.expr import Expr, walk
@@ -11,11 +14,12 @@ from .expr_printer import PRODUCT, Scope, identifier
 from .scalar_ops import TYPES, accumulator
 from .tiling import power_above
 
-HEADER = """import triton
+MATHS = f"{__package__}.device_functions"  # kernels import it; its text is part of their cache keys
+HEADER = f"""import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from tapejit.codegen.triton import maths
+from {MATHS.rpartition(".")[0]} import {MATHS.rpartition(".")[2]} as maths
 """
 LONGEST_NAME, LONGEST_ROW = 50, 120
 PIECES = 32  # that are put together at a time
@@ -23,7 +27,7 @@ PIECES = 32  # that are put together at a time
 
 @dataclass(frozen=True)
 class Argument:
-    """A buffer, or a number that each call brings."""
+    """Buffer, or a scalar that each call brings."""
 
     name: str  # in the kernel
     type: str  # Triton's, as "*fp32" or "fp64"
@@ -33,21 +37,21 @@ class Argument:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One launch."""
+    """Kernel: one launch."""
 
     name: str
     arguments: tuple[Argument, ...]
     grid: int
     warps: int
-    stages: int = 2  # of loops: how many rounds are under way at once
+    stages: int = 2  # pipeline stages of loops
 
 
-Words = tuple[int | Argument, ...]  # of a table: integers as they are, and what stands for addresses and for numbers
+Words = tuple[int | Argument, ...]  # words of a table: integers as they are, and arguments for addresses and scalars
 
 
 @dataclass
 class Printed:
-    """The text of a nest's kernels, and what it takes to launch them.
+    """Text of a nest's kernels, and their launch parameters.
 
     A table is a buffer of 64-bit words by which a kernel finds any number of buffers and numbers. It is written before the
     kernel is launched, and again when an address or a number in it is another one.
@@ -63,7 +67,7 @@ class Printed:
 
 
 def dtypes_of(nest: Nest) -> dict[str, str]:
-    """The dtypes of buffers in memory."""
+    """Dtypes of buffers in memory."""
     found = {e.data[0]: e.dtype for e in nest.loads()}
     found.update({s.buffer: s.dtype for s in nest.stores()})
     found.update({s.buffer: s.dtype for s in nest.scatters})
@@ -92,13 +96,13 @@ def arguments(dtypes: dict[str, str], expressions: list[Expr]) -> list[Argument]
 
 
 def kernel_name(nest: Nest) -> str:
-    """The user's ops."""
+    """Name a kernel after the user's ops."""
     found = identifier("_".join(dict.fromkeys(nest.ops)) or "kernel")
     return found if len(found) <= LONGEST_NAME else found[:LONGEST_NAME].rsplit("_", 1)[0]
 
 
 def documentation(nest: Nest, what: str = "") -> list[str]:
-    """A docstring: the source lines, and the loops."""
+    """Print a docstring: the source lines, and the loops."""
     rows = [what, *nest.lines, "", *str(nest).splitlines()] if what else [*nest.lines, "", *str(nest).splitlines()]
     rows = rows[1:] if rows and not rows[0] else rows
     short = [row if len(row) <= LONGEST_ROW else row[:LONGEST_ROW] + " ..." for row in rows]
@@ -119,13 +123,13 @@ def name_of(t: Total) -> str:
 
 
 def names_of(arguments: list[Argument]) -> dict[str, str]:
-    """Of buffers and numbers: what they are called in the kernel."""
+    """Names in the kernel, by buffer and by scalar."""
     return {a.buffer or f"number {a.number}": a.name for a in arguments}
 
 
 def put_together(scope: Scope, t: Total, parts: str, pieces: int, width: int, at: str, block: int, mask: str) -> str:
-    """The total of some pieces, always in the same order: `width` totals of the first piece, then those of the second, and so
-    on. `at` is a block of places among them, of which `mask` says which there are; it is empty if there is one place."""
+    """Combine the totals of the pieces, always in the same order: memory holds `width` totals of the first piece, then those of
+    the second, and so on. `at` is a block of places among them, masked by `mask`; it is empty if there is one place."""
     wide, block_p = accumulator(t.dtype), min(power_above(pieces), PIECES if at else 8 * PIECES)
     name = f"{name_of(t)}_sofar"
     shape = f"[{block_p}, {block}]" if at else f"[{block_p}]"
@@ -142,3 +146,10 @@ def put_together(scope: Scope, t: Total, parts: str, pieces: int, width: int, at
     scope.add(f"{name} = {ops.joined(t.op, wide, name, 'part')}")
     scope.depth -= 1
     return ops.reduced(t.op, wide, name, 0, False)
+
+
+@functools.cache
+def parse_source(source: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # the user's lines are in docstrings
+        return ast.parse(source)

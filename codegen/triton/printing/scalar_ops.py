@@ -1,4 +1,4 @@
-"""Scalar ops as text of Triton: types, numbers, conversions, and one line for each op.
+"""Prints scalar ops as Triton text: types, literals, conversions, and one line for each op.
 
 Halves are computed in float32 and rounded after each op, as the eager ops do it; plain arithmetic is rounded as IEEE 754 says.
 Booleans are bytes in memory.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...lowering.random_ops import DRAWN
+from ...lowering.random_ops import RANDOM_OPS
 
 TYPES = {
     "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int64": "i64", "int32": "i32", "int16": "i16",
@@ -17,11 +17,11 @@ TYPES = {
 }  # fmt: skip
 HALVES = ("float16", "bfloat16")
 THROUGH_INT64 = ("int64", "uint32", "uint64")  # floats are converted to these by way of int64, to others of int32
-KEPT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24}  # of uniform random numbers
+KEPT_BITS = {"float16": 11, "bfloat16": 8, "float32": 24}  # random bits of uniform numbers
 
 
 def type_of(dtype: str) -> str:
-    """In registers."""
+    """Triton type of a dtype in registers."""
     return "tl.int1" if dtype == "bool" else f"tl.{dtype}"
 
 
@@ -34,7 +34,7 @@ def unsigned(dtype: str) -> bool:
 
 
 def accumulator(dtype: str) -> str:
-    """What is added up in: halves in float32."""
+    """Accumulator dtype: float32 for halves."""
     return "float32" if dtype in HALVES else dtype
 
 
@@ -42,19 +42,19 @@ def accumulator(dtype: str) -> str:
 
 
 def literal(value: Any) -> str:
-    """A number as Python writes it; it takes the type of what it stands beside."""
+    """Literal as Python writes it; it takes the type of the other operand."""
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return f"({value!r})" if not isinstance(value, bool) and str(value).startswith("-") else repr(value)
 
 
 def number(value: Any, dtype: str) -> str:
-    """A number of a type."""
+    """Literal with an explicit type."""
     return f"tl.full((), {literal(value)}, {type_of(dtype)})"
 
 
 def identity(op: str, dtype: str) -> Any:
-    """What changes nothing when it is joined."""
+    """Neutral element of a reduction."""
     if op in ("amax", "amin"):
         if floating(dtype):
             return -math.inf if op == "amax" else math.inf
@@ -72,7 +72,7 @@ def identity(op: str, dtype: str) -> Any:
 
 
 def cast(x: str, source: str, dtype: str) -> str:
-    """As NumPy converts, but that halves go through float32."""
+    """Cast as NumPy does, except that halves go through float32."""
     if source == dtype:
         return x
     if dtype == "bool":
@@ -108,19 +108,19 @@ OWN = {"maximum", "minimum", "fmax", "fmin", "remainder", "floor_divide", "logad
 
 
 class Operand:
-    """The text of an argument: a name, or a number."""
+    """Operand text: a name, or a literal."""
 
     def __init__(self, text: str, dtype: str, value: Any = None) -> None:
         self.text = text
         self.dtype = dtype
-        self.value = value  # of a number
+        self.value = value  # value of a literal
 
     @property
     def typed(self) -> str:
         return self.text if self.value is None else number(self.value, self.dtype)
 
     def beside(self, other: Operand) -> str:
-        """As it can stand beside another: a plain number, if the other says what it is."""
+        """Text beside another operand: an untyped literal, if the other determines the type."""
         plain = self.value is not None and other.value is None and self.dtype != "bool"
         return literal(self.value) if plain else self.typed
 
@@ -131,7 +131,7 @@ class Operand:
 
 
 def operate(name: str, dtype: str, args: list[Operand]) -> str:
-    """An op on operands; the result is of a dtype."""
+    """Print an op on operands, with a result of the given dtype."""
     if name == "where":
         condition, a, b = args
         return f"tl.where({condition.typed}, {a.beside(b)}, {b.beside(a)})"
@@ -142,7 +142,7 @@ def operate(name: str, dtype: str, args: list[Operand]) -> str:
         return cast(f"({operate(name, result, [a.widened() for a in args])})", result, dtype)
     if name in INFIX or (name in OF_BOOLS and args[0].dtype == "bool"):
         return infix(name, *args)
-    if name in DRAWN:
+    if name in RANDOM_OPS:
         return drawn(name, dtype, args)
     if floating(args[0].dtype):
         return of_floats(name, args)
@@ -226,7 +226,7 @@ def takes_one_word(name: str, dtype: str) -> bool:
 
 
 def drawn(name: str, dtype: str, args: list[Operand], words: str = "") -> str:
-    """Random numbers of a seed, a call, settings and the element's number, or of words that are there already."""
+    """Print random numbers from a seed, a call, settings and the element's number, or from words that are already computed."""
     given = ", ".join(a.typed for a in args)
     if takes_one_word(name, dtype):
         seed, call, *settings, at = [a.typed for a in args]
@@ -252,7 +252,7 @@ def joined(op: str, dtype: str, a: str, b: str) -> str:
 
 
 def reduced(op: str, dtype: str, x: str, axis: int, keep: bool) -> str:
-    """All along an axis of a block put together."""
+    """Reduce a block along an axis."""
     kept = ", keep_dims=True" if keep else ""
     if dtype == "bool":  # `sum` is `any` there, and `prod` is `all`
         most = "max" if op in ("any", "sum", "amax") else "min"

@@ -1,10 +1,10 @@
-"""How a nest is cut into programs: tiles of rows and columns, and which of three ways the loops take.
+"""Tiling of a nest into programs: tiles of rows and columns, in one of three loop structures.
 
     tiles    no totals: each program does one tile
-    rows     totals of rows: a program does some rows, with all of their columns at once or tile after tile
-    pieces   totals beside: a program does a piece of the rows, block after block, and a second kernel puts the pieces together
+    rows     totals of rows: a program does some rows, with all of their columns at once or tile by tile
+    pieces   column totals: a program does a piece of the rows, block by block, and a second kernel combines the pieces
 
-Few long rows would leave most of a device idle: they are cut into parts, which a second kernel puts together.
+Few long rows would leave most of a device idle: they are split into parts, which a second kernel combines.
 The sizes are rules of thumb (Inductor's, mostly); a real device would measure.
 """
 
@@ -25,10 +25,10 @@ BLOCKS = 4  # blocks that a piece has at least, if there is work enough for a wh
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program does."""
+    """Tile: the work of one program."""
 
     way: str  # tiles, rows, pieces
-    rows: int  # of the domain
+    rows: int  # rows of the domain
     cols: int
     block_r: int  # a power of two; 1: the row is a scalar
     block_c: int
@@ -36,7 +36,7 @@ class Tile:
     splits: bool  # columns are shared among programs
     pieces: int = 1
     share: int = 1  # rows of a piece
-    parts: int = 1  # of each row
+    parts: int = 1  # parts per row
     part: int = 1  # columns of a part
 
     @property
@@ -55,7 +55,7 @@ class Tile:
 
     @property
     def whole(self) -> int:
-        """Of a single row whose length no vector divides: the tiles that are whole, and need no mask."""
+        """Number of full tiles, which need no mask, in a single row whose length no vector divides."""
         odd = self.way == "tiles" and self.splits and self.rows == 1 and self.cols % VECTOR
         return self.cols // self.block_c if odd else 0
 
@@ -66,13 +66,13 @@ class Tile:
 
 
 def only_totals(nest: Nest) -> bool:
-    """Whether nothing that goes through the columns depends on a total."""
+    """True if no loop over the columns depends on a total."""
     first, *rest = nest.stages
     return bool(first.totals) and not any(s.loops for s in rest)
 
 
 def in_parts(tile: Tile) -> Tile:
-    """The tile with rows in parts, if there are few programs otherwise."""
+    """Split rows into parts, if there would be few programs otherwise."""
     steps = -(-tile.cols // tile.block_c)
     most = max(MOST_PIECES // tile.row_blocks, 1)
     each = max(-(-steps // most), BLOCKS)
@@ -80,7 +80,7 @@ def in_parts(tile: Tile) -> Tile:
 
 
 def power_above(n: int) -> int:
-    """The least power of two that is not below n."""
+    """Least power of two that is not below n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -101,7 +101,7 @@ def tile_of(nest: Nest) -> Tile:
 
 
 def blocks(nest: Nest, by_row: bool) -> tuple[int, int]:
-    """Rows and columns of a tile: elements that stand beside each other in memory are in one."""
+    """Rows and columns of a tile: elements that are adjacent in memory share one."""
     rows, cols = power_above(nest.domain.rows), power_above(nest.domain.cols)
     if nest.vector == "r":
         block_r = min(rows, 32 if crossed(nest) else 64 if cols > 1 else TILE)
@@ -115,8 +115,8 @@ def blocks(nest: Nest, by_row: bool) -> tuple[int, int]:
 
 
 def held(nest: Nest) -> int:
-    """Bytes of registers that each column of a row takes, about: totals of columns, what one stage leaves for those after it,
-    and two more values that are being computed."""
+    """Estimate the bytes of registers per column of a row: totals of columns, values that one stage leaves for later ones, and
+    two more values that are being computed."""
     c, first, last = nest.domain.c, dict[Expr, int](), dict[Expr, int]()
     for i, stage in enumerate(nest.stages):
         roots = [*[s.expr for s in stage.stores], *[t.expr for t in (*stage.totals, *stage.columns)]]
@@ -127,12 +127,12 @@ def held(nest: Nest) -> int:
 
 
 def width(dtype: str) -> int:
-    """Of a value in registers."""
+    """Bytes of a value in registers."""
     return 8 if dtype in ("float64", "int64", "uint64") else 4
 
 
 def crossed(nest: Nest) -> bool:
-    """Whether something is read along rows and something along columns, as in a transposition."""
+    """True if some access is contiguous along rows and another along columns, as in a transposition."""
     domain = nest.domain
     factors = {"r": False, "c": False}
     indices = [e.data[1] for e in walk(nest.expressions()) if e.kind == "load" and e.depends(domain.r) and e.depends(domain.c)]

@@ -1,7 +1,7 @@
-"""The arena of a device: one block of memory in which all programs on it keep what lives only while they run, one at a time.
+"""Arena of the programs on one GPU (`codegen/program/arena.py`).
 
-It is as large as the largest program wants it. When it grows it is another block, and programs find that out when they run
-next. Programs on another stream wait for those on the last one.
+Programs ask for its block each time they run, and notice then that it is another one. A program on another stream than the
+last one waits for that stream.
 """
 
 from __future__ import annotations
@@ -12,22 +12,30 @@ from contextlib import contextmanager
 from typing import Any
 
 from ....eager.arrays.devices import device
+from ...program.arena import SharedArena
 
 
-class Shared:
-    """See the module's text."""
+class DeviceArena(SharedArena):
+    """Arena block of one device. It never shrinks: allocating on a device synchronises."""
 
     def __init__(self, xp: Any) -> None:
+        super().__init__()
         self.xp = xp
         self.lock = threading.RLock()
         self.busy = False
-        self.block: Any = None
-        self.size = -1
         self.stream: Any = None  # the last one that used it
+
+    def allocate(self, size: int) -> Any:
+        return self.xp.cuda.alloc(max(size, 1))
+
+    def release(self) -> None:
+        if self.stream is not None:
+            self.stream.synchronize()  # the device may still use the old block
+        self.block, self.size = None, -1  # released before the new one is allocated, as both might not fit
 
     @contextmanager
     def taken(self) -> Iterator[bool]:
-        """Threads take turns. False for a program that is called while this thread runs one already."""
+        """Take the block: threads take turns. Yields False to a program that is called while this thread runs one already."""
         with self.lock:
             if self.busy:
                 yield False
@@ -38,24 +46,21 @@ class Shared:
             finally:
                 self.busy = False
 
-    def reserved(self, size: int) -> Any:
-        """A block of at least so many bytes."""
+    def reserve(self, size: int) -> Any:
+        """Reserve a block of at least `size` bytes, for the holder of the arena."""
         if size > self.size:
-            if self.stream is not None:
-                self.stream.synchronize()  # nobody uses the old one any more
-            self.block, self.size = None, -1  # which goes first, as both might not fit
-            self.block, self.size = self.xp.cuda.alloc(max(size, 1)), size
+            self.replace(size)
         return self.block
 
     def follow(self, stream: Any) -> None:
-        """A stream that is not the last one waits for that."""
+        """Make a stream wait for the last one that used the block."""
         if self.stream is not None and self.stream.ptr != stream.ptr:
             stream.wait_event(self.stream.record())
         self.stream = stream
 
 
-_arenas: dict[tuple[int, int], Shared] = {}
+_arenas: dict[tuple[int, int], DeviceArena] = {}
 
 
-def arena_of(xp: Any, where: device) -> Shared:
-    return _arenas.setdefault((id(xp), where.index or 0), Shared(xp))
+def arena_of(xp: Any, where: device) -> DeviceArena:
+    return _arenas.setdefault((id(xp), where.index or 0), DeviceArena(xp))

@@ -1,6 +1,6 @@
-"""Configurations of kernels, measured: on a real device each product and each attention is tried in a few, and the quickest
-stays, for this process and in the disk cache. Large products are tried as calls of cuBLAS too, with the kernels that they need
-before and after. Without a device it is the first of the table.
+"""Autotunes kernel configurations: on a real device each matmul and each attention is timed in a few, and the fastest is kept,
+for this process and in the disk cache. Large matmuls are timed as cuBLAS calls too, with the kernels that they need before and
+after. Without a device the first of the table is used.
 
     TAPEJIT_TUNE=0   the first of the table on real devices too, which compiles fewer kernels
 """
@@ -15,47 +15,47 @@ from typing import Any
 import numpy as np
 
 from ....eager.arrays.devices import device
-from ...program import disk_cache as cache
 from ...nests.kernels import Launch
-from ..attention.forward import printed_attention
-from ..attention.problem import attention_of
-from ..attention.tile_configs import configurations
-from .kernel_cache import Binary, CompileError, Wanted, binaries, key
+from ...program import disk_cache as cache
+from ..attention.forward import print_attention
+from ..attention.problem import bind_attention
+from ..attention.tile_configs import candidate_configs
+from ..launches.print_launch import LaunchPrinter
 from ..matmul.cublas import LibraryError, calling, version
+from ..matmul.cublas_gemm import CublasPlan, Gemm
+from ..matmul.from_graph import contraction_of, print_matmul
 from ..matmul.tile_configs import configs
-from .driver import DeviceError, loaded
-from ..matmul.cublas_gemm import ByLibrary, Gemm
-from ..matmul.from_graph import contraction_of, printed_product
-from ..launches.print_launch import Prints
 from ..printing.kernel_text import Argument, Printed
+from .driver import DeviceError, load_kernel
+from .kernel_cache import Binary, CompileError, CompileRequest, compile_kernels, key
 
-MOST = 4  # configurations that are tried
+MAX_CONFIGS = 4  # configurations that are tried
 ROUNDS, TIMES = 3, 5  # that each is run, of which the best counts, and how often in each
-CUT = 1.03  # what cuBLAS has to be quicker by: a call is part of no CUDA graph, and cuts that of others in two
+MIN_CUBLAS_GAIN = 1.03  # least speedup by cuBLAS: a call is part of no CUDA graph, and cuts that of others in two
 
 
 @dataclass(frozen=True)
 class Staged:
-    """A product by cuBLAS, to be measured with the kernels around the call."""
+    """cuBLAS matmul, timed together with the kernels around the call."""
 
-    plan: ByLibrary
+    plan: CublasPlan
     parts: list[Printed | Gemm]
 
 
 Choice = Printed | Staged
 
 
-def wanted(xp: Any) -> bool:
-    """Whether configurations are to be measured."""
+def is_enabled(xp: Any) -> bool:
+    """True if autotune is on: by default only on real devices."""
     told = os.environ.get("TAPEJIT_TUNE", "")
     return told != "0" if xp.__name__ == "cupy" else told == "1"
 
 
-class Tuned(Prints):
-    """Prints launches in the configurations that a device is quickest with. Products that are one launch with others are in
-    those of the table."""
+class TuningPrinter(LaunchPrinter):
+    """Prints launches in the configurations that are fastest on the device. Matmuls that share a launch use those of the
+    table."""
 
-    def __init__(self, prints: Prints, tuner: Tuner) -> None:
+    def __init__(self, prints: LaunchPrinter, tuner: Tuner) -> None:
         given = (prints.forms, prints.layout, prints.target, prints.precision, prints.deterministic, prints.library)
         super().__init__(*given)
         self.tuner = tuner
@@ -67,33 +67,35 @@ class Tuned(Prints):
         assert not isinstance(found, Staged), "units ask for calls first"
         return found
 
-    def by_library(self, launch: Launch) -> ByLibrary | None:
-        """A launch as a call of cuBLAS; None where a kernel was quicker, or where there is no need to try."""
+    def by_library(self, launch: Launch) -> CublasPlan | None:
+        """Plan a launch as a cuBLAS call; None where a kernel was faster, or where there is no need to try."""
         if self.candidate(launch) is None:
             return None
         found = self.tuner.best(self.choices(launch), self.forms)
         return found.plan if isinstance(found, Staged) else None
 
     def choices(self, launch: Launch) -> list[Choice]:
-        """The same in several configurations, the best guess first; none if there are no kernels."""
+        """Candidate configurations of a launch, the best guess first; none if there are no kernels."""
         assert launch.node is not None
         found: list[Choice | None] = []
         if launch.kind == "product":
             work = contraction_of(launch, self.forms)
             rows = [] if work is None else configs(work, self.target, self.precision)
-            found = [printed_product(launch, self.forms, self.target, self.precision, c) for c in rows[:MOST]]
+            found = [print_matmul(launch, self.forms, self.target, self.precision, c) for c in rows[:MAX_CONFIGS]]
             plan = self.candidate(launch)
             found.append(None if plan is None else Staged(plan, self.stages(plan)))
         else:
-            problem = attention_of(launch, self.forms, self.layout, self.precision)
+            problem = bind_attention(launch, self.forms, self.layout, self.precision)
             backward = launch.node.op.name == "attention_backward"
-            blocks = [] if problem is None else configurations(problem, backward, self.target)
-            found = [printed_attention(launch, self.forms, self.layout, self.target, self.precision, c) for c in blocks[:MOST]]
+            blocks = [] if problem is None else candidate_configs(problem, backward, self.target)
+            found = [
+                print_attention(launch, self.forms, self.layout, self.target, self.precision, c) for c in blocks[:MAX_CONFIGS]
+            ]
         return [x for x in found if x is not None]
 
 
 class Tuner:
-    """Measures kernels on a device."""
+    """Times kernels on a device."""
 
     def __init__(self, xp: Any, where: device, target: str) -> None:
         self.xp = xp
@@ -102,7 +104,7 @@ class Tuner:
         self.known: dict[str, int] = {}
 
     def best(self, choices: Sequence[Choice], forms: dict[str, Any]) -> Choice | None:
-        """The quickest of some kernels that do the same."""
+        """Choose the fastest of equivalent candidates."""
         if len(choices) < 2:
             return choices[0] if choices else None
         name = cache.key("tuned", self.target, *[word for x in choices for part in parts_of(x) for word in self.words(part)])
@@ -116,16 +118,16 @@ class Tuner:
         return choices[self.known[name] % len(choices)]
 
     def words(self, part: Printed | Gemm) -> list[str]:
-        """What the time of a part depends on."""
+        """Cache key of a part's time: kernel keys, or the cuBLAS version and the matmul."""
         if isinstance(part, Printed):
-            return [key(Wanted(part, k), self.target) for k in part.kernels]
+            return [key(CompileRequest(part, k), self.target) for k in part.kernels]
         return [version(self.xp), repr(part.renamed({x.buffer: "" for x in part.matrices}))]
 
     def measured(self, choices: Sequence[Choice], forms: dict[str, Any]) -> int:
-        """Which of some kernels is the quickest; those that do not compile, or that the device refuses, are not."""
+        """Index of the fastest candidate; those that do not compile, or that the device refuses, are skipped."""
         parts = [part for x in choices for part in parts_of(x)]
         texts = [x for x in parts if isinstance(x, Printed)]
-        made = iter(self.compiled([Wanted(x, k) for x in texts for k in x.kernels]))
+        made = iter(self.compiled([CompileRequest(x, k) for x in texts for k in x.kernels]))
         used = {b for x in texts for k in x.kernels for b in buffers_of(k.arguments)}
         used |= {m.buffer for x in parts if isinstance(x, Gemm) for m in x.matrices}
         memory = {name: self.xp.cuda.alloc(max(forms[name].nbytes, 1)) for name in sorted(used) if name in forms}
@@ -136,25 +138,25 @@ class Tuner:
             own = [[next(made) for _ in part.kernels] if isinstance(part, Printed) else [] for part in parts_of(x)]
             there = [[kernel for kernel in part if kernel is not None] for part in own]
             seconds = self.time(x, there, memory) if there == own else float("inf")
-            times.append(seconds * (CUT if isinstance(x, Staged) else 1))
+            times.append(seconds * (MIN_CUBLAS_GAIN if isinstance(x, Staged) else 1))
         return times.index(min(times))
 
-    def compiled(self, wanted: list[Wanted]) -> list[tuple[str, Binary] | None]:
-        """Kernels that are worth trying; None for what does not compile."""
+    def compiled(self, wanted: list[CompileRequest]) -> list[tuple[str, Binary] | None]:
+        """Compile the candidates; None for those that do not compile."""
         try:
-            return list(binaries(wanted, self.target))
+            return list(compile_kernels(wanted, self.target))
         except CompileError:
             pass
         found: list[tuple[str, Binary] | None] = []
         for x in wanted:
             try:
-                found += binaries([x], self.target)
+                found += compile_kernels([x], self.target)
             except CompileError:
                 found.append(None)
         return found
 
     def time(self, choice: Choice, made: list[list[tuple[str, Binary]]], memory: dict[str, Any]) -> float:
-        """Milliseconds of a run, on zeros."""
+        """Time a run in milliseconds, on zeros."""
         try:
             parts = parts_of(choice)
             sizes = {name: size for x in parts if isinstance(x, Printed) for name, (_, size) in x.scratch.items()}
@@ -182,7 +184,7 @@ class Tuner:
         return float(cuda.get_elapsed_time(begin, end)) / TIMES
 
     def running(self, part: Printed | Gemm, made: list[tuple[str, Binary]], memory: dict[str, Any]) -> Callable[[], None]:
-        """What runs a part."""
+        """Make a function that runs a part."""
         if isinstance(part, Printed):
             return self.launching(part, made, memory)
         buffers = [x.buffer for x in part.matrices]
@@ -190,7 +192,7 @@ class Tuner:
         return lambda: call(table)
 
     def launching(self, printed: Printed, made: list[tuple[str, Binary]], memory: dict[str, Any]) -> Callable[[], None]:
-        """What runs some kernels."""
+        """Make a function that launches the kernels of a part."""
         cuda = self.xp.cuda
         rows = []
         for kernel, (name, binary) in zip(printed.kernels, made, strict=True):
@@ -198,7 +200,7 @@ class Tuner:
             places = [memory[a.buffer].ptr if a.buffer else 1 for a in kernel.arguments]
             words = np.array([*places, own.ptr, 0], np.uint64)
             pointers = np.arange(len(words), dtype=np.uint64) * np.uint64(8) + np.uint64(words.ctypes.data)
-            function = loaded(self.xp, self.where, name, binary)
+            function = load_kernel(self.xp, self.where, name, binary)
             rows.append((kernel.grid, binary, function, words, pointers, own))
 
         def launch() -> None:

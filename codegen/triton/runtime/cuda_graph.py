@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-FEWEST = 4  # launches that are worth a graph
-MOST_GRAPHS = 8  # that are kept
-MOST_NEW = 24  # sets that were never seen before, since the last one that was
+MIN_GRAPH_LAUNCHES = 4  # fewer launches are not worth a graph
+MAX_GRAPHS = 8  # that are kept
+MAX_NEW_KEYS = 24  # sets that were never seen before, since the last one that was
 
 
 class Captured:
-    """The graphs of some launches. `launch(stream)` launches them one by one; `words` are those of the table that they read,
+    """CUDA graphs of some launches. `launch(stream)` launches them one by one; `words` are those of the table that they read,
     and that differ from call to call."""
 
     def __init__(self, xp: Any, launch: Callable[[int], None], words: Any) -> None:
@@ -54,13 +54,13 @@ class Captured:
     def remember(self, key: bytes) -> None:
         self.new += 1
         self.seen[key] = None
-        if len(self.seen) > 2 * MOST_GRAPHS:
+        if len(self.seen) > 2 * MAX_GRAPHS:
             self.seen.popitem(last=False)
-        if self.new > MOST_NEW:
+        if self.new > MAX_NEW_KEYS:
             self.stop()
 
     def captured(self, key: bytes) -> Any:
-        """A graph of the launches with what the table holds now; None if there can be none."""
+        """Capture the launches with the table's current contents; None if they cannot be captured."""
         if self.stream is None:
             self.stream = self.xp.cuda.Stream(non_blocking=True)
         try:
@@ -74,12 +74,12 @@ class Captured:
             warnings.warn(f"[compile] launches are not replayed as a CUDA graph: {reason}", RuntimeWarning, stacklevel=2)
             return None
         self.graphs[key] = graph
-        if len(self.graphs) > MOST_GRAPHS:
+        if len(self.graphs) > MAX_GRAPHS:
             self.graphs.popitem(last=False)
         return graph
 
     def forget(self) -> None:
-        """What graphs hold is no longer so."""
+        """Drop all graphs, as the parameters they hold are stale."""
         self.graphs.clear()
         self.seen.clear()
 
@@ -89,5 +89,5 @@ class Captured:
 
 
 def words_of(rows: list[list[int]], dynamic: int) -> Any:
-    """The words that some launches read, of those that differ from call to call, which are the first ones."""
+    """Words of the table that the launches read, among the `dynamic` first ones, which differ from call to call."""
     return np.array(sorted({w for words in rows for w in words if w < dynamic}), np.int64)

@@ -1,4 +1,4 @@
-"""The device as CuPy shows it: which one it is, its memory, and kernels that are loaded into it and launched."""
+"""Loads compiled kernels into a device through CuPy's driver, and names its architecture."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from ....eager.arrays.devices import device, module_for
 from ....tracer.graph.ir import GraphError
+from ..device.specs import is_hip
 from .kernel_cache import Binary
 
 MOST_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without asking
@@ -15,11 +16,11 @@ SHARED_SIZE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 class DeviceError(Exception):
-    """A device that cannot run what was compiled for it: the reason, and what to do."""
+    """Device cannot run a binary compiled for it; the message gives the reason and a remedy."""
 
 
-class Loaded:
-    """A kernel in a device's memory, for as long as this lives."""
+class LoadedKernel:
+    """Kernel loaded into a device; unloaded when this is collected."""
 
     def __init__(self, xp: Any, binary: Binary) -> None:
         driver = xp.cuda.driver
@@ -27,7 +28,7 @@ class Loaded:
             self.module = driver.moduleLoadData(binary.code)
         except Exception as reason:
             raise DeviceError(f"the driver refuses {binary.name} ({reason}); {remedy(str(reason))}") from reason
-        self._unload = weakref.finalize(self, unloaded, driver, self.module)
+        self._unload = weakref.finalize(self, unload_module, driver, self.module)
         self._unload.atexit = False
         self.function = driver.moduleGetFunction(self.module, binary.name)
         if binary.shared > MOST_SHARED and not is_hip(xp):  # AMD's devices give all they have, and CuPy's function fails there
@@ -38,30 +39,25 @@ class Loaded:
                 raise DeviceError(f"{what} ({reason}); {remedy(what)}") from reason
 
 
-def is_hip(xp: Any) -> bool:
-    """Whether devices are AMD's."""
-    return bool(getattr(xp.cuda.runtime, "is_hip", False))
-
-
-def unloaded(driver: Any, module: int) -> None:
+def unload_module(driver: Any, module: int) -> None:
     with contextlib.suppress(Exception):  # the device may be gone already
         driver.moduleUnload(module)
 
 
-_loaded: weakref.WeakValueDictionary[tuple[int, int, str], Loaded] = weakref.WeakValueDictionary()
+_loaded: weakref.WeakValueDictionary[tuple[int, int, str], LoadedKernel] = weakref.WeakValueDictionary()
 
 
-def loaded(xp: Any, where: device, key: str, binary: Binary) -> Loaded:
-    """A kernel on a device, once for all programs."""
+def load_kernel(xp: Any, where: device, key: str, binary: Binary) -> LoadedKernel:
+    """Load a kernel into a device, once for all programs."""
     place = (id(xp), where.index or 0, key)
     found = _loaded.get(place)
     if found is None:
-        found = _loaded[place] = Loaded(xp, binary)
+        found = _loaded[place] = LoadedKernel(xp, binary)
     return found
 
 
 def remedy(reason: str) -> str:
-    """What to do about an error of the driver."""
+    """Advice for an error of the driver."""
     if "INVALID_IMAGE" in reason or "NO_BINARY" in reason or "UNSUPPORTED_PTX" in reason or "INVALID_PTX" in reason:
         return "a newer NVIDIA driver will take it, or an older Triton"
     if "OUT_OF_MEMORY" in reason or "Out of memory" in reason:
@@ -72,7 +68,7 @@ def remedy(reason: str) -> str:
 
 
 def target(where: device) -> str:
-    """The name of a device's architecture: sm_90, gfx942."""
+    """Name of a device's architecture: sm_90, gfx942."""
     xp = module_for(where)
     if is_hip(xp):
         name = xp.cuda.runtime.getDeviceProperties(where.index or 0)["gcnArchName"]

@@ -1,4 +1,4 @@
-"""Compiled kernels: several at a time in threads, each once, and from the disk cache where they were compiled before.
+"""Compiles kernels in a pool of threads, each once, and keeps their binaries in the disk cache.
 
 Kernels whose texts differ only in names and in docstrings are the same: the names of the graph's values are in the texts, so
 that people can read them, and each layer of a model has others. Whoever comes first gives the binary its name.
@@ -12,26 +12,28 @@ import hashlib
 import importlib.util
 import json
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ...program import disk_cache as cache
-from ..printing.kernel_text import Kernel, Printed
+from ..device import compile as aot
+from ..device import cubin
+from ..device import specs as devices
+from ..printing.kernel_text import MATHS, Kernel, Printed, parse_source
 
 
 class CompileError(Exception):
-    """A kernel that does not compile: which, why, and what to do."""
+    """Kernel does not compile; the message names it, and gives the reason and a remedy."""
 
 
-END = b"\n"  # between what is told of a binary and its code
+END = b"\n"  # between the JSON header of an entry and the code
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A kernel that is to be compiled, and the buffers whose addresses may be no multiples of 16 bytes."""
+class CompileRequest:
+    """Kernel to compile, and the buffers whose addresses need not be multiples of 16 bytes."""
 
     printed: Printed
     kernel: Kernel
@@ -40,16 +42,16 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Binary:
-    """Code for a device, and what it takes to launch it."""
+    """Binary of a kernel for a device, and its launch parameters."""
 
-    name: str  # of the function
-    threads: int  # of each program
+    name: str  # name of the function
+    threads: int  # threads per program
     shared: int  # bytes of each program
     scratch: int  # bytes of memory that each program wants besides
     code: bytes
 
     def entry(self) -> bytes:
-        """As it is in the disk cache."""
+        """Disk cache entry: a JSON header, then the code."""
         told = {k: v for k, v in asdict(self).items() if k != "code"}
         return json.dumps(told).encode() + END + self.code
 
@@ -59,16 +61,16 @@ def from_entry(data: bytes) -> Binary:
     return Binary(code=code, **json.loads(told))
 
 
-Compiler = Callable[[Wanted, str], Binary]
+Compiler = Callable[[CompileRequest, str], Binary]
 
 
-def compiled(wanted: Wanted, target: str) -> Binary:
-    """A kernel by Triton's compiler."""
-    from ..device.compile import compiled, target_of
+def compile_binary(wanted: CompileRequest, target: str) -> Binary:
+    """Compile a kernel by Triton."""
+    from ..device.compile import compile_kernel, target_of
 
     if importlib.util.find_spec("triton") is None:
         raise CompileError("Triton is not installed, which compiles kernels for GPUs; pip install 'tapejit[gpu]'")
-    made = compiled(wanted.printed, wanted.kernel, target, wanted.unaligned)
+    made = compile_kernel(wanted.printed, wanted.kernel, target, wanted.unaligned)
     told = made.metadata
     return Binary(
         name=told.name,
@@ -80,24 +82,24 @@ def compiled(wanted: Wanted, target: str) -> Binary:
 
 
 class Compiling:
-    """How kernels are compiled; tests have devices of their own."""
+    """Compiler in use; tests replace it."""
 
-    compiler: Compiler = staticmethod(compiled)
+    compiler: Compiler = staticmethod(compile_binary)
 
 
-def binaries(wanted: Sequence[Wanted], target: str) -> list[tuple[str, Binary]]:
-    """For each kernel its key and its code."""
+def compile_kernels(wanted: Sequence[CompileRequest], target: str) -> list[tuple[str, Binary]]:
+    """Load or compile each kernel; returns cache keys and binaries."""
     keys = [key(x, target) for x in wanted]
     known: dict[str, Binary] = {}
-    missing: dict[str, Wanted] = {}
+    missing: dict[str, CompileRequest] = {}
     for k, x in zip(keys, wanted, strict=True):
         if k not in known and k not in missing:
-            found = kept(k)
+            found = load_binary(k)
             if found is None:
                 missing[k] = x
             else:
                 known[k] = found
-    missing = dict(sorted(missing.items(), key=lambda x: -effort(x[1])))  # what takes long first: nobody waits for it alone
+    missing = dict(sorted(missing.items(), key=lambda x: -effort(x[1])))  # longest first, so that none runs alone at the end
     if len(missing) == 1 or os.cpu_count() == 1:
         made = [one(x, target) for x in missing.values()]
     else:
@@ -109,13 +111,13 @@ def binaries(wanted: Sequence[Wanted], target: str) -> list[tuple[str, Binary]]:
     return [(k, known[k]) for k in keys]
 
 
-def effort(wanted: Wanted) -> int:
-    """Roughly how long a kernel takes to compile: by its text, and products ten times as long."""
+def effort(wanted: CompileRequest) -> int:
+    """Estimate compile time roughly: by the length of the text, times ten with matmuls."""
     source = wanted.printed.source
     return len(source) * (10 if "tl.dot" in source else 1)
 
 
-def one(wanted: Wanted, target: str) -> Binary:
+def one(wanted: CompileRequest, target: str) -> Binary:
     try:
         return Compiling.compiler(wanted, target)
     except CompileError:
@@ -126,8 +128,8 @@ def one(wanted: Wanted, target: str) -> Binary:
         raise CompileError(f'{what}; compile with backend="plain" there, and please report the kernel') from reason
 
 
-def kept(key: str) -> Binary | None:
-    """A binary from the disk cache."""
+def load_binary(key: str) -> Binary | None:
+    """Load a binary from the disk cache."""
     data = cache.get(key)
     if data is None:
         return None
@@ -137,10 +139,10 @@ def kept(key: str) -> Binary | None:
         return None
 
 
-# ---- which kernels are the same
+# ---- cache keys: equality of kernels
 
 
-def key(wanted: Wanted, target: str) -> str:
+def key(wanted: CompileRequest, target: str) -> str:
     kernel = wanted.kernel
     rows = [
         "triton",
@@ -155,27 +157,30 @@ def key(wanted: Wanted, target: str) -> str:
 
 @functools.cache
 def versions() -> tuple[str, ...]:
-    """What the same text may be compiled otherwise by."""
+    """Versions of everything besides the text that a binary depends on."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         triton = version("triton")
     except PackageNotFoundError:
         triton = "none"
-    files = [Path(__file__).parent / name for name in ("maths.py", "aot.py", "cubin.py", "devices.py")]
-    return triton, *[hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return triton, *[
+        hashlib.sha256(file_of(name).read_bytes()).hexdigest()
+        for name in (MATHS, aot.__name__, cubin.__name__, devices.__name__)
+    ]
 
 
-@functools.cache
-def parsed(source: str) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # the user's lines are in docstrings
-        return ast.parse(source)
+def file_of(module: str) -> Path:
+    """Source file of a module, found without importing it: device functions import Triton."""
+    found = importlib.util.find_spec(module)
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError(f"the source of {module} is part of the kernels' cache key and cannot be found")
+    return Path(found.origin)
 
 
 def nameless(source: str, name: str) -> str:
-    """The text of a kernel, and of what it may call, without docstrings and with other names."""
-    tree = parsed(source)
+    """Normalise the text of a kernel, and of the functions it may call, for the cache key: no docstrings, canonical names."""
+    tree = parse_source(source)
     functions = [x for x in tree.body if isinstance(x, ast.FunctionDef)]
     own = next(x for x in functions if x.name == name)
     called = {x.id for x in ast.walk(own) if isinstance(x, ast.Name)}

@@ -1,7 +1,7 @@
-"""Memory of outputs that is used again: when nobody has an output of an earlier call any more, the next one goes there.
+"""Pool of output memory: once no reference to an output of an earlier call is left, the next call reuses its memory.
 
-Addresses then stay the same from call to call, which CUDA graphs need. Arrays are made on a loan of the memory, an object that
-lives exactly as long as an array on it does, whoever made that array.
+So addresses stay the same from call to call, which CUDA graphs need. Arrays are made on a `Loan` of the memory, an object that
+lives exactly as long as any array or view on it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MANY = 3
 
 
 class Loan:
-    """Some memory that is in use."""
+    """Memory in use by an array."""
 
     __slots__ = ("__weakref__", "memory")
 
@@ -24,8 +24,8 @@ class Loan:
         self.memory = memory
 
 
-class Keeping:
-    """Makes the arrays of one output."""
+class OutputPool:
+    """Allocates the arrays of one output."""
 
     def __init__(self, xp: Any, where: device) -> None:
         self.xp = xp
@@ -49,7 +49,7 @@ class Keeping:
         return found
 
     def lent(self, shape: tuple[int, ...], dtype: Any, memory: Any) -> tuple[Any, weakref.ref[Loan]]:
-        """An array on some memory, and what is gone when nobody has it any more."""
+        """Make an array on some memory, and a reference that dies with the last view of it."""
         cuda, loan = self.xp.cuda, Loan(memory)
         whole = cuda.UnownedMemory(memory.ptr, memory.mem.size, loan, self.where.index or 0)
         return self.xp.ndarray(shape, dtype, cuda.MemoryPointer(whole, 0)), weakref.ref(loan)

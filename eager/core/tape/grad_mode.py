@@ -1,4 +1,4 @@
-"""Switching the tape on and off: `no_grad`, `enable_grad`, `set_grad_enabled`, `inference_mode`. Each thread has its own."""
+"""Grad modes: `no_grad`, `enable_grad`, `set_grad_enabled` and `inference_mode`. Each thread has its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Mode:
         switch_inference(state, inference)
 
     def _again(self) -> _Mode:
-        """The same mode for one call: calls may be nested, and in several threads."""
+        """Make the mode of one call: calls may be nested, and run in several threads."""
         return _Mode(self.grad, self.inference)
 
     def __call__(self, function: Callable[..., Any]) -> Any:
@@ -46,7 +46,7 @@ class _Mode:
         return wrapped
 
     def _generator(self, function: Callable[..., Any]) -> Any:
-        """Only while the generator's own code runs is the mode on, not while it is suspended."""
+        """Wrap a generator function: the mode is on only while the generator's own code runs, not while it is suspended."""
 
         @functools.wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -72,17 +72,17 @@ class _Mode:
 
 
 def switch_inference(state: State, on: bool) -> None:
-    """Results are marked from here on, or no more. Ops are not asked about it, so a tracer has to know where that is."""
+    """Begin or end the marking of results as inference tensors. No op records it, so a tracer gets a graph break here."""
     if state.inference is on:
         return
     if state.tracer is None:
         state.inference = on
     else:
-        state.tracer.outside(setattr, "inference mode begins or ends", state, "inference", on)
+        state.tracer.graph_break(setattr, "inference mode begins or ends", state, "inference", on)
 
 
 class _Bare(_Mode):
-    """A mode that decorates without parentheses too: `@no_grad`."""
+    """A mode that also decorates without parentheses: `@no_grad`."""
 
     def __new__(cls, function: Any = None) -> Any:
         self = object.__new__(cls)
@@ -93,21 +93,21 @@ class _Bare(_Mode):
 
 
 class no_grad(_Bare):  # noqa: N801
-    """Nothing done in this context is put on the tape."""
+    """A context in which no op is put on the tape."""
 
     def __init__(self) -> None:
         super().__init__(False)
 
 
 class enable_grad(_Bare):  # noqa: N801
-    """Put ops on the tape again, inside `no_grad`."""
+    """A context, inside `no_grad`, in which ops are put on the tape again."""
 
     def __init__(self) -> None:
         super().__init__(True)
 
 
 class set_grad_enabled(_Mode):  # noqa: N801
-    """Switch the tape on or off, at once and, as a context manager, until its end."""
+    """Turn the tape on or off: at once, and as a context manager until its end."""
 
     def __init__(self, mode: bool) -> None:
         super().__init__(bool(mode))
@@ -141,10 +141,10 @@ class inference_mode(_Mode):  # noqa: N801
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops are put on the tape in this thread."""
+    """True if ops are put on the tape in this thread."""
     return local.state.grad
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether this thread is inside `inference_mode`."""
+    """True if this thread is inside `inference_mode`."""
     return local.state.inference

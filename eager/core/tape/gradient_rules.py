@@ -18,20 +18,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...arrays import devices
-from .node import Node, edge_of, local, restore, save, save_output
 from ..tensor import Tensor, wrap
+from .node import Node, edge_of, local, restore, save, save_output
 
 if TYPE_CHECKING:
     from ..op import Op
 
 
-# What a gradient rule's parameter name stands for.
+# Kinds of parameters of a gradient rule, by their names.
 INPUT, OUTPUT, INPUTS, OUTPUTS, SHAPE, SHAPES, NEEDS, ATTRIBUTE = range(8)
 _SPECIAL = {"out": OUTPUT, "outs": OUTPUTS, "inputs": INPUTS, "shapes": SHAPES, "needs": NEEDS}
 
 
 class Rules:
-    """An op's gradient functions with what each one needs, worked out from its parameter names."""
+    """An op's gradient functions, and what each one needs, derived from its parameter names."""
 
     def __init__(self, op: Op) -> None:
         self.op = op
@@ -58,7 +58,7 @@ class Rules:
         self.saves_outputs = bool(kinds & {OUTPUT, OUTPUTS})
 
     def _needs(self, rule: Any) -> list[tuple[str, int, int]]:
-        """(name, what it stands for, which input or output) for each parameter after the gradient."""
+        """Return (name, kind, index of the input or output) for each parameter after the gradient."""
         index, rest = _named_inputs(self.op)
         found = []
         for name in parameters(rule)[0][1:]:
@@ -75,7 +75,7 @@ class Rules:
         return found
 
     def plan(self, wants: int) -> tuple[tuple[str, int, int], ...]:
-        """What to save when the inputs in the bit mask `wants` need a gradient."""
+        """Return what to save when the inputs in the bit mask `wants` need a gradient."""
         found = self.plans.get(wants)
         if found is None:
             rules = [self.joint] if self.joint else [r for i, r in enumerate(self.single) if wants >> i & 1]
@@ -85,7 +85,7 @@ class Rules:
     def collect(
         self, wants: int, inputs: tuple[Any, ...], attrs: dict[str, Any], outputs: list[Tensor], target: Tensor | None
     ) -> dict[str, Any]:
-        """What a node saves. Inputs that are about to be overwritten by an in-place op (`target`) are copied first."""
+        """Save what the node's rules need. Inputs that an in-place op (`target`) is about to overwrite are copied first."""
         if target is not None:
             inputs = tuple([_untouched(x, target) for x in inputs])
         saved: dict[str, Any] = {}
@@ -127,14 +127,14 @@ class Rules:
 
 
 def _value(node: Node, need: tuple[str, int, int], recording: bool) -> Any:
-    """What a gradient rule asked for by name."""
+    """Return the value that a gradient rule asked for by name."""
     name, kind, i = need
     value = node.saved[name]
     if kind <= OUTPUT:
         if recording or type(value) is not tuple or value[1][0] != value[2]:
             return restore(node, value, i if kind == OUTPUT else None)
         tensor = object.__new__(Tensor)
-        tensor._array = value[0]
+        tensor.tj_array = value[0]
         return tensor
     if kind == INPUTS:
         return tuple([restore(node, v) for v in value])
@@ -144,20 +144,20 @@ def _value(node: Node, need: tuple[str, int, int], recording: bool) -> Any:
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
-    """A tensor's shape as a plain tuple; () for a number."""
-    return x._array.shape if isinstance(x, Tensor) else ()
+    """Return a tensor's shape as a plain tuple; () for a number."""
+    return x.tj_array.shape if isinstance(x, Tensor) else ()
 
 
 def _untouched(x: Any, target: Tensor) -> Any:
-    if isinstance(x, Tensor) and (x is target or (x._versions is not None and x._versions is target._versions)):
-        copy = wrap(devices.copy(x._array))
-        copy._requires_grad, copy._node = x._requires_grad, edge_of(x)
+    if isinstance(x, Tensor) and (x is target or (x.tj_versions is not None and x.tj_versions is target.tj_versions)):
+        copy = wrap(devices.copy(x.tj_array))
+        copy.tj_requires_grad, copy.tj_node = x.tj_requires_grad, edge_of(x)
         return copy
     return x
 
 
 def parameters(function: Any) -> tuple[list[str], str | None, list[str]]:
-    """A function's positional parameters, the name of its `*rest`, and its keyword-only ones; `inspect` is slow at this."""
+    """Return a function's positional parameters, the name of its `*rest`, and its keyword-only ones; `inspect` is slow."""
     code = getattr(function, "__wrapped__", function).__code__
     names = list(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + 1])
     positional, keywords = names[: code.co_argcount], names[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
@@ -165,7 +165,7 @@ def parameters(function: Any) -> tuple[list[str], str | None, list[str]]:
 
 
 def _named_inputs(op: Op) -> tuple[dict[str, int], str | None]:
-    """Where each named input stands, and the name of the `*rest` of them, if there is one."""
+    """Return the index of each named input, and the name of their `*rest`, if there is one."""
     if op.run is None:
         return {n: i for i, n in enumerate(op.input_names or ())}, None
     positional, rest, _ = parameters(op.run)

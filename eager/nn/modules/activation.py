@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from ...core.tensor import Tensor
 from ...ops.create import empty
 from ...ops.pointwise import sigmoid, tanh
-from ...core.tensor import Tensor
 from .. import functional as F
 from .. import init as initialise
 from ..module import Module

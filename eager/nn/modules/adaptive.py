@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ...ops.shape.reshape import cat
 from ...core.tensor import Tensor
+from ...ops.shape.reshape import cat
 from .. import functional as F
+from ..module import Module
 from .container import ModuleList, Sequential
 from .linear import Linear
-from ..module import Module
 
 
 class ASMoutput(NamedTuple):
-    """What AdaptiveLogSoftmaxWithLoss returns: the log-probability of each target, and minus their mean."""
+    """The result of AdaptiveLogSoftmaxWithLoss: the log-probability of each target, and minus their mean."""
 
     output: Tensor
     loss: Tensor

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import enum
-from collections.abc import Iterator
 from typing import Any
 
+from ...core.tensor import Tensor
 from ...ops.create import empty
 from ...ops.neural.multihead_attention import Projections, attend
-from ...core.tensor import Tensor
 from .. import init
-from .linear import Linear
 from ..module import Module
 from ..parameter import Parameter
-
-
-class SDPBackend(enum.Enum):
-    """The kernels that PyTorch has for attention."""
-
-    MATH = enum.auto()
-    FLASH_ATTENTION = enum.auto()
-    EFFICIENT_ATTENTION = enum.auto()
-    CUDNN_ATTENTION = enum.auto()
-
-
-@contextlib.contextmanager
-def sdpa_kernel(backends: SDPBackend | list[SDPBackend], set_priority: bool = False) -> Iterator[None]:
-    """Changes nothing: there is one way to compute attention here."""
-    wanted = backends if isinstance(backends, list) else [backends]
-    if not wanted or not all(isinstance(b, SDPBackend) for b in wanted):
-        raise TypeError(f"sdpa_kernel: expected an SDPBackend or a list of them, not {backends!r}")
-    yield
-
-
-class NonDynamicallyQuantizableLinear(Linear):
-    """A linear layer by the name that PyTorch gives to attention's projection out."""
+from .linear import NonDynamicallyQuantizableLinear
 
 
 class MultiheadAttention(Module):

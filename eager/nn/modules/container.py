@@ -43,7 +43,7 @@ def _items(given: Any, who: str, *ordered: type) -> Iterable[tuple[str, Any]]:
 
 
 class _ModuleSequence(Module):
-    """What Sequential and ModuleList share: submodules named by their position."""
+    """Base of Sequential and ModuleList: submodules named by their position."""
 
     def _renumber(self, modules: Iterable[Any]) -> None:
         self._modules.clear()

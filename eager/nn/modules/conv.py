@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...ops.create import empty
 from ...core.tensor import Tensor
+from ...ops.create import empty
 from .. import functional as F
 from .. import init
 from ..module import Module
@@ -19,7 +19,7 @@ _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Module):
-    """What all convolutions share: their settings, a weight and a bias. Sizes are tuples here."""
+    """Base of all convolutions: their settings, a weight and a bias. Sizes are tuples here."""
 
     weight: Parameter
     bias: Parameter | None
@@ -202,7 +202,7 @@ class _ConvTransposeNd(_ConvNd):
         )
 
     def _output_padding(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
-        """What to add to the smallest possible output to get `output_size`."""
+        """Return the padding that turns the smallest possible output into `output_size`."""
         if output_size is None:
             return self.output_padding
         n, outer = self._dims, 2 if input.ndim == self._dims + 2 else 1

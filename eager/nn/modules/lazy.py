@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...arrays.dtypes import int64
-from ...ops.create import tensor
 from ...core.tensor import Tensor
-from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-from .linear import Linear
+from ...ops.create import tensor
 from ..module import Module
-from .normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from ..uninitialized import UninitializedBuffer, UninitializedParameter, is_lazy
+from .batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d
+from .conv import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from .instancenorm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+from .linear import Linear
 
 
 class LazyModuleMixin:
@@ -32,7 +33,7 @@ class LazyModuleMixin:
         raise NotImplementedError(f"initialize_parameters is not implemented for {type(self).__name__}")
 
     def has_uninitialized_params(self: Any) -> bool:
-        """Whether a parameter or buffer of this module, without its submodules, has no shape yet."""
+        """True if a parameter or buffer of this module, without its submodules, has no shape yet."""
         return any(is_lazy(t) for t in (*self._parameters.values(), *self._buffers.values()))
 
     def reset_parameters(self: Any) -> None:
@@ -47,7 +48,7 @@ class LazyModuleMixin:
     def _load_from_state_dict(
         self: Any, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
     ) -> None:
-        """What has no shape yet takes that of what is loaded."""
+        """Give parameters without a shape the shape of the loaded ones."""
         own = {prefix + name: t for name, t in self._own_state().items() if is_lazy(t)}
         without = [key for key in own if is_lazy(state_dict.get(key))]
         for key, t in own.items():
@@ -98,7 +99,7 @@ class LazyLinear(LazyModuleMixin, Linear):
 
 
 class _LazyConv(LazyModuleMixin):
-    """What lazy convolutions share."""
+    """Base of lazy convolutions."""
 
     weight: Any
     bias: Any
@@ -210,7 +211,7 @@ class LazyConvTranspose3d(_LazyTransposedConv, ConvTranspose3d):
 
 
 class _LazyNorm(LazyModuleMixin):
-    """What lazy batch and instance norms share."""
+    """Base of lazy batch and instance norms."""
 
     weight: Any
     bias: Any

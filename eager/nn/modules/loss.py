@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ...ops.neural.loss import legacy_reduction
 from ...core.tensor import Tensor
+from ...ops.neural.loss import legacy_reduction
 from .. import functional as F
-from .distance import PairwiseDistance
 from ..module import Module
+from .distance import PairwiseDistance
 
 Flag = bool | None  # of the old arguments size_average and reduce
 
@@ -193,7 +193,7 @@ class GaussianNLLLoss(_Loss):
 
 
 class CTCLoss(_Loss):
-    """How unlikely a labelling is, over all its alignments with log-probabilities in time."""
+    """Connectionist temporal classification: -log of a labelling's probability, over all its alignments with the inputs."""
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
         super().__init__(reduction=reduction)
@@ -227,7 +227,7 @@ class SoftMarginLoss(_Loss):
 
 
 class MultiLabelMarginLoss(_Loss):
-    """What the scores of all other classes lack to a margin of 1 below those of the target classes."""
+    """Multi-label hinge loss: the amount by which other classes fail to score 1 below the target classes."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)  # type: ignore[no-any-return]
@@ -241,7 +241,7 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
 
 
 class MultiMarginLoss(_WeightedLoss):
-    """What the scores of all other classes lack to a margin below that of the target class."""
+    """Multi-class hinge loss: the amount by which other classes fail to score a margin below the target class."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class CosineEmbeddingLoss(_Loss):
 
 
 class MarginRankingLoss(_Loss):
-    """What the one that should be larger lacks to a margin above the other."""
+    """Ranking hinge loss: the amount by which the input that should be larger fails to exceed the other by a margin."""
 
     def __init__(self, margin: float = 0.0, size_average: Flag = None, reduce: Flag = None, reduction: str = "mean") -> None:
         super().__init__(size_average, reduce, reduction)
@@ -294,7 +294,7 @@ def _positive(margin: float, who: str) -> float:
 
 
 class TripletMarginLoss(_Loss):
-    """What the negative lacks to a margin farther from the anchor than the positive."""
+    """Triplet loss: the amount by which the negative fails to be a margin farther from the anchor than the positive."""
 
     def __init__(
         self,

@@ -7,10 +7,10 @@ import numbers
 import warnings
 from typing import Any
 
-from ...ops.create import empty, zeros
-from ...ops.neural.rnn import gru, gru_cell, lstm, lstm_cell, rnn_relu, rnn_relu_cell, rnn_tanh, rnn_tanh_cell
 from ...core.tape.node import local
 from ...core.tensor import Tensor
+from ...ops.create import empty, zeros
+from ...ops.neural.rnn import gru, gru_cell, lstm, lstm_cell, rnn_relu, rnn_relu_cell, rnn_tanh, rnn_tanh_cell
 from .. import init
 from ..module import Module
 from ..parameter import Parameter
@@ -21,7 +21,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 class RNNBase(Module):
-    """What the recurrent layers share: their parameters, and the shapes that inputs and states come in."""
+    """Base of the recurrent layers: their parameters, and the shapes of inputs and states."""
 
     def __init__(
         self,
@@ -311,7 +311,7 @@ class LSTM(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What the cells share: their parameters, and inputs without a batch dim."""
+    """Base of the recurrent cells: their parameters, and inputs without a batch dim."""
 
     bias_ih: Parameter | None
     bias_hh: Parameter | None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.tape.grad_mode import no_grad
-from ...ops.create import empty
 from ...core.tensor import Tensor
+from ...ops.create import empty
 from .. import functional as F
 from .. import init
 from ..module import Module
@@ -14,7 +14,7 @@ from ..parameter import Parameter
 
 
 class _Table(Module):
-    """What Embedding and EmbeddingBag share: the table and the row for padding."""
+    """Base of Embedding and EmbeddingBag: the table and the row for padding."""
 
     weight: Parameter
 

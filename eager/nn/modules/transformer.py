@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...ops.create import full
-from ...ops.neural.multihead_attention import added_form, check_mask
 from ...core.tensor import Tensor
+from ...ops.create import full
+from ...ops.neural.multihead_attention import as_additive_mask, check_mask
 from .. import functional as F
 from .. import init
+from ..module import Module
 from .attention import MultiheadAttention
 from .container import ModuleList
 from .dropout import Dropout
 from .linear import Linear
-from ..module import Module
 from .normalization import LayerNorm
 
 Activation = str | Callable[[Tensor], Tensor]
@@ -45,11 +45,11 @@ def _masks(mask: Tensor | None, padding: Tensor | None, name: str, like: Tensor)
     check_mask(mask, name)
     if mask is None or padding is None or mask.dtype == padding.dtype:
         return mask, padding
-    return added_form(mask, like), added_form(padding, like)
+    return as_additive_mask(mask, like), as_additive_mask(padding, like)
 
 
 def _is_causal(mask: Tensor | None, hint: bool | None, x: Tensor, batch_first: bool) -> bool:
-    """Whether a mask only hides the future: what the caller says, or else what is in it."""
+    """True if a mask only hides the future: what the caller says, or else what is in it."""
     if hint is not None or mask is None:
         return hint is True
     size = x.shape[0] if x.ndim == 2 or not batch_first else x.shape[1]
@@ -59,7 +59,7 @@ def _is_causal(mask: Tensor | None, hint: bool | None, x: Tensor, batch_first: b
 
 
 class _Layer(Module):
-    """What encoder and decoder layers share: self-attention, a feed-forward network, and where the norms stand."""
+    """Base of encoder and decoder layers: self-attention, a feed-forward network, and the position of the norms."""
 
     self_attn: MultiheadAttention
     _attentions: tuple[str, ...]

@@ -8,12 +8,13 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from ...core.dispatch import apply
+from ...core.op import primitive
 from ...core.tape.grad_mode import no_grad
-from ...core.op import apply, primitive
+from ...core.tensor import Tensor
 from ...ops.create import tensor
 from ...ops.linalg.norms import vector_norm
 from ...ops.shape.reshape import stack
-from ...core.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
 

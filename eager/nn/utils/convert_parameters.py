@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...ops.shape.reshape import cat
 from ...core.tensor import Tensor
+from ...ops.shape.reshape import cat
 from ..module import typename
 
 

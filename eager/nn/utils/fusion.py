@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from typing import TypeVar
 
-from ...ops.pointwise import rsqrt
 from ...core.tensor import Tensor
+from ...ops.pointwise import rsqrt
+from ..modules.batchnorm import _BatchNorm
 from ..modules.conv import _ConvNd
 from ..modules.linear import Linear
-from ..modules.normalization import _BatchNorm
 from ..parameter import Parameter
 
 C = TypeVar("C", bound=_ConvNd)

@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from ...core.tape.grad_mode import no_grad
 from ...core.tensor import Tensor
-from ..modules.container import ModuleDict, ModuleList
 from ..module import Module
+from ..modules.container import ModuleDict, ModuleList
 from ..parameter import Parameter
 
 _cache: dict[tuple[int, str], Tensor] | None = None
@@ -187,7 +187,7 @@ def register_parametrization(module: Module, tensor_name: str, parametrization: 
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether a module, or one of its tensors, is parametrized."""
+    """True if a module, or one of its tensors, is parametrized."""
     found = module._modules.get("parametrizations")
     if not isinstance(found, ModuleDict):
         return False

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays.dtypes import float16, float32, float64, int8, int16, int32, int64, uint8
+from ...core.tensor import Tensor
 from ...ops.convert import from_numpy
 from ...ops.create import arange, as_tensor
 from ...ops.shape.reshape import cat
-from ...core.tensor import Tensor
 
 __all__ = [
     "PackedSequence",
@@ -81,12 +81,12 @@ class PackedSequence(_Fields):
         return type(self)(self.data.pin_memory(), self.batch_sizes, *[None if t is None else t.pin_memory() for t in self[2:]])
 
     def is_pinned(self) -> bool:
-        """Whether the data is in memory that a GPU can read."""
+        """True if the data is in memory that a GPU can read."""
         return self.data.is_pinned()  # type: ignore[no-any-return]
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the data is on a GPU."""
+        """True if the data is on a GPU."""
         return self.data.is_cuda
 
     def double(self) -> PackedSequence:
@@ -141,7 +141,7 @@ def _counted(counts: Any) -> tuple[Any, Any]:
 
 
 def _places(steps: Any, elements: Any, time: int, batch: int, batch_first: bool, like: Tensor) -> Tensor:
-    """Where rows stand among all rows of a padded batch."""
+    """Return the positions of rows among all rows of a padded batch."""
     return from_numpy(elements * time + steps if batch_first else steps * batch + elements).to(like.device)
 
 

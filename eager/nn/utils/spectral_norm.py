@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ...core.tape.grad_mode import no_grad
-from ...ops.random import randn
 from ...core.tensor import Tensor
+from ...ops.random import randn
 from .. import functional as F
-from ..modules.conv import _ConvTransposeNd
 from ..module import Module
+from ..modules.conv import _ConvTransposeNd
 from ..parameter import Parameter
 from .weight_norm import find_hook, take_off
 

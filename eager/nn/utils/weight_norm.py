@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from ...ops.linalg.norms import vector_norm
 from ...core.tensor import Tensor
+from ...ops.linalg.norms import vector_norm
 from ..module import Module
 from ..parameter import Parameter
 

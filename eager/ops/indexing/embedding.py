@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ...core.tape.grad_mode import no_grad
-from ...core.shape_inference import Spec
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.cast import cast
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
+from ...core.shape_inference import Spec
+from ...core.tape.grad_mode import no_grad
 from ...core.tensor import Tensor
 from ..create import arange
-from ..pointwise import cast, clamp, clamp_min, where
+from ..pointwise import clamp, clamp_min, where
 
 _PIECE = 1 << 18  # elements added at a time, to keep the table of their places small
 
@@ -106,9 +109,9 @@ def check_table(name: str, indices: Tensor, weight: Tensor, padding_idx: int | N
             f"Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
             f"{indices.dtype.legacy} instead (while checking arguments for {name})"
         )
-    if weight._array.ndim != 2:
+    if weight.tj_array.ndim != 2:
         raise RuntimeError(f"{name}: 'weight' must be 2-D, got shape {list(weight.shape)}")
-    rows = weight._array.shape[0]
+    rows = weight.tj_array.shape[0]
     if padding_idx is None:
         return -1
     if not -rows <= padding_idx < rows:
@@ -116,7 +119,7 @@ def check_table(name: str, indices: Tensor, weight: Tensor, padding_idx: int | N
     return padding_idx + rows if padding_idx < 0 else padding_idx
 
 
-def shorten(weight: Tensor, indices: Tensor, max_norm: float | None, norm_type: float) -> None:
+def renormalise_rows(weight: Tensor, indices: Tensor, max_norm: float | None, norm_type: float) -> None:
     """Renormalise rows of the table in place, before they are used."""
     if max_norm is not None:
         with no_grad():
@@ -144,7 +147,7 @@ def embedding(
 ) -> Tensor:
     """Rows of a table by number. Row `padding_idx` gets no gradient; `max_norm` shortens used rows in the table itself."""
     padding = check_table("embedding", input, weight, padding_idx)
-    shorten(weight, input, max_norm, norm_type)
+    renormalise_rows(weight, input, max_norm, norm_type)
     return apply(EMBEDDING, (weight, input), {"padding_idx": padding, "by_frequency": bool(scale_grad_by_freq)})  # type: ignore[no-any-return]
 
 
@@ -184,13 +187,13 @@ BAGS = primitive("bags", "index", run_bags)
 WINNERS = primitive("bag_winners", "index", run_winners, upcast=True)
 
 
-def pooled(rows: Tensor, bag: Tensor, bags: int, mode: str, counts: Tensor) -> Tensor:
+def pool_bag(rows: Tensor, bag: Tensor, bags: int, mode: str, counts: Tensor) -> Tensor:
     """Rows of one bag together, as their sum, mean or maximum; only those that count."""
     if mode == "max":
-        if rows._array.shape[0] == 0:
-            return rows.new_zeros((bags, rows._array.shape[1])) + rows.sum()  # type: ignore[no-any-return]
+        if rows.tj_array.shape[0] == 0:
+            return rows.new_zeros((bags, rows.tj_array.shape[1])) + rows.sum()  # type: ignore[no-any-return]
         winner = apply(WINNERS, (rows.detach(), bag, counts), {"bags": bags})
-        last = rows._array.shape[0] - 1
+        last = rows.tj_array.shape[0] - 1
         return where(winner > last, 0, rows.gather(0, clamp(winner, max=last)))  # type: ignore[no-any-return]
     attrs = {"rows": bags, "padding_idx": -1, "by_frequency": False}
     kept = cast(counts, rows.dtype).unsqueeze(-1)
@@ -201,20 +204,20 @@ def pooled(rows: Tensor, bag: Tensor, bags: int, mode: str, counts: Tensor) -> T
 def check_bags(input: Tensor, offsets: Tensor | None, mode: str, per_sample_weights: Tensor | None) -> None:
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"mode has to be one of sum, mean or max, got {mode!r}")
-    if input._array.ndim not in (1, 2):
-        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input._array.ndim}")
-    if input._array.ndim == 2 and offsets is not None:
+    if input.tj_array.ndim not in (1, 2):
+        raise ValueError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.tj_array.ndim}")
+    if input.tj_array.ndim == 2 and offsets is not None:
         raise ValueError(
             "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of fixed length sequences. "
             f"However, found offsets of type {type(offsets)}"
         )
-    if input._array.ndim == 1 and (offsets is None or offsets._array.ndim != 1):
+    if input.tj_array.ndim == 1 and (offsets is None or offsets.tj_array.ndim != 1):
         raise ValueError(
             "offsets has to be a 1D Tensor" + (" but got None" if offsets is None else f", got {list(offsets.shape)}")
         )
     if per_sample_weights is None:
         return
-    if per_sample_weights._array.shape != input._array.shape:
+    if per_sample_weights.tj_array.shape != input.tj_array.shape:
         raise ValueError(
             f"embedding_bag: If per_sample_weights ({list(per_sample_weights.shape)}) is not None, then it must have the same "
             f"shape as the input ({list(input.shape)})"
@@ -252,16 +255,16 @@ def embedding_bag(
     """Sums, means or maxima of embeddings: of each row of a 2-D input, or of the runs that begin at `offsets`."""
     check_bags(input, offsets, mode, per_sample_weights)
     padding = check_table("embedding_bag", input, weight, padding_idx)
-    shorten(weight, input, max_norm, norm_type)
-    count = input._array.size
+    renormalise_rows(weight, input, max_norm, norm_type)
+    count = input.tj_array.size
     if offsets is None:
-        bags, length = input._array.shape
+        bags, length = input.tj_array.shape
         bag = arange(bags, device=input.device).unsqueeze(1).expand(bags, length).reshape(-1)
         input = input.reshape(-1)
     else:
-        bags = offsets._array.shape[0] - bool(include_last_offset)
+        bags = offsets.tj_array.shape[0] - bool(include_last_offset)
         bag = apply(BAGS, (offsets,), {"count": count, "include_last": bool(include_last_offset)})
     rows = apply(EMBEDDING, (weight, input), {"padding_idx": padding, "by_frequency": bool(scale_grad_by_freq)})
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.reshape(-1, 1)
-    return pooled(rows, bag, bags, mode, input != padding)
+    return pool_bag(rows, bag, bags, mode, input != padding)

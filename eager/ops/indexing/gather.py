@@ -13,21 +13,24 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.shape_inference import Spec, as_asked, like_first
-from ...core.op import InPlace, Op, apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.cast import cast
+from ...core.dispatch import InPlace, apply
+from ...core.op import Op, primitive
+from ...core.registration import public
+from ...core.shape_inference import Spec, from_attrs, like_first
 from ...core.tensor import Tensor, wrap_dim
-from .primitives import in_out, in_place, settled, within
-from ..shape.views import SLICE
-from ..pointwise import cast, where
+from ..pointwise import where
 from ..shape.reshape import broadcast_shape
+from ..shape.views import SLICE
+from .primitives import in_place_op, store_in_out, store_result, wrap_and_check
 
 # ---- the primitives; `index` has as many dims as the tensor and is no longer than it except along `dim`
 
 
 def positions(xp: Any, index: Any, shape: tuple[int, ...], dim: int) -> Any:
-    """Where in the flat memory of a contiguous array of this shape each index points."""
-    found = within(xp, index, dim, shape[dim], strict=True).astype(np.int64) * math.prod(shape[dim + 1 :])
+    """Return the offset of each index in the flat memory of a contiguous array of this shape."""
+    found = wrap_and_check(xp, index, dim, shape[dim], strict=True).astype(np.int64) * math.prod(shape[dim + 1 :])
     for d, n in enumerate(index.shape):
         if d != dim and n != 1:
             step = math.prod(shape[d + 1 :])
@@ -39,7 +42,7 @@ def run_gather(xp: Any, x: Any, index: Any, *, dim: int) -> Any:
     if x.flags.c_contiguous:
         return x.reshape(-1).take(positions(xp, index, x.shape, dim))
     needed = tuple(slice(None) if d == dim else slice(0, n) for d, n in enumerate(index.shape))
-    return xp.take_along_axis(x[needed], within(xp, index, dim, x.shape[dim], strict=True), dim)
+    return xp.take_along_axis(x[needed], wrap_and_check(xp, index, dim, x.shape[dim], strict=True), dim)
 
 
 def run_scatter(xp: Any, x: Any, index: Any, src: Any, *, dim: int) -> Any:
@@ -118,7 +121,7 @@ def prod_gradient(g: Tensor, x: Tensor, index: Tensor, src: Tensor, out: Tensor,
     safe_x = where(x == 0, 1, x)
     of_x = g * apply(SCATTER_REDUCE, (safe_x, index, src), attrs) / safe_x
     zero = src == 0
-    zeros = apply(SCATTER_SUM, (cast(zero, g.dtype), index), {"dim": dim, "shape": x._array.shape})
+    zeros = apply(SCATTER_SUM, (cast(zero, g.dtype), index), {"dim": dim, "shape": x.tj_array.shape})
     alone = zero & (pick(zeros, index, dim) == 1)
     without = apply(SCATTER_REDUCE, (x, index, where(alone, 1, src)), attrs)
     divided = pick(g * out, index, dim) / where(zero, 1, src)
@@ -146,7 +149,7 @@ SCATTER_SUM: Op = primitive(
     run_scatter_sum,
     grad={"src": lambda g, index, dim: pick(g, index, dim)},
     upcast=True,
-    infer=as_asked,
+    infer=from_attrs,
 )
 SCATTER: Op = primitive(
     "scatter",
@@ -163,12 +166,12 @@ SCATTER_ADD = primitive(
     "index",
     run_scatter_add,
     grad={"x": lambda g: g, "src": lambda g, index, dim: pick(g, index, dim)},
-    expand=lambda x, index, src, *, dim: x + apply(SCATTER_SUM, (src, index), {"dim": dim, "shape": x._array.shape}),
+    expand=lambda x, index, src, *, dim: x + apply(SCATTER_SUM, (src, index), {"dim": dim, "shape": x.tj_array.shape}),
     upcast=True,
 )
 SCATTER_REDUCE = primitive("scatter_reduce", "index", run_scatter_reduce, grad=scatter_reduce_gradient, upcast=True)
-SCATTER_INTO = in_place(SCATTER, put_along)
-SCATTER_ADD_INTO = in_place(SCATTER_ADD, add_along)
+SCATTER_INTO = in_place_op(SCATTER, put_along)
+SCATTER_ADD_INTO = in_place_op(SCATTER_ADD, add_along)
 
 # ---- arguments
 
@@ -176,20 +179,20 @@ SCATTER_ADD_INTO = in_place(SCATTER_ADD, add_along)
 def check_index(name: str, index: Any) -> None:
     if not isinstance(index, Tensor):
         raise TypeError(f"{name}(): argument 'index' must be Tensor, not {type(index).__name__}")
-    if index._array.dtype.kind != "i" or index._array.dtype.itemsize < 4:
+    if index.tj_array.dtype.kind != "i" or index.tj_array.dtype.itemsize < 4:
         raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index but got {index.dtype}; convert it with .long()")
 
 
 def check_sizes(input: Tensor, dim: int, index: Tensor, src: Tensor | None, what: str) -> None:
     """PyTorch's rule: the index is no longer than the tensor except along `dim`, and nowhere longer than the source."""
-    shape, have = index._array.shape, input._array.shape
-    if len(shape) != len(have) or (src is not None and src._array.ndim != len(have)):
+    shape, have = index.tj_array.shape, input.tj_array.shape
+    if len(shape) != len(have) or (src is not None and src.tj_array.ndim != len(have)):
         raise RuntimeError(
             f"Index tensor must have the same number of dimensions as {what} tensor: the index has shape {list(shape)}, {what} "
             f"{list(have)}" + ("" if src is None else f", src {list(src.shape)}")
         )
     long = any(n > m for d, (n, m) in enumerate(zip(shape, have, strict=True)) if d != dim)
-    if long or (src is not None and any(n > m for n, m in zip(shape, src._array.shape, strict=True))):
+    if long or (src is not None and any(n > m for n, m in zip(shape, src.tj_array.shape, strict=True))):
         more = "" if src is None else f" and to be no larger size than src {list(src.shape)}"
         raise RuntimeError(
             f"Expected index {list(shape)} to be no larger than {what} {list(have)} apart from dimension {dim}{more}"
@@ -197,29 +200,31 @@ def check_sizes(input: Tensor, dim: int, index: Tensor, src: Tensor | None, what
 
 
 def flat_if_scalar(x: Tensor) -> Tensor:
-    return x.reshape(1) if x._array.ndim == 0 else x
+    return x.reshape(1) if x.tj_array.ndim == 0 else x
 
 
-def trimmed(src: Tensor, index: Tensor) -> Tensor:
+def slice_to_index(src: Tensor, index: Tensor) -> Tensor:
     """The part of the source that the index speaks of."""
-    if src._array.shape == index._array.shape:
+    if src.tj_array.shape == index.tj_array.shape:
         return src
-    return apply(SLICE, (src,), {"index": tuple(slice(0, n) for n in index._array.shape)})
+    return apply(SLICE, (src,), {"index": tuple(slice(0, n) for n in index.tj_array.shape)})
 
 
-def prepared(name: str, input: Tensor, dim: int, index: Tensor, src: Tensor) -> tuple[int, Tensor, Tensor, Tensor] | None:
+def prepare_scatter(
+    name: str, input: Tensor, dim: int, index: Tensor, src: Tensor
+) -> tuple[int, Tensor, Tensor, Tensor] | None:
     """The checked arguments of a scatter, 0-dim ones with one dim; None if the index is empty and nothing is to be done."""
     check_index(name, index)
-    place = wrap_dim(dim, input._array.ndim)
+    place = wrap_dim(dim, input.tj_array.ndim)
     if not isinstance(src, Tensor):
         raise TypeError(f"{name}(): argument 'src' must be Tensor, not {type(src).__name__}")
-    if src._array.dtype != input._array.dtype:
+    if src.tj_array.dtype != input.tj_array.dtype:
         raise RuntimeError(f"{name}(): Expected self.dtype to be equal to src.dtype, but got {input.dtype} and {src.dtype}")
-    if index._array.size == 0:
+    if index.tj_array.size == 0:
         return None
     x, index, src = flat_if_scalar(input), flat_if_scalar(index), flat_if_scalar(src)
     check_sizes(x, place, index, src, "self")
-    return place, x, index, trimmed(src, index)
+    return place, x, index, slice_to_index(src, index)
 
 
 # ---- public
@@ -238,23 +243,23 @@ def prepared(name: str, input: Tensor, dim: int, index: Tensor, src: Tensor) -> 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False, out: Any = None) -> Tensor:
     """Elements picked along `dim`: as many as there are indices."""
     check_index("gather", index)
-    place = wrap_dim(dim, input._array.ndim)
-    if index._array.size == 0:
-        return in_out(input.new_zeros(index._array.shape), out, "gather")
+    place = wrap_dim(dim, input.tj_array.ndim)
+    if index.tj_array.size == 0:
+        return store_in_out(input.new_zeros(index.tj_array.shape), out, "gather")
     x, flat = flat_if_scalar(input), flat_if_scalar(index)
-    if flat._array.ndim != x._array.ndim:
+    if flat.tj_array.ndim != x.tj_array.ndim:
         raise RuntimeError(
             "Index tensor must have the same number of dimensions as input tensor, got shapes "
             f"{list(index.shape)} and {list(input.shape)}"
         )
-    for d, (n, m) in enumerate(zip(flat._array.shape, x._array.shape, strict=True)):
+    for d, (n, m) in enumerate(zip(flat.tj_array.shape, x.tj_array.shape, strict=True)):
         if d != place and n > m:
             raise RuntimeError(
                 f"Size does not match at dimension {d} expected index {list(index.shape)} to be no larger than self "
                 f"{list(input.shape)} apart from dimension {place}"
             )
     found = pick(x, flat, place)
-    return in_out(found.reshape(()) if index._array.ndim == 0 else found, out, "gather")
+    return store_in_out(found.reshape(()) if index.tj_array.ndim == 0 else found, out, "gather")
 
 
 @public(
@@ -278,22 +283,22 @@ def scatter(
     if reduce is not None:
         if reduce not in ("add", "multiply"):
             raise RuntimeError(f"reduce argument must be either add or multiply, got {reduce}")
-        filled = given if isinstance(given, Tensor) else input.new_full(index._array.shape, given)
+        filled = given if isinstance(given, Tensor) else input.new_full(index.tj_array.shape, given)
         kept = input.clone() if isinstance(out, InPlace) else input  # what the tape saves must not be written over
-        return in_out(scatter_reduce(kept, dim, index, filled, "sum" if reduce == "add" else "prod"), out, "scatter")
+        return store_in_out(scatter_reduce(kept, dim, index, filled, "sum" if reduce == "add" else "prod"), out, "scatter")
     if isinstance(given, Tensor):
-        found = prepared("scatter", input, dim, index, given)
+        found = prepare_scatter("scatter", input, dim, index, given)
         if found is None:
-            return in_out(input.clone(), out, "scatter")
+            return store_in_out(input.clone(), out, "scatter")
         place, x, index, given = found
     else:
         check_index("scatter", index)
-        place, x, index = wrap_dim(dim, input._array.ndim), flat_if_scalar(input), flat_if_scalar(index)
-        if index._array.size == 0:
-            return in_out(input.clone(), out, "scatter")
+        place, x, index = wrap_dim(dim, input.tj_array.ndim), flat_if_scalar(input), flat_if_scalar(index)
+        if index.tj_array.size == 0:
+            return store_in_out(input.clone(), out, "scatter")
         check_sizes(x, place, index, None, "self")
         given = dtypes.representable("scatter", input.dtype, given)
-    return settled(SCATTER, SCATTER_INTO, (x, index, given), {"dim": place}, input, out)
+    return store_result(SCATTER, SCATTER_INTO, (x, index, given), {"dim": place}, input, out)
 
 
 @public(
@@ -307,11 +312,11 @@ def scatter(
 )
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Any = None) -> Tensor:
     """The tensor with elements of `src` added along `dim` where the index says."""
-    found = prepared("scatter_add", input, dim, index, src)
+    found = prepare_scatter("scatter_add", input, dim, index, src)
     if found is None:
-        return in_out(input.clone(), out, "scatter_add")
+        return store_in_out(input.clone(), out, "scatter_add")
     place, x, index, src = found
-    return settled(SCATTER_ADD, SCATTER_ADD_INTO, (x, index, src), {"dim": place}, input, out)
+    return store_result(SCATTER_ADD, SCATTER_ADD_INTO, (x, index, src), {"dim": place}, input, out)
 
 
 _apart = (A(3, 4, distinct=True), 0, I(5, 4, hi=3), A(5, 4, distinct=True, lo=-1.9, hi=2.1))
@@ -337,7 +342,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     """The tensor combined with elements of `src` along `dim` where the index says: by sum, prod, mean, amax or amin."""
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}")
-    found = prepared("scatter_reduce", input, dim, index, src)
+    found = prepare_scatter("scatter_reduce", input, dim, index, src)
     if found is None:
         return input.clone()
     place, x, index, src = found
@@ -350,11 +355,11 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
         value = total / count if x.dtype.is_floating_point else total.div(count, rounding_mode="floor")
     else:
         value = apply(SCATTER_REDUCE, (x, index, src), {"dim": place, "reduce": reduce})
-    return value if input._array.ndim else value.reshape(())
+    return value if input.tj_array.ndim else value.reshape(())
 
 
 def neutral(reduce: str, dtype: dtypes.dtype) -> float:
-    """What leaves every number as it is when combined with it."""
+    """Return the neutral element of a reduction."""
     if reduce in ("sum", "mean"):
         return 0
     if reduce == "prod":
@@ -368,9 +373,9 @@ def neutral(reduce: str, dtype: dtypes.dtype) -> float:
 
 
 def count_of(x: Tensor, index: Tensor, dim: int, include_self: bool) -> Tensor:
-    """How many numbers were combined in each place."""
-    attrs = {"dim": dim, "shape": x._array.shape}
-    count = apply(SCATTER_SUM, (x.new_ones(index._array.shape), index), attrs)
+    """Return the number of values that were combined at each position."""
+    attrs = {"dim": dim, "shape": x.tj_array.shape}
+    count = apply(SCATTER_SUM, (x.new_ones(index.tj_array.shape), index), attrs)
     return count + 1 if include_self else where(count == 0, 1, count)
 
 
@@ -382,18 +387,18 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     check_index("take_along_dim", indices)
     if dim is None:
         return take_along_dim(input.reshape(-1), indices.reshape(-1), 0)
-    if indices._array.ndim != input._array.ndim:
+    if indices.tj_array.ndim != input.tj_array.ndim:
         raise RuntimeError(
             "take_along_dim(): input and indices should have the same number of dimensions, but got "
-            f"{input._array.ndim} dimensions for input, and {indices._array.ndim} dimensions for indices"
+            f"{input.tj_array.ndim} dimensions for input, and {indices.tj_array.ndim} dimensions for indices"
         )
-    place = wrap_dim(dim, input._array.ndim)
-    size = input._array.shape[place] if input._array.ndim else 1
+    place = wrap_dim(dim, input.tj_array.ndim)
+    size = input.tj_array.shape[place] if input.tj_array.ndim else 1
     indices = where(indices < 0, indices + size, indices)
-    shapes = [list(input._array.shape), list(indices._array.shape)]
-    if input._array.ndim:
+    shapes = [list(input.tj_array.shape), list(indices.tj_array.shape)]
+    if input.tj_array.ndim:
         shapes[0][place] = shapes[1][place] = 1
     common = list(broadcast_shape("take_along_dim", *map(tuple, shapes)))
     wide = [*common[:place], size, *common[place + 1 :]]
-    long = [*common[:place], indices._array.shape[place], *common[place + 1 :]] if input._array.ndim else []
-    return gather(input.expand(wide) if input._array.ndim else input, place, indices.expand(long))
+    long = [*common[:place], indices.tj_array.shape[place], *common[place + 1 :]] if input.tj_array.ndim else []
+    return gather(input.expand(wide) if input.tj_array.ndim else input, place, indices.expand(long))

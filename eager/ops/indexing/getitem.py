@@ -13,24 +13,25 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
+from ...core.cast import cast
+from ...core.dispatch import apply, write
 from ...core.errors import warn
-from ...core.op import apply, write
 from ...core.tensor import Tensor, as_index, data_pointer, wrap
 from ..convert import transfer
 from ..create import FULL
-from .primitives import ALL, INDEX, INDEX_PUT_INTO, NONZERO
+from ..pointwise import where
 from ..shape.views import SLICE
-from ..pointwise import cast, where
+from .primitives import ALL, INDEX, INDEX_PUT_INTO, NONZERO
 
 # ---- reading an index
 
 
-def too_many(input: Tensor) -> IndexError:
-    if input._array.ndim == 0:
+def too_many_indices_error(input: Tensor) -> IndexError:
+    if input.tj_array.ndim == 0:
         return IndexError(
             "invalid index of a 0-dim tensor. Use `tensor.item()` in Python to convert a 0-dim tensor to a number, or x[()]"
         )
-    return IndexError(f"too many indices for tensor of dimension {input._array.ndim}")
+    return IndexError(f"too many indices for tensor of dimension {input.tj_array.ndim}")
 
 
 def plain_slice(s: slice) -> slice:
@@ -79,7 +80,7 @@ def index_tensor(item: Any, input: Tensor) -> Tensor:
                 )
             item = list(item)
         item = wrap(as_integers(item))
-    dtype = item._array.dtype
+    dtype = item.tj_array.dtype
     if dtype.kind == "u" and dtype.itemsize == 1:
         warn("indexing with dtype uint8 is now deprecated, please use a dtype bool instead.")
         item = item != 0
@@ -104,13 +105,13 @@ class Parts:
     __slots__ = ("picks", "place")
 
     def __init__(self, input: Tensor, index: Any) -> None:
-        shape = input._array.shape
-        items = [plain_item(i, input) for i in items_of(index)]
+        shape = input.tj_array.shape
+        items = [normalise_item(i, input) for i in items_of(index)]
         self.place: list[Any] = []
         self.picks: list[tuple[int, Tensor]] = []  # (dim of the view, integer tensor or mask)
-        rest = len(shape) - sum(consumed(i) for i in items)
+        rest = len(shape) - sum(dims_consumed(i) for i in items)
         if rest < 0:
-            raise too_many(input)
+            raise too_many_indices_error(input)
         source = out = 0  # where we are among the tensor's dims and among the view's
         for item in items:
             if item is None or item.__class__ is bool:
@@ -120,16 +121,16 @@ class Parts:
                 out += 1
                 continue
             if item.__class__ is int:
-                self.place.append(in_range(item, source, shape[source]))
+                self.place.append(wrap_index(item, source, shape[source]))
                 source += 1
                 continue
             count = 1
             if item is ...:
                 count, rest = rest, 0
             elif isinstance(item, Tensor):
-                if item._array.dtype.kind == "b":
+                if item.tj_array.dtype.kind == "b":
                     check_mask(item, shape, source)
-                    count = item._array.ndim
+                    count = item.tj_array.ndim
                 self.picks.append((out, item))
             self.place += [item] if item.__class__ is slice else [ALL] * count
             source, out = source + count, out + count
@@ -137,20 +138,20 @@ class Parts:
     def mask(self) -> Tensor | None:
         """The mask, if a single mask is all that picks."""
         only = self.picks[0][1] if len(self.picks) == 1 else None
-        return only if only is not None and only._array.dtype.kind == "b" else None
+        return only if only is not None and only.tj_array.dtype.kind == "b" else None
 
     def indices(self) -> tuple[tuple[int, ...], list[Tensor]]:
         """Dims and integer tensors, with each mask as the indices of what it lets through."""
         dims: list[int] = []
         tensors: list[Tensor] = []
         for dim, pick in self.picks:
-            found = apply(NONZERO, (pick,)) if pick._array.dtype.kind == "b" else (pick,)
+            found = apply(NONZERO, (pick,)) if pick.tj_array.dtype.kind == "b" else (pick,)
             dims += range(dim, dim + len(found))
             tensors += found
         if len(tensors) == 1:
             return tuple(dims), tensors
         try:
-            np.broadcast_shapes(*[t._array.shape for t in tensors])
+            np.broadcast_shapes(*[t.tj_array.shape for t in tensors])
         except ValueError:
             shapes = ", ".join(str(list(t.shape)) for t in tensors)
             raise IndexError(f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}") from None
@@ -160,10 +161,10 @@ class Parts:
         """The view the basic part gives; the input itself if that is all of it and tensors follow."""
         if self.picks and all(p == ALL for p in self.place):
             return input
-        return apply(SLICE, (input,), {"index": kept_array(self.place)})
+        return apply(SLICE, (input,), {"index": keep_array(self.place)})
 
 
-def plain_item(item: Any, input: Tensor) -> Any:
+def normalise_item(item: Any, input: Tensor) -> Any:
     """One item as an int, a slice, None, Ellipsis, a bool or an index tensor of at least one dim."""
     kind = item.__class__
     if item is None or item is ... or kind is int or kind is bool:
@@ -175,26 +176,26 @@ def plain_item(item: Any, input: Tensor) -> Any:
     if isinstance(item, (int, np.integer)):
         return int(item)
     found = index_tensor(item, input)
-    if found._array.ndim:
+    if found.tj_array.ndim:
         return found
-    return bool(found.item()) if found._array.dtype.kind == "b" else int(found.item())
+    return bool(found.item()) if found.tj_array.dtype.kind == "b" else int(found.item())
 
 
-def consumed(item: Any) -> int:
-    """How many of the tensor's dims an item stands for."""
+def dims_consumed(item: Any) -> int:
+    """Return the number of the tensor's dims that an item consumes."""
     if item is None or item is ... or item.__class__ is bool:
         return 0
-    return item._array.ndim if isinstance(item, Tensor) and item._array.dtype.kind == "b" else 1
+    return item.tj_array.ndim if isinstance(item, Tensor) and item.tj_array.dtype.kind == "b" else 1
 
 
-def in_range(index: int, dim: int, size: int) -> int:
+def wrap_index(index: int, dim: int, size: int) -> int:
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of bounds for dimension {dim} with size {size}")
     return index + size if index < 0 else index
 
 
 def check_mask(mask: Tensor, shape: tuple[int, ...], source: int) -> None:
-    for k, n in enumerate(mask._array.shape):
+    for k, n in enumerate(mask.tj_array.shape):
         if shape[source + k] != n:
             raise IndexError(
                 f"The shape of the mask {list(mask.shape)} at index {k} does not match the shape of the indexed tensor "
@@ -202,12 +203,12 @@ def check_mask(mask: Tensor, shape: tuple[int, ...], source: int) -> None:
             )
 
 
-def kept_array(place: list[Any]) -> tuple[Any, ...]:
+def keep_array(place: list[Any]) -> tuple[Any, ...]:
     """With nothing but ints NumPy would hand out a copied scalar; an Ellipsis keeps it an array on the same memory."""
     return tuple(place) if any(p.__class__ is slice for p in place) else (*place, ...)
 
 
-def plain_place(shape: tuple[int, ...], index: Any) -> tuple[Any, ...] | None:
+def basic_index(shape: tuple[int, ...], index: Any) -> tuple[Any, ...] | None:
     """The quick way for ints and slices of ints, the most usual indices; None for all others."""
     items = index if index.__class__ is tuple else (index,)
     if len(items) > len(shape):
@@ -240,7 +241,7 @@ def plain_place(shape: tuple[int, ...], index: Any) -> tuple[Any, ...] | None:
 
 
 def getitem(self: Tensor, index: Any) -> Tensor:
-    place = plain_place(self._array.shape, index)
+    place = basic_index(self.tj_array.shape, index)
     if place is not None:
         return apply(SLICE, (self,), {"index": place})
     parts = Parts(self, index)
@@ -249,14 +250,14 @@ def getitem(self: Tensor, index: Any) -> Tensor:
         return view
     mask = parts.mask()
     if mask is not None:
-        return picked_by_mask(view, mask, parts.picks[0][0])
+        return select_by_mask(view, mask, parts.picks[0][0])
     dims, tensors = parts.indices()
     return apply(INDEX, (view, *tensors), {"dims": dims})
 
 
-def picked_by_mask(x: Tensor, mask: Tensor, dim: int) -> Tensor:
+def select_by_mask(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     """The masked dims as one, indexed by the places where the mask holds: quicker than an index for each dim."""
-    shape, end = x._array.shape, dim + mask._array.ndim
+    shape, end = x.tj_array.shape, dim + mask.tj_array.ndim
     if end - dim > 1:
         x, mask = x.reshape((*shape[:dim], math.prod(shape[dim:end]), *shape[end:])), mask.reshape(-1)
     return apply(INDEX, (x, *apply(NONZERO, (mask,))), {"dims": (dim,)})
@@ -264,8 +265,8 @@ def picked_by_mask(x: Tensor, mask: Tensor, dim: int) -> Tensor:
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
     if not isinstance(value, Tensor):
-        value = assigned(self, value)
-    place = plain_place(self._array.shape, index)
+        value = as_assigned_number(self, value)
+    place = basic_index(self.tj_array.shape, index)
     if place is not None:
         store(apply(SLICE, (self,), {"index": place}), value)
         return
@@ -275,15 +276,15 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         store(view, value)
         return
     mask = parts.mask()
-    if mask is not None and (not isinstance(value, Tensor) or value._array.ndim == 0):
-        write(view, masked(view, mask, parts.picks[0][0], value), "index_put_")
+    if mask is not None and (not isinstance(value, Tensor) or value.tj_array.ndim == 0):
+        write(view, fill_masked(view, mask, parts.picks[0][0], value), "index_put_")
     else:
         value = transfer(value, self.device) if isinstance(value, Tensor) else full(view, (), value)
         dims, tensors = parts.indices()
-        apply(INDEX_PUT_INTO, (view, spread(view, dims, tensors, value), *tensors), {"dims": dims})
+        apply(INDEX_PUT_INTO, (view, broadcast_to_selection(view, dims, tensors, value), *tensors), {"dims": dims})
 
 
-def assigned(self: Tensor, value: Any) -> Any:
+def as_assigned_number(self: Tensor, value: Any) -> Any:
     """A number that is assigned, in the category of where it goes."""
     if not isinstance(value, (bool, int, float)):
         if not isinstance(value, (np.number, np.bool_)):
@@ -292,9 +293,11 @@ def assigned(self: Tensor, value: Any) -> Any:
                 "tapejit.tensor(...)"
             )
         value = value.item()
-    if self._array.dtype in dtypes.HALF:  # what they do not hold is infinite, as in PyTorch, and only here: `fill_` refuses it
+    if (
+        self.tj_array.dtype in dtypes.HALF
+    ):  # what they do not hold is infinite, as in PyTorch, and only here: `fill_` refuses it
         with np.errstate(over="ignore"):
-            return float(self._array.dtype.type(value))
+            return float(self.tj_array.dtype.type(value))
     return dtypes.representable("fill_", self.dtype, value)
 
 
@@ -304,55 +307,55 @@ def full(like: Tensor, shape: tuple[int, ...], value: Any, out: Tensor | None = 
     return apply(FULL, (value,), attrs, out)
 
 
-def fitted(value: Tensor, ndim: int) -> Tensor:
+def drop_leading_ones(value: Tensor, ndim: int) -> Tensor:
     """Leading dims of length 1 that the target does not have do not count."""
-    extra = value._array.ndim - ndim
-    if extra > 0 and all(n == 1 for n in value._array.shape[:extra]):
-        return value.reshape(value._array.shape[extra:])
+    extra = value.tj_array.ndim - ndim
+    if extra > 0 and all(n == 1 for n in value.tj_array.shape[:extra]):
+        return value.reshape(value.tj_array.shape[extra:])
     return value
 
 
 def store(view: Tensor, value: Any) -> None:
     """Write a tensor, or a number, into a view."""
-    shape = view._array.shape
-    if isinstance(value, Tensor) and value._base is view._base and same_view(value, view):
+    shape = view.tj_array.shape
+    if isinstance(value, Tensor) and value.tj_base is view.tj_base and same_view(value, view):
         return  # `x[i] *= 2` is x[i].mul_(2), and then this with what that returned
     if not isinstance(value, Tensor):
-        if view._array.size <= 4096:
+        if view.tj_array.size <= 4096:
             full(view, shape, value, view)
             return
         value = full(view, (), value)  # expanded, which needs no memory
-    value = fitted(value, len(shape))
-    write(view, value if value._array.shape == shape else value.expand(shape), "copy_", convert=True)
+    value = drop_leading_ones(value, len(shape))
+    write(view, value if value.tj_array.shape == shape else value.expand(shape), "copy_", convert=True)
 
 
 def same_view(value: Tensor, view: Tensor) -> bool:
-    """Whether two views of one tensor show the same elements in the same places, with the same history."""
-    a, b = value._array, view._array
-    if value._made_without_grad or a.shape != b.shape or a.strides != b.strides or a.dtype != b.dtype:
+    """True if two views of one tensor show the same elements in the same places, with the same history."""
+    a, b = value.tj_array, view.tj_array
+    if value.tj_made_without_grad or a.shape != b.shape or a.strides != b.strides or a.dtype != b.dtype:
         return False
     return data_pointer(a) == data_pointer(b)
 
 
-def masked(view: Tensor, mask: Tensor, dim: int, value: Any) -> Tensor:
+def fill_masked(view: Tensor, mask: Tensor, dim: int, value: Any) -> Tensor:
     """The view with a number where the mask, which stands at `dim`, holds: no shape depends on the mask's values."""
-    rest = view._array.ndim - dim - mask._array.ndim
-    wide = mask.reshape((*mask._array.shape, *(1,) * rest)) if rest else mask
+    rest = view.tj_array.ndim - dim - mask.tj_array.ndim
+    wide = mask.reshape((*mask.tj_array.shape, *(1,) * rest)) if rest else mask
     return where(wide, cast(value, view.dtype) if isinstance(value, Tensor) else value, view)
 
 
-def spread(view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Tensor) -> Tensor:
+def broadcast_to_selection(view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Tensor) -> Tensor:
     """The value broadcast to what the tensors pick."""
-    if value._array.dtype != view._array.dtype:
+    if value.tj_array.dtype != view.tj_array.dtype:
         raise RuntimeError(
             f"Index put requires the source and destination dtypes match, got {view.dtype.legacy} for the destination and "
             f"{value.dtype.legacy} for the source."
         )
-    found = picked_shape(view, tensors, dims)
-    if value._array.shape == found:
+    found = selection_shape(view, tensors, dims)
+    if value.tj_array.shape == found:
         return value
-    value = fitted(value, len(found))
-    if not broadcasts_to(value._array.shape, found):
+    value = drop_leading_ones(value, len(found))
+    if not broadcasts_to(value.tj_array.shape, found):
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape "
             f"{list(found)}"
@@ -360,12 +363,12 @@ def spread(view: Tensor, dims: tuple[int, ...], tensors: list[Tensor], value: Te
     return value.expand(found)
 
 
-def picked_shape(view: Tensor, tensors: list[Tensor], dims: tuple[int, ...]) -> tuple[int, ...]:
+def selection_shape(view: Tensor, tensors: list[Tensor], dims: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of `view` indexed by tensors at `dims`: they stand where the first stood if adjacent, else in front."""
-    shape = view._array.shape
+    shape = view.tj_array.shape
     if len(dims) == 1:
-        return (*shape[: dims[0]], *tensors[0]._array.shape, *shape[dims[0] + 1 :])
-    picked = np.broadcast_shapes(*[t._array.shape for t in tensors])
+        return (*shape[: dims[0]], *tensors[0].tj_array.shape, *shape[dims[0] + 1 :])
+    picked = np.broadcast_shapes(*[t.tj_array.shape for t in tensors])
     rest = tuple(n for d, n in enumerate(shape) if d not in dims)
     at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
     return (*rest[:at], *picked, *rest[at:])
@@ -379,7 +382,7 @@ def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def iterate(self: Tensor) -> Iterator[Tensor]:
-    if self._array.ndim == 0:
+    if self.tj_array.ndim == 0:
         raise TypeError("iteration over a 0-d tensor")
     return iter(self.unbind(0))
 

@@ -1,7 +1,7 @@
 """The primitives that pick and put by index tensors, and what all ops that do so share.
 
 `index` picks; its gradient `index_sum` adds up what was picked; `index_put` overwrites and `index_add` adds. `x[...]` is in
-`subscript.py`, what has a name in `pick.py`, what picks along one dim with an index for each element in `gather.py`.
+`getitem.py`, what has a name in `select.py`, what picks along one dim with an index for each element in `gather.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.shape_inference import Spec, as_asked, like_first
-from ...core.op import InPlace, Op, apply, primitive, write
+from ...core.dispatch import InPlace, apply, write
+from ...core.op import Op, primitive
+from ...core.shape_inference import Spec, from_attrs, like_first
 from ...core.tape.node import local
 from ...core.tensor import Tensor
 from ..pointwise import out_or_inplace
@@ -29,7 +30,7 @@ class OutOfBoundsError(IndexError, RuntimeError):
 # ---- the primitives: arrays `indices` at the dims `dims`, all else whole; `strict` refuses negative indices
 
 
-def place_of(indices: tuple[Any, ...], dims: tuple[int, ...]) -> tuple[Any, ...]:
+def numpy_index(indices: tuple[Any, ...], dims: tuple[int, ...]) -> tuple[Any, ...]:
     """NumPy's index for arrays at some dims."""
     place: list[Any] = [ALL] * (dims[-1] + 1)
     for d, index in zip(dims, indices, strict=True):
@@ -37,7 +38,7 @@ def place_of(indices: tuple[Any, ...], dims: tuple[int, ...]) -> tuple[Any, ...]
     return tuple(place)
 
 
-def within(xp: Any, index: Any, dim: int, size: int, strict: bool = False) -> Any:
+def wrap_and_check(xp: Any, index: Any, dim: int, size: int, strict: bool = False) -> Any:
     """The index with negative values counted from the end, or PyTorch's error for values outside of the dimension."""
     if index.size == 0:
         return index
@@ -50,31 +51,33 @@ def within(xp: Any, index: Any, dim: int, size: int, strict: bool = False) -> An
     return index if low >= 0 else xp.where(index < 0, index + size, index)
 
 
-def all_within(xp: Any, x: Any, indices: tuple[Any, ...], dims: tuple[int, ...], strict: bool = False) -> tuple[Any, ...]:
-    return tuple(within(xp, i, d, x.shape[d], strict) for i, d in zip(indices, dims, strict=True))
+def wrap_and_check_all(
+    xp: Any, x: Any, indices: tuple[Any, ...], dims: tuple[int, ...], strict: bool = False
+) -> tuple[Any, ...]:
+    return tuple(wrap_and_check(xp, i, d, x.shape[d], strict) for i, d in zip(indices, dims, strict=True))
 
 
 def run_index(xp: Any, x: Any, *indices: Any, dims: tuple[int, ...], strict: bool = False) -> Any:
     if strict or xp is not np:
-        indices = all_within(xp, x, indices, dims, strict)
+        indices = wrap_and_check_all(xp, x, indices, dims, strict)
     try:
-        return x.take(indices[0], dims[0]) if len(dims) == 1 else x[place_of(indices, dims)]
+        return x.take(indices[0], dims[0]) if len(dims) == 1 else x[numpy_index(indices, dims)]
     except IndexError:  # NumPy looks itself, so the bounds are only looked at again for the message
-        all_within(xp, x, indices, dims)
+        wrap_and_check_all(xp, x, indices, dims)
         raise
 
 
 def add_at(xp: Any, full: Any, values: Any, indices: tuple[Any, ...], dims: tuple[int, ...], strict: bool = False) -> Any:
     """full[indices] += values, where an index that occurs twice counts twice; `full` is contiguous."""
-    indices = all_within(xp, full, indices, dims, strict)
+    indices = wrap_and_check_all(xp, full, indices, dims, strict)
     if xp is np:
         _add_at_positions(full, values, indices, dims)
         return full
     if full.dtype.kind in "biu" and full.dtype.itemsize < 4:  # CuPy adds only to wider integers
         wide = full.astype(np.int64)
-        xp.add.at(wide, place_of(indices, dims), values)
+        xp.add.at(wide, numpy_index(indices, dims), values)
         return wide.astype(full.dtype)
-    xp.add.at(full, place_of(indices, dims), values)
+    xp.add.at(full, numpy_index(indices, dims), values)
     return full
 
 
@@ -95,7 +98,7 @@ def _add_at_positions(full: Any, values: Any, indices: tuple[Any, ...], dims: tu
 
 
 def _positions(lengths: list[int], steps: list[int]) -> Any:
-    """Where the elements of a block of these lengths and steps stand in memory, flat."""
+    """Return the flat memory offsets of the elements of a block of these lengths and strides."""
     found = np.zeros(1, np.int64)
     for n, step in zip(lengths, steps, strict=True):
         found = (found[:, None] + np.arange(n) * step).reshape(-1)
@@ -113,11 +116,11 @@ def run_index_add(xp: Any, x: Any, values: Any, *indices: Any, dims: tuple[int, 
 def put_at(xp: Any, full: Any, values: Any, indices: tuple[Any, ...], dims: tuple[int, ...], strict: bool = False) -> Any:
     """full[indices] = values; nothing is written if an index is out of bounds."""
     if strict or xp is not np:
-        indices = all_within(xp, full, indices, dims, strict)
+        indices = wrap_and_check_all(xp, full, indices, dims, strict)
     try:
-        full[place_of(indices, dims)] = values
+        full[numpy_index(indices, dims)] = values
     except IndexError:
-        all_within(xp, full, indices, dims)
+        wrap_and_check_all(xp, full, indices, dims)
         raise
     return full
 
@@ -146,7 +149,7 @@ def index_add_gradient(g: Tensor, indices: Any, needs: Any, dims: tuple[int, ...
 
 
 def infer_index(x: Spec, *indices: Spec, dims: tuple[int, ...], strict: bool = False) -> tuple[Spec]:
-    """What the indices pick stands where they stand if they are side by side, else in front: as in NumPy."""
+    """Place the indexed dims where the indices are if these are adjacent, else in front: as in NumPy."""
     picked = np.broadcast_shapes(*[i.shape for i in indices])
     rest = [n for d, n in enumerate(x.shape) if d not in dims]
     at = dims[0] if dims[-1] - dims[0] + 1 == len(dims) else 0
@@ -154,7 +157,7 @@ def infer_index(x: Spec, *indices: Spec, dims: tuple[int, ...], strict: bool = F
 
 
 INDEX = primitive("index", "index", run_index, grad=index_gradient, infer=infer_index)
-INDEX_SUM = primitive("index_sum", "index", run_index_sum, grad=index_sum_gradient, upcast=True, infer=as_asked)
+INDEX_SUM = primitive("index_sum", "index", run_index_sum, grad=index_sum_gradient, upcast=True, infer=from_attrs)
 INDEX_PUT = primitive("index_put", "index", run_index_put, grad=index_put_gradient, infer=like_first)
 INDEX_ADD = primitive(
     "index_add",
@@ -162,14 +165,14 @@ INDEX_ADD = primitive(
     run_index_add,
     grad=index_add_gradient,
     expand=lambda x, values, *indices, dims, strict=False: (
-        x + apply(INDEX_SUM, (values, *indices), {"dims": dims, "shape": x._array.shape})
+        x + apply(INDEX_SUM, (values, *indices), {"dims": dims, "shape": x.tj_array.shape})
     ),
     upcast=True,
 )
 NONZERO = primitive("nonzero", "index", lambda xp, x: xp.nonzero(x), data_dependent=True)
 
 
-def in_place(op: Op, kernel: Any) -> Op:
+def in_place_op(op: Op, kernel: Any) -> Op:
     """The op that writes into its first input: without history `kernel` works on its memory, else it is `op` and a store.
 
     `kernel(xp, x, *rest, **attrs)` changes x, which is contiguous, or returns another array to be stored.
@@ -191,11 +194,11 @@ def in_place(op: Op, kernel: Any) -> Op:
     return primitive(op.name + "_into", op.kind, run, expand=meaning, mutates=(0,), upcast=False)
 
 
-def in_out(value: Tensor, out: Any, name: str) -> Tensor:
+def store_in_out(value: Tensor, out: Any, name: str) -> Tensor:
     """The value, stored in `out` if there is one: an in-place op's tensor, or PyTorch's `out=`, which has no gradient."""
     if out is None:
         return value
-    if not isinstance(out, InPlace) and local.state.grad and (value._requires_grad or out._requires_grad):
+    if not isinstance(out, InPlace) and local.state.grad and (value.tj_requires_grad or out.tj_requires_grad):
         raise RuntimeError(
             f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the arguments "
             "requires grad."
@@ -203,16 +206,16 @@ def in_out(value: Tensor, out: Any, name: str) -> Tensor:
     return out_or_inplace(value, out, name)
 
 
-def settled(op: Op, into: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], input: Tensor, out: Any) -> Tensor:
+def store_result(op: Op, into: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], input: Tensor, out: Any) -> Tensor:
     """The result in the input's shape; with `out`, which may mark an in-place op, stored there."""
     if isinstance(out, InPlace):
         apply(into, inputs, attrs)
         return out.tensor
     found = apply(op, inputs, attrs)
-    if found._array.shape != input._array.shape:
-        found = found.reshape(input._array.shape)
-    return in_out(found, out, op.name)
+    if found.tj_array.shape != input.tj_array.shape:
+        found = found.reshape(input.tj_array.shape)
+    return store_in_out(found, out, op.name)
 
 
-INDEX_PUT_INTO = in_place(INDEX_PUT, lambda xp, x, values, *indices, **attrs: put_at(xp, x, values, indices, **attrs))
-INDEX_ADD_INTO = in_place(INDEX_ADD, lambda xp, x, values, *indices, **attrs: add_at(xp, x, values, indices, **attrs))
+INDEX_PUT_INTO = in_place_op(INDEX_PUT, lambda xp, x, values, *indices, **attrs: put_at(xp, x, values, indices, **attrs))
+INDEX_ADD_INTO = in_place_op(INDEX_ADD, lambda xp, x, values, *indices, **attrs: add_at(xp, x, values, indices, **attrs))

@@ -1,6 +1,7 @@
 """Picking and putting by name: along a dim by an index (`index_select` and its family), by masks, by flat positions.
 
-Composed of the primitives in `index.py` and `movement.py`, so their gradients and second gradients come with them.
+Composed of the primitives in `primitives.py` and `eager/ops/shape/views.py`, so their gradients and second gradients come with
+them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.op import Op, apply, public, write
 from ...arrays.op_samples import A, B, I, sample
+from ...core.cast import cast
+from ...core.dispatch import apply, write
+from ...core.op import Op
+from ...core.registration import public
 from ...core.tensor import Tensor, as_index, wrap_dim
 from ..convert import transfer
 from ..create import arange
+from ..pointwise import where
+from ..shape.reshape import broadcast_shape, stack
+from ..shape.views import DIAGONAL, SLICE, VIEW_SCATTER
 from .gather import check_index, scatter_reduce
+from .getitem import Parts, broadcast_to_selection
 from .primitives import (
     ALL,
     INDEX,
@@ -26,22 +34,18 @@ from .primitives import (
     INDEX_PUT_INTO,
     NONZERO,
     OutOfBoundsError,
-    in_out,
-    settled,
+    store_in_out,
+    store_result,
 )
-from ..shape.views import DIAGONAL, SLICE, VIEW_SCATTER
-from ..pointwise import cast, where
-from ..shape.reshape import broadcast_shape, stack
-from .getitem import Parts, spread
 
 # ---- one index for a whole dim
 
 
-def vector(name: str, index: Any, dim: int, input: Tensor) -> tuple[int, Tensor]:
+def as_index_vector(name: str, index: Any, dim: int, input: Tensor) -> tuple[int, Tensor]:
     """The dim counted from the front, and the index as a vector."""
     check_index(name, index)
-    place = wrap_dim(dim, input._array.ndim)
-    if index._array.ndim > 1:
+    place = wrap_dim(dim, input.tj_array.ndim)
+    if index.tj_array.ndim > 1:
         raise OutOfBoundsError(f"{name}(): Index is supposed to be a vector, but got shape {list(index.shape)}")
     return place, index.reshape(-1)
 
@@ -60,13 +64,13 @@ def at_dim(op: Any, inputs: tuple[Any, ...], dim: int, strict: bool = True) -> T
 )
 def index_select(input: Tensor, dim: int, index: Tensor, *, out: Any = None) -> Tensor:
     """The slices along `dim` that a vector of indices names."""
-    place, index = vector("index_select", index, dim, input)
-    x = input if input._array.ndim else input.reshape(1)
+    place, index = as_index_vector("index_select", index, dim, input)
+    x = input if input.tj_array.ndim else input.reshape(1)
     try:
         found = at_dim(INDEX, (x, index), place)
     except OutOfBoundsError as error:
         raise IndexError(f"index_select(): index out of range in self: {error}") from None
-    return in_out(found if input._array.ndim else found.reshape(()), out, "index_select")
+    return store_in_out(found if input.tj_array.ndim else found.reshape(()), out, "index_select")
 
 
 @public(
@@ -80,23 +84,23 @@ def index_select(input: Tensor, dim: int, index: Tensor, *, out: Any = None) -> 
 )
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, out: Any = None) -> Tensor:
     """The tensor with alpha * source added to the slices along `dim` that the index names."""
-    place, index = vector("index_add", index, dim, input)
-    if source._array.dtype != input._array.dtype:
+    place, index = as_index_vector("index_add", index, dim, input)
+    if source.tj_array.dtype != input.tj_array.dtype:
         raise RuntimeError(
             f"index_add(): self ({input.dtype.legacy}) and source ({source.dtype.legacy}) must have the same scalar type"
         )
     check_source("index_add", input, place, index, source)
     scaled = source if alpha == 1 else source * dtypes.representable("index_add", input.dtype, alpha)
-    return along(INDEX_ADD, INDEX_ADD_INTO, input, place, index, scaled, out)
+    return put_along_dim(INDEX_ADD, INDEX_ADD_INTO, input, place, index, scaled, out)
 
 
 def check_source(name: str, input: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
     """The source has a slice for each index, shaped like the tensor's."""
-    shape, want = source._array.shape or (1,), input._array.shape or (1,)
-    if dim >= len(shape) or shape[dim] != index._array.size:
+    shape, want = source.tj_array.shape or (1,), input.tj_array.shape or (1,)
+    if dim >= len(shape) or shape[dim] != index.tj_array.size:
         have = shape[dim] if dim < len(shape) else 1
         raise OutOfBoundsError(
-            f"{name}(): Number of indices ({index._array.size}) should be equal to source.size(dim): ({have}), for dim: {dim}"
+            f"{name}(): Number of indices ({index.tj_array.size}) should be equal to source.size(dim): ({have}), for dim: {dim}"
         )
     if len(shape) != len(want) or any(n != m for d, (n, m) in enumerate(zip(shape, want, strict=True)) if d != dim):
         raise OutOfBoundsError(
@@ -105,10 +109,10 @@ def check_source(name: str, input: Tensor, dim: int, index: Tensor, source: Tens
         )
 
 
-def along(op: Op, into: Op, input: Tensor, dim: int, index: Tensor, source: Tensor, out: Any) -> Tensor:
+def put_along_dim(op: Op, into: Op, input: Tensor, dim: int, index: Tensor, source: Tensor, out: Any) -> Tensor:
     """Put slices along a dim; a 0-dim tensor counts as one of length 1."""
-    inputs = (input, source, index) if input._array.ndim else (input.reshape(1), source.reshape(1), index)
-    return settled(op, into, inputs, {"dims": (dim,), "strict": True}, input, out)
+    inputs = (input, source, index) if input.tj_array.ndim else (input.reshape(1), source.reshape(1), index)
+    return store_result(op, into, inputs, {"dims": (dim,), "strict": True}, input, out)
 
 
 @public(
@@ -117,14 +121,14 @@ def along(op: Op, into: Op, input: Tensor, dim: int, index: Tensor, source: Tens
 )
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: Any = None) -> Tensor:
     """The tensor with the slices along `dim` that the index names replaced by those of the source."""
-    place, index = vector("index_copy", index, dim, input)
-    if source._array.dtype != input._array.dtype:
+    place, index = as_index_vector("index_copy", index, dim, input)
+    if source.tj_array.dtype != input.tj_array.dtype:
         raise RuntimeError(
             "index_copy(): self and source expected to have the same dtype, but got (self) "
             f"{input.dtype.legacy} and (source) {source.dtype.legacy}"
         )
     check_source("index_copy", input, place, index, source)
-    return along(INDEX_PUT, INDEX_PUT_INTO, input, place, index, source, out)
+    return put_along_dim(INDEX_PUT, INDEX_PUT_INTO, input, place, index, source, out)
 
 
 @public(
@@ -138,22 +142,22 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor, *, out: A
 )
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """The tensor with a number in the slices along `dim` that the index names."""
-    place, index = vector("index_fill", index, dim, input)
-    filler = scalar("index_fill", input, value)
-    x = input if input._array.ndim else input.reshape(1)
-    length = x._array.shape[place]
-    chosen = (x.new_zeros((length,), dtype=dtypes.bool_), x.new_ones(index._array.shape, dtype=dtypes.bool_), index)
-    mask = at_dim(INDEX_PUT, chosen, 0, strict=False).reshape((length,) + (1,) * (x._array.ndim - place - 1))
+    place, index = as_index_vector("index_fill", index, dim, input)
+    filler = as_fill_value("index_fill", input, value)
+    x = input if input.tj_array.ndim else input.reshape(1)
+    length = x.tj_array.shape[place]
+    chosen = (x.new_zeros((length,), dtype=dtypes.bool_), x.new_ones(index.tj_array.shape, dtype=dtypes.bool_), index)
+    mask = at_dim(INDEX_PUT, chosen, 0, strict=False).reshape((length,) + (1,) * (x.tj_array.ndim - place - 1))
     found = where(mask, filler, x)
-    return found if input._array.ndim else found.reshape(())
+    return found if input.tj_array.ndim else found.reshape(())
 
 
-def scalar(name: str, input: Tensor, value: Any) -> Tensor:
+def as_fill_value(name: str, input: Tensor, value: Any) -> Tensor:
     """A fill value, a number or a 0-dim tensor, as a 0-dim tensor of the input's dtype and device."""
     if isinstance(value, Tensor):
-        if value._array.ndim:
+        if value.tj_array.ndim:
             raise RuntimeError(
-                f"{name} only supports a 0-dimensional value tensor, but got tensor with {value._array.ndim} dimension(s)."
+                f"{name} only supports a 0-dimensional value tensor, but got tensor with {value.tj_array.ndim} dimension(s)."
             )
         return cast(transfer(value, input.device), input.dtype)
     return input.new_full((), dtypes.representable(name, input.dtype, value))
@@ -171,9 +175,9 @@ def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
     """The tensor with slices of the source combined into those that the index names: by prod, mean, amax or amin."""
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise RuntimeError(f"index_reduce(): Expected reduce to be one of prod, mean, amax or amin but got {reduce}.")
-    place, index = vector("index_reduce", index, dim, input)
+    place, index = as_index_vector("index_reduce", index, dim, input)
     check_source("index_reduce", input, place, index, source)
-    shape = source._array.shape or (1,)
+    shape = source.tj_array.shape or (1,)
     wide = index.reshape((-1,) + (1,) * (len(shape) - place - 1)).expand(shape)
     return scatter_reduce(input, place, wide, source, reduce, include_self=include_self)
 
@@ -197,24 +201,24 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
             raise TypeError(f"expected Tensor as element {i} in argument 0, but got {type(index).__name__}")
     if not len(indices):
         raise RuntimeError("index_put(): expected at least one index tensor")
-    dims, tensors = Parts(input, tuple(i if i._array.ndim else i.reshape(1) for i in indices)).indices()
-    inputs = (input, spread(input, dims, tensors, transfer(values, input.device)), *tensors)
+    dims, tensors = Parts(input, tuple(i if i.tj_array.ndim else i.reshape(1) for i in indices)).indices()
+    inputs = (input, broadcast_to_selection(input, dims, tensors, transfer(values, input.device)), *tensors)
     op, into = (INDEX_ADD, INDEX_ADD_INTO) if accumulate else (INDEX_PUT, INDEX_PUT_INTO)
-    return settled(op, into, inputs, {"dims": dims}, input, out)
+    return store_result(op, into, inputs, {"dims": dims}, input, out)
 
 
 @public(samples=[sample(A(3, 4), I(5, lo=-12, hi=12)), sample(A(3), I(2, 2, hi=3)), sample(A(2, 2), I(hi=4))])
 def take(input: Tensor, index: Tensor, *, out: Any = None) -> Tensor:
     """Elements by their position in the flattened tensor."""
     found = apply(INDEX, (input.reshape(-1), flat_index("take", input, index)), {"dims": (0,)})
-    return in_out(found, out, "take")
+    return store_in_out(found, out, "take")
 
 
 def flat_index(name: str, input: Tensor, index: Any) -> Tensor:
-    if not isinstance(index, Tensor) or index._array.dtype != np.int64:
+    if not isinstance(index, Tensor) or index.tj_array.dtype != np.int64:
         kind = index.dtype.legacy if isinstance(index, Tensor) else type(index).__name__
         raise RuntimeError(f"{name}(): Expected a long tensor for index, but got {kind}")
-    if input._array.size == 0 and index._array.size:
+    if input.tj_array.size == 0 and index.tj_array.size:
         raise IndexError(f"{name}(): tried to take from an empty tensor")
     return index
 
@@ -230,23 +234,23 @@ def flat_index(name: str, input: Tensor, index: Any) -> Tensor:
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """The tensor with elements of the source written, or added, at positions in the flattened tensor."""
     flat_index("put", input, index)
-    if source._array.size != index._array.size:
+    if source.tj_array.size != index.tj_array.size:
         raise IndexError(
             "put(): Expected source and index to have the same number of elements, but got source.numel() = "
-            f"{source._array.size}, index.numel() = {index._array.size}"
+            f"{source.tj_array.size}, index.numel() = {index.tj_array.size}"
         )
-    if source._array.dtype != input._array.dtype:
+    if source.tj_array.dtype != input.tj_array.dtype:
         raise RuntimeError(f"put(): self and source expected to have the same dtype, but got {input.dtype} and {source.dtype}")
     inputs = (input.reshape(-1), source.reshape(-1), index.reshape(-1))
     found = apply(INDEX_ADD if accumulate else INDEX_PUT, inputs, {"dims": (0,)})
-    return found.reshape(input._array.shape)
+    return found.reshape(input.tj_array.shape)
 
 
 # ---- masks
 
 
 def check_mask(name: str, mask: Any) -> None:
-    if not isinstance(mask, Tensor) or mask._array.dtype.kind != "b":
+    if not isinstance(mask, Tensor) or mask.tj_array.dtype.kind != "b":
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise RuntimeError(f"{name} only supports boolean masks, but got mask with dtype {kind}; use mask.bool()")
 
@@ -255,9 +259,9 @@ def check_mask(name: str, mask: Any) -> None:
 def masked_select(input: Tensor, mask: Tensor, *, out: Any = None) -> Tensor:
     """The elements where the mask holds, as a vector."""
     check_mask("masked_select", mask)
-    shape = broadcast_shape("masked_select", mask._array.shape, input._array.shape)
+    shape = broadcast_shape("masked_select", mask.tj_array.shape, input.tj_array.shape)
     chosen = apply(NONZERO, (mask.expand(shape).reshape(-1),))
-    return in_out(apply(INDEX, (input.expand(shape).reshape(-1), *chosen), {"dims": (0,)}), out, "masked_select")
+    return store_in_out(apply(INDEX, (input.expand(shape).reshape(-1), *chosen), {"dims": (0,)}), out, "masked_select")
 
 
 @public(
@@ -273,7 +277,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """The tensor with a number where the mask holds."""
     check_mask("masked_fill", mask)
     if isinstance(value, Tensor):
-        return where(mask, scalar("masked_fill", input, value), input).contiguous()  # type: ignore[no-any-return]
+        return where(mask, as_fill_value("masked_fill", input, value), input).contiguous()  # type: ignore[no-any-return]
     return where(mask, dtypes.representable("masked_fill", input.dtype, value), input).contiguous()  # type: ignore[no-any-return]
 
 
@@ -281,17 +285,17 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """The tensor with elements of the source, in their order, where the mask holds."""
     check_mask("masked_scatter", mask)
-    if source._array.dtype != input._array.dtype:
+    if source.tj_array.dtype != input.tj_array.dtype:
         raise RuntimeError(
             "masked_scatter: expected self and source to have same dtypes but got "
             f"{input.dtype.legacy} and {source.dtype.legacy}"
         )
-    shape = broadcast_shape("masked_scatter", mask._array.shape, input._array.shape)
+    shape = broadcast_shape("masked_scatter", mask.tj_array.shape, input.tj_array.shape)
     (chosen,) = apply(NONZERO, (mask.expand(shape).reshape(-1),))
-    count = chosen._array.shape[0]
-    if source._array.size < count:
+    count = chosen.tj_array.shape[0]
+    if source.tj_array.size < count:
         raise RuntimeError(
-            f"masked_scatter: Number of elements of source < number of ones in mask: {source._array.size} and {count}"
+            f"masked_scatter: Number of elements of source < number of ones in mask: {source.tj_array.size} and {count}"
         )
     inputs = (input.expand(shape).reshape(-1), source.reshape(-1)[:count], chosen)
     return apply(INDEX_PUT, inputs, {"dims": (0,)}).reshape(shape)
@@ -311,11 +315,11 @@ def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 )
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: a row for each, or a vector for each dim."""
-    flat = input.reshape(1) if input._array.ndim == 0 else input
+    flat = input.reshape(1) if input.tj_array.ndim == 0 else input
     found = apply(NONZERO, (flat.detach(),))
     if as_tuple:
         return found
-    if input._array.ndim == 0:
+    if input.tj_array.ndim == 0:
         return found[0].reshape(-1, 1)[:, :0]
     return stack(found, 1)
 
@@ -336,12 +340,12 @@ def argwhere(input: Tensor) -> Tensor:
 )
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """A vector of zeros with a single one, at the element's value, for each element."""
-    if tensor._array.dtype != np.int64:
+    if tensor.tj_array.dtype != np.int64:
         raise RuntimeError(f"one_hot is only applicable to index tensor of type LongTensor, got {tensor.dtype}; use .long()")
-    if tensor._array.size == 0:
+    if tensor.tj_array.size == 0:
         if num_classes <= 0:
             raise RuntimeError("Can not infer total number of classes from empty tensor.")
-        return tensor.new_zeros((*tensor._array.shape, num_classes))
+        return tensor.new_zeros((*tensor.tj_array.shape, num_classes))
     if int(tensor.amin().item()) < 0:
         raise RuntimeError("one_hot: Class values must be non-negative.")
     largest = int(tensor.amax().item())
@@ -355,11 +359,11 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 # ---- single slices, and the tensor with one replaced
 
 
-def checked_index(name: str, input: Tensor, dim: int, index: Any) -> tuple[int, int]:
-    if input._array.ndim == 0:
+def wrap_scalar_index(name: str, input: Tensor, dim: int, index: Any) -> tuple[int, int]:
+    if input.tj_array.ndim == 0:
         raise IndexError(f"{name}() cannot be applied to a 0-dim tensor.")
-    place = wrap_dim(dim, input._array.ndim)
-    size, i = input._array.shape[place], as_index(index, "an index")
+    place = wrap_dim(dim, input.tj_array.ndim)
+    size, i = input.tj_array.shape[place], as_index(index, "an index")
     if not -size <= i < size:
         raise IndexError(f"{name}(): index {i} out of range for tensor of size {list(input.shape)} at dimension {place}")
     return place, i + size if i < 0 else i
@@ -368,17 +372,17 @@ def checked_index(name: str, input: Tensor, dim: int, index: Any) -> tuple[int, 
 @public(samples=[sample(A(3, 4), 0, 1), sample(A(3, 4), -1, -1), sample(A(3), 0, 2)])
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """A view of one slice along `dim`, without that dim."""
-    place, i = checked_index("select", input, dim, index)
+    place, i = wrap_scalar_index("select", input, dim, index)
     return apply(SLICE, (input,), {"index": (*(ALL,) * place, i, ...)})
 
 
 @public(samples=[sample(A(3, 4), 0, 1, 2), sample(A(3, 4), -1, -3, 2), sample(A(3, 4), 1, 4, 0)])
 def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
     """A view of `length` slices along `dim`, from `start` on."""
-    if input._array.ndim == 0:
+    if input.tj_array.ndim == 0:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
-    place = wrap_dim(dim, input._array.ndim)
-    size, first = input._array.shape[place], as_index(start, "start")
+    place = wrap_dim(dim, input.tj_array.ndim)
+    size, first = input.tj_array.shape[place], as_index(start, "start")
     if length < 0:
         raise RuntimeError("narrow(): length must be non-negative.")
     if not -size <= first <= size:
@@ -389,10 +393,10 @@ def narrow(input: Tensor, dim: int, start: Any, length: int) -> Tensor:
     return apply(SLICE, (input,), {"index": (*(ALL,) * place, slice(first, first + length))})
 
 
-def replaced(name: str, input: Tensor, src: Tensor, op: Any, attrs: dict[str, Any]) -> Tensor:
+def replace_view(name: str, input: Tensor, src: Tensor, op: Any, attrs: dict[str, Any]) -> Tensor:
     """A copy of the tensor with what a view op shows of it replaced."""
-    have = apply(op, (input.detach(),), attrs)._array.shape
-    if src._array.shape != have:
+    have = apply(op, (input.detach(),), attrs).tj_array.shape
+    if src.tj_array.shape != have:
         raise RuntimeError(
             f"{name}: expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
             f"slice size = {list(have)}"
@@ -413,38 +417,38 @@ def slice_scatter(
     """A copy of the tensor with the slice start:end:step along `dim` replaced."""
     if step <= 0:
         raise RuntimeError("slice step must be positive")
-    attrs = {"index": (*(ALL,) * wrap_dim(dim, input._array.ndim), slice(start, end, step))}
-    return replaced("slice_scatter", input, src, SLICE, attrs)
+    attrs = {"index": (*(ALL,) * wrap_dim(dim, input.tj_array.ndim), slice(start, end, step))}
+    return replace_view("slice_scatter", input, src, SLICE, attrs)
 
 
 @public(samples=[sample(A(3, 4), A(4), 0, 1), sample(A(3, 4), A(3), -1, -1)])
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy of the tensor with one slice along `dim` replaced."""
-    place, i = checked_index("select_scatter", input, dim, index)
-    return replaced("select_scatter", input, src, SLICE, {"index": (*(ALL,) * place, i, ...)})
+    place, i = wrap_scalar_index("select_scatter", input, dim, index)
+    return replace_view("select_scatter", input, src, SLICE, {"index": (*(ALL,) * place, i, ...)})
 
 
 @public(samples=[sample(A(3, 3), A(3)), sample(A(3, 4), A(3), 1), sample(A(2, 3, 4), A(2, 3), 0, 1, 2)])
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A copy of the tensor with a diagonal replaced."""
-    a, b = wrap_dim(dim1, input._array.ndim), wrap_dim(dim2, input._array.ndim)
-    return replaced("diagonal_scatter", input, src, DIAGONAL, {"offset": offset, "dim1": a, "dim2": b})
+    a, b = wrap_dim(dim1, input.tj_array.ndim), wrap_dim(dim2, input.tj_array.ndim)
+    return replace_view("diagonal_scatter", input, src, DIAGONAL, {"offset": offset, "dim1": a, "dim2": b})
 
 
 def fill_diagonal_(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Write a number into the main diagonal, which begins again below itself in a tall matrix if `wrap`."""
-    shape = self._array.shape
+    shape = self.tj_array.shape
     if len(shape) < 2:
         raise RuntimeError(f"fill_diagonal_: dimensions must be larger than 1, got a tensor of shape {list(shape)}")
     if len(shape) > 2 and len(set(shape)) > 1:
         raise RuntimeError(f"fill_diagonal_: all dimensions of input must be of equal length, got {list(shape)}")
-    value = scalar("fill_diagonal_", self, fill_value)
+    value = as_fill_value("fill_diagonal_", self, fill_value)
     blocks = [self]
     if wrap and len(shape) == 2 and shape[0] > shape[1]:
         blocks = [self[k : k + shape[1]] for k in range(0, shape[0], shape[1] + 1)]
     for block in blocks:
-        while block._array.ndim > 1:
-            block = apply(DIAGONAL, (block,), {"offset": 0, "dim1": 0, "dim2": block._array.ndim - 1})
+        while block.tj_array.ndim > 1:
+            block = apply(DIAGONAL, (block,), {"offset": 0, "dim1": 0, "dim2": block.tj_array.ndim - 1})
         write(block, value, "fill_diagonal_")
     return self
 

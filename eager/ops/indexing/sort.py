@@ -12,15 +12,18 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.shape_inference import with_places
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, B, I, sample
+from ...core.cast import cast
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
+from ...core.shape_inference import with_indices
 from ...core.tensor import Tensor, wrap_dim
 from ..create import arange
-from .gather import GATHER, SCATTER
-from ..pointwise import cast, isnan, lerp, promoted, where
-from ..reduce import need_elements, shared_among_ties
 from ..named_results import named_result
+from ..pointwise import isnan, lerp, promote_operands, where
+from ..reduce import need_elements, shared_among_ties
+from .gather import GATHER, SCATTER
 
 # ---- sort and topk
 
@@ -59,7 +62,7 @@ def picked_gradient(gs: Any, x_shape: tuple[int, ...], out1: Tensor, dim: int) -
     return (apply(SCATTER, (gs[0].new_zeros(x_shape), out1.detach(), gs[0]), {"dim": dim}),)
 
 
-SORT = primitive("sort", "opaque", run_sort, grad=picked_gradient, upcast=True, infer=with_places)
+SORT = primitive("sort", "opaque", run_sort, grad=picked_gradient, upcast=True, infer=with_indices)
 TOPK = primitive("topk", "opaque", run_topk, grad=picked_gradient, upcast=True)
 Sort, Topk = named_result("sort", "values", "indices"), named_result("topk", "values", "indices")
 
@@ -80,7 +83,7 @@ def sorted_along(input: Tensor, dim: int, descending: bool = False) -> tuple[Ten
 )
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
     """The elements along `dim` in order, and where they stood: (values, indices). Equal elements keep their order."""
-    return Sort(*sorted_along(input, wrap_dim(dim, input._array.ndim), bool(descending)))
+    return Sort(*sorted_along(input, wrap_dim(dim, input.tj_array.ndim), bool(descending)))
 
 
 @public(
@@ -114,8 +117,8 @@ def msort(input: Tensor) -> Tensor:
 )
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The k largest (or smallest) elements along `dim`, best first, and where they stand: (values, indices)."""
-    place = wrap_dim(dim, input._array.ndim)
-    length = input._array.shape[place] if input._array.ndim else 1
+    place = wrap_dim(dim, input.tj_array.ndim)
+    length = input.tj_array.shape[place] if input.tj_array.ndim else 1
     if not 0 <= k <= length:
         raise RuntimeError(f"topk: selected index k out of range: k is {k}, but dimension {place} has size {length}")
     return Topk(*apply(TOPK, (input,), {"k": int(k), "dim": place, "largest": bool(largest)}))
@@ -125,13 +128,13 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
 
 def pick(input: Tensor, places: Tensor, dim: int) -> Tensor:
-    return input if input._array.ndim == 0 else apply(GATHER, (input, places), {"dim": dim})
+    return input if input.tj_array.ndim == 0 else apply(GATHER, (input, places), {"dim": dim})
 
 
 def ranked(result: Any, input: Tensor, order: Tensor, ranks: Any, dim: int, keepdim: bool) -> Any:
     """The elements of the given ranks, a number or one for each row, as (values, indices)."""
     if not isinstance(ranks, Tensor):
-        shape = input._array.shape
+        shape = input.tj_array.shape
         ranks = order.new_full((*shape[:dim], 1, *shape[dim + 1 :]) if shape else (), ranks)
     places = pick(order, ranks, dim)
     values = pick(input, places, dim)
@@ -150,8 +153,8 @@ Kthvalue = named_result("kthvalue", "values", "indices")
 )
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
     """The k-th smallest element along `dim`, and where it stands: (values, indices)."""
-    place = wrap_dim(dim, input._array.ndim)
-    length = input._array.shape[place] if input._array.ndim else 1
+    place = wrap_dim(dim, input.tj_array.ndim)
+    length = input.tj_array.shape[place] if input.tj_array.ndim else 1
     if not 1 <= k <= length:
         raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {place}: k is {k}, its size {length}")
     order = argsort(input, place)
@@ -163,17 +166,19 @@ Median, Nanmedian = named_result("median", "values", "indices"), named_result("n
 
 def middle(name: str, result: Any, input: Tensor, dim: int | None, keepdim: bool, skip_nan: bool) -> Any:
     """The lower median; NaN where there is one, unless these are skipped."""
-    if input._array.dtype.kind == "b":
+    if input.tj_array.dtype.kind == "b":
         raise NotImplementedError(f"\"{name}\" not implemented for 'Bool'; convert it first, for example with .int()")
     if dim is None:
         return whole_middle(input, skip_nan)
-    place = wrap_dim(dim, input._array.ndim)
-    need_elements(name, input, (place,) if input._array.ndim else (), dim)
+    place = wrap_dim(dim, input.tj_array.ndim)
+    need_elements(name, input, (place,) if input.tj_array.ndim else (), dim)
     order = argsort(input, place)
     if not input.dtype.is_floating_point:
-        return ranked(result, input, order, (input._array.shape[place] - 1) // 2 if input._array.ndim else 0, place, keepdim)
+        return ranked(
+            result, input, order, (input.tj_array.shape[place] - 1) // 2 if input.tj_array.ndim else 0, place, keepdim
+        )
     missing = isnan(input).sum(place, keepdim=True)
-    numbers = (input._array.shape[place] if input._array.ndim else 1) - missing
+    numbers = (input.tj_array.shape[place] if input.tj_array.ndim else 1) - missing
     lower = ((numbers - 1) // 2).clamp(min=0)
     ranks = lower if skip_nan else where(missing > 0, numbers, lower)
     return ranked(result, input, order, ranks, place, keepdim)
@@ -194,9 +199,9 @@ MEDIAN, NANMEDIAN = median_of_all("median", False), median_of_all("nanmedian", T
 
 
 def whole_middle(input: Tensor, skip_nan: bool) -> Tensor:
-    if input._array.size == 0:
+    if input.tj_array.size == 0:
         return input.new_full((), math.nan if input.dtype.is_floating_point else 0)  # type: ignore[no-any-return]
-    attrs = {"dims": tuple(range(input._array.ndim)), "keepdim": False}
+    attrs = {"dims": tuple(range(input.tj_array.ndim)), "keepdim": False}
     return apply(NANMEDIAN if skip_nan else MEDIAN, (input,), attrs)  # type: ignore[no-any-return]
 
 
@@ -233,13 +238,13 @@ Mode = named_result("mode", "values", "indices")
 )
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Any:
     """The most frequent element along `dim`, the smallest of equally frequent ones, and its last place: (values, indices)."""
-    place = wrap_dim(dim, input._array.ndim)
-    need_elements("mode", input, (place,) if input._array.ndim else (), dim)
-    if input._array.ndim == 0:
+    place = wrap_dim(dim, input.tj_array.ndim)
+    need_elements("mode", input, (place,) if input.tj_array.ndim else (), dim)
+    if input.tj_array.ndim == 0:
         return Mode(input.clone(), input.new_zeros((), dtype=dtypes.int64))
     values, order = sorted_along(input.detach(), place)
-    n = input._array.shape[place]
-    position = arange(n, device=input.device).reshape((-1,) + (1,) * (input._array.ndim - place - 1))
+    n = input.tj_array.shape[place]
+    position = arange(n, device=input.device).reshape((-1,) + (1,) * (input.tj_array.ndim - place - 1))
     begins = values.narrow(place, 1, n - 1) != values.narrow(place, 0, n - 1)
     first = values.new_ones((*values.shape[:place], 1, *values.shape[place + 1 :]), dtype=dtypes.bool_)
     start = where(_joined([first, begins], place), position, 0).cummax(place).values
@@ -259,21 +264,21 @@ INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 def quantiles(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, interpolation: str, skip_nan: bool) -> Tensor:
     if input.dtype not in (dtypes.float32, dtypes.float64):
         raise RuntimeError(f"{name}() input tensor must be float or double dtype; it is not implemented for {input.dtype}")
-    if input._array.size == 0:
+    if input.tj_array.size == 0:
         raise RuntimeError(f"{name}() input tensor must be non-empty, got shape {list(input.shape)}")
     if interpolation not in INTERPOLATIONS:
         raise RuntimeError(f"{name}() interpolation must be one of {', '.join(INTERPOLATIONS)}, but got {interpolation}")
     q = checked_fractions(name, input, q)
-    ndim, many = input._array.ndim, q._array.ndim == 1
+    ndim, many = input.tj_array.ndim, q.tj_array.ndim == 1
     dim = None if dim is None else wrap_dim(dim, ndim)
-    shape = [1] * ndim if dim is None else list(input._array.shape)
+    shape = [1] * ndim if dim is None else list(input.tj_array.shape)
     if dim is not None and ndim:
         shape[dim] = 1
     rows = input.reshape(1, -1) if dim is None or not ndim else input.movedim(dim, -1)
     found = at_fractions(rows, q.reshape(-1), interpolation, skip_nan).movedim(-1, 0)
     if not keepdim:
         shape = [] if dim is None else [n for d, n in enumerate(shape) if d != dim]
-    return found.reshape((q._array.size, *shape) if many else tuple(shape))  # type: ignore[no-any-return]
+    return found.reshape((q.tj_array.size, *shape) if many else tuple(shape))  # type: ignore[no-any-return]
 
 
 def checked_fractions(name: str, input: Tensor, q: Any) -> Tensor:
@@ -284,9 +289,9 @@ def checked_fractions(name: str, input: Tensor, q: Any) -> Tensor:
         return input.new_full((), q)  # type: ignore[no-any-return]
     if not isinstance(q, Tensor):
         raise TypeError(f"{name}(): argument 'q' must be float or Tensor, not {type(q).__name__}")
-    if q._array.ndim > 1:
+    if q.tj_array.ndim > 1:
         raise RuntimeError(f"{name}() q must be a scalar or 1D tensor, got shape {list(q.shape)}")
-    if q._array.dtype != input._array.dtype:
+    if q.tj_array.dtype != input.tj_array.dtype:
         raise RuntimeError(f"{name}() q tensor must be same dtype as the input tensor, got {q.dtype} and {input.dtype}")
     if not bool(((q >= 0) & (q <= 1)).all()):
         raise RuntimeError(f"{name}() q values must be in the range [0, 1]")
@@ -295,10 +300,10 @@ def checked_fractions(name: str, input: Tensor, q: Any) -> Tensor:
 
 def at_fractions(rows: Tensor, q: Tensor, interpolation: str, skip_nan: bool) -> Tensor:
     """The quantiles of each row of the last dim, along the last dim."""
-    last = rows._array.ndim - 1
+    last = rows.tj_array.ndim - 1
     values, _ = sorted_along(rows, last)
     missing = isnan(rows).sum(last, keepdim=True)
-    n = rows._array.shape[last]
+    n = rows.tj_array.shape[last]
     # a NaN stands last
     ranks = q * (n - missing - 1).clamp(min=0) if skip_nan else where(missing > 0, n - 1, q * (n - 1))
     if interpolation in ("lower", "higher", "nearest"):
@@ -360,8 +365,8 @@ UNIQUE_CONSECUTIVE = primitive("unique_consecutive", "opaque", run_unique_consec
 
 
 def values_and(op: Any, input: Tensor, return_inverse: bool, return_counts: bool, dim: int | None) -> Any:
-    place = None if dim is None else wrap_dim(dim, input._array.ndim)
-    if input._array.ndim == 0:
+    place = None if dim is None else wrap_dim(dim, input.tj_array.ndim)
+    if input.tj_array.ndim == 0:
         place = None
     values, inverse, counts = apply(op, (input.detach(),), {"dim": place})
     more = ([inverse] if return_inverse else []) + ([counts] if return_counts else [])
@@ -434,21 +439,21 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where each value belongs in a sorted sequence (or in the sequence of its row): before equal elements, or after them."""
+    """The index at which each value belongs in a sorted sequence (or that of its row): before or after equal elements."""
     if side is not None and side not in ("left", "right"):
         raise RuntimeError(f"searchsorted(): side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:
         raise RuntimeError("searchsorted(): side and right can't be set to opposites, got side of left while right was True")
     if sorter is not None:
-        if sorter._array.shape != sorted_sequence._array.shape:
+        if sorter.tj_array.shape != sorted_sequence.tj_array.shape:
             raise RuntimeError(
                 "searchsorted(): boundary and sorter must have the same size, but got boundary tensor "
                 f"{list(sorted_sequence.shape)} and got sorter tensor {list(sorter.shape)}"
             )
-        sorted_sequence = apply(GATHER, (sorted_sequence, sorter), {"dim": sorted_sequence._array.ndim - 1})
+        sorted_sequence = apply(GATHER, (sorted_sequence, sorter), {"dim": sorted_sequence.tj_array.ndim - 1})
     values = input if isinstance(input, Tensor) else sorted_sequence.new_full((), input)
-    batch = sorted_sequence._array.shape[:-1]
-    if sorted_sequence._array.ndim == 0 or (batch and values._array.shape[:-1] != batch):
+    batch = sorted_sequence.tj_array.shape[:-1]
+    if sorted_sequence.tj_array.ndim == 0 or (batch and values.tj_array.shape[:-1] != batch):
         raise RuntimeError(
             "searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and "
             f"input value tensor must match, but we got boundaries tensor {list(sorted_sequence.shape)} and input value tensor "
@@ -467,20 +472,20 @@ def searchsorted(
     method=False,
 )
 def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """Which of the buckets between the boundaries each value is in."""
-    if boundaries._array.ndim != 1:
-        raise RuntimeError(f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries._array.ndim})")
+    """The index of the bucket, between the boundaries, that each value is in."""
+    if boundaries.tj_array.ndim != 1:
+        raise RuntimeError(f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries.tj_array.ndim})")
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
 @public(samples=[sample(I(2, 3), I(3), grad=False), sample(I(4), I(2), invert=True, grad=False)], method=False)
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
-    """Whether each element occurs among the test elements."""
+    """True where an element occurs among the test elements."""
     like = elements if isinstance(elements, Tensor) else test_elements
     values = elements if isinstance(elements, Tensor) else like.new_tensor(elements)
     tests = test_elements if isinstance(test_elements, Tensor) else like.new_tensor(test_elements)
-    values, tests = promoted("isin", values, tests)
-    last = tests._array.size - 1
+    values, tests = promote_operands("isin", values, tests)
+    last = tests.tj_array.size - 1
     if last < 0:
         return values.new_full(values.shape, invert, dtype=dtypes.bool_)  # type: ignore[no-any-return]
     ordered = sort(tests.reshape(-1)).values
@@ -525,14 +530,14 @@ HISTC = primitive("histc", "opaque", run_histc, upcast=True)
     op=BINCOUNT,
 )
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each non-negative integer occurs, or the sum of its weights."""
-    if input._array.ndim != 1 or input.dtype.category != dtypes.INTEGER or (input._array.size and bool((input < 0).any())):
+    """The number of times that each non-negative integer occurs, or the sum of its weights."""
+    if input.tj_array.ndim != 1 or input.dtype.category != dtypes.INTEGER or (input.tj_array.size and bool((input < 0).any())):
         raise RuntimeError(
             f"bincount only supports 1-d non-negative integral inputs, got {input.dtype} of shape {list(input.shape)}"
         )
     if minlength < 0:
         raise RuntimeError(f"minlength should be >= 0, got {minlength}")
-    if weights is not None and weights._array.shape != input._array.shape:
+    if weights is not None and weights.tj_array.shape != input.tj_array.shape:
         raise RuntimeError(f"weights should be 1-d and have the same length as input, got {list(weights.shape)}")
     given = () if weights is None else (weights.detach(),)
     return apply(BINCOUNT, (input, *given), {"minlength": int(minlength)})  # type: ignore[no-any-return]
@@ -547,7 +552,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     op=HISTC,
 )
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements fall into each of equal bins from min to max; others are not counted."""
+    """The number of elements in each of equal bins from min to max; others are not counted."""
     if bins <= 0:
         raise RuntimeError(f"histc(): bins must be > 0, got {bins}")
     if min > max:

@@ -11,12 +11,15 @@ import math
 from typing import Any
 
 from ...arrays import dtypes
-from ...core.errors import broadcast_clash
-from ...core.op import apply, public
 from ...arrays.op_samples import A as Array
 from ...arrays.op_samples import I, sample
+from ...core.cast import cast
+from ...core.dispatch import apply
+from ...core.errors import broadcast_error
+from ...core.registration import public
 from ...core.tensor import Tensor
-from .matmul import check_tensors, matmul, transposed
+from ..named_results import named_result
+from ..pointwise import where
 from .decompositions import (
     CHOLESKY,
     DET,
@@ -36,9 +39,8 @@ from .decompositions import (
     svdvals,
     triangular_solution,
 )
+from .matmul import check_tensors, matmul, transposed
 from .norms import linalg_norm
-from ..pointwise import cast, where
-from ..named_results import named_result
 
 # ---- inverse
 
@@ -89,8 +91,8 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """The X of A @ X = B, or of X @ A = B if not `left`; LinAlgError if A is singular."""
     check_square(A, "linalg.solve")
     check_tensors("linalg.solve", B=B)
-    shape = A._array.shape
-    vector = B._array.ndim == 1 or (B._array.ndim == len(shape) - 1 and B._array.shape == shape[:-1])
+    shape = A.tj_array.shape
+    vector = B.tj_array.ndim == 1 or (B.tj_array.ndim == len(shape) - 1 and B.tj_array.shape == shape[:-1])
     if vector:
         B = B.unsqueeze(-1)
     check_matrices(B, "linalg.solve", "B")
@@ -159,7 +161,7 @@ def lower_factor(A: Tensor, upper: bool, name: str, raises: bool = True) -> Tens
     return transposed(found) if upper else found  # type: ignore[no-any-return]
 
 
-# One by one, so that the samples are positive-definite; tests/test_linalg.py has larger ones.
+# One by one, so that the samples are positive-definite; tests/eager/ops/linalg/test_linalg.py has larger ones.
 _positive = [sample(Array(1, 1, lo=0.5)), sample(Array(3, 1, 1, lo=0.5)), sample(Array(1, 1, lo=0.5), upper=True)]
 
 
@@ -205,8 +207,8 @@ def cholesky_solve(input: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 def cholesky_inverse(input: Tensor, upper: bool = False) -> Tensor:
     """The inverse of a positive-definite matrix, given its Cholesky factor."""
     check_square(input, "cholesky_inverse")
-    n = input._array.shape[-1]
-    one = apply_eye(input, n).expand(input._array.shape)
+    n = input.tj_array.shape[-1]
+    one = apply_eye(input, n).expand(input.tj_array.shape)
     return cholesky_solve(one, input, upper)
 
 
@@ -272,7 +274,7 @@ def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
         u, s, vh = svd(input, full_matrices=not some)
         return OldSVD(u, s, transposed(vh))
     s = svdvals(input)
-    *batch, m, n = input._array.shape
+    *batch, m, n = input.tj_array.shape
     return OldSVD(input.new_zeros((*batch, m, m)), s, input.new_zeros((*batch, n, n)))
 
 
@@ -281,7 +283,7 @@ def old_svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> Any:
 
 def tolerances(A: Tensor, atol: Any, rtol: Any) -> tuple[Any, Any]:
     """Below which singular values count as zero: absolute, and relative to the largest one."""
-    default = max(A._array.shape[-2:]) * dtypes.finfo(A.dtype).eps
+    default = max(A.tj_array.shape[-2:]) * dtypes.finfo(A.dtype).eps
     if rtol is None:
         if atol is None:
             rtol = default
@@ -325,11 +327,11 @@ def pinverse(input: Tensor, rcond: float = 1e-15) -> Tensor:
     ],
 )
 def matrix_rank(A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None) -> Tensor:
-    """How many singular values are above max(atol, rtol * the largest one)."""
+    """The number of singular values above max(atol, rtol * the largest one)."""
     (check_square if hermitian else check_matrices)(A, "linalg.matrix_rank")
     atol, rtol = (tol, 0.0) if tol is not None else tolerances(A, atol, rtol)
     values = eigvalsh(A.detach()).abs() if hermitian else svdvals(A.detach())
-    if values._array.shape[-1] == 0:
+    if values.tj_array.shape[-1] == 0:
         return cast(values.sum(-1), dtypes.int64)
     limit = values.amax(-1) * rtol
     limit = where(limit > atol, limit, atol)
@@ -354,11 +356,11 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     `driver` (LAPACK's routine) would give them."""
     name = "linalg.lstsq"
     check_least_squares(A, B, driver, name)
-    vector = B._array.ndim == A._array.ndim - 1
+    vector = B.tj_array.ndim == A.tj_array.ndim - 1
     target = B.unsqueeze(-1) if vector else B
-    rtol = max(A._array.shape[-2:]) * dtypes.finfo(A.dtype).eps if rcond is None else rcond
+    rtol = max(A.tj_array.shape[-2:]) * dtypes.finfo(A.dtype).eps if rcond is None else rcond
     solution = matmul(pinv(A, rtol=rtol), target)
-    with_residuals = driver not in (None, "gelsy") and A._array.shape[-2] > A._array.shape[-1]
+    with_residuals = driver not in (None, "gelsy") and A.tj_array.shape[-2] > A.tj_array.shape[-1]
     residuals = (matmul(A, solution) - target).square().sum(-2) if with_residuals else solution.reshape(-1)[:0]
     rank = A.new_zeros((0,), dtype=dtypes.int64) if driver == "gels" else matrix_rank(A, rtol=rtol)
     values = svdvals(A.detach()) if driver in ("gelsd", "gelss") else A.new_zeros((0,))
@@ -372,18 +374,18 @@ def check_least_squares(A: Any, B: Any, driver: str | None, name: str) -> None:
     check_tensors(name, B=B)
     if driver not in (None, *DRIVERS):
         raise RuntimeError(f"{name}: parameter `driver` should be one of (gels, gelsy, gelsd, gelss), got {driver!r}")
-    if A._array.dtype != B._array.dtype:
+    if A.tj_array.dtype != B.tj_array.dtype:
         raise RuntimeError(
             f"{name}: Expected input and other to have the same dtype, but got input's dtype {A.dtype.legacy} and other's "
             f"dtype {B.dtype.legacy}"
         )
-    extra = A._array.ndim - B._array.ndim
+    extra = A.tj_array.ndim - B.tj_array.ndim
     if extra not in (0, 1):
         raise RuntimeError(
             f"{name}: input.dim() must be greater or equal to other.dim() and (input.dim() - other.dim()) <= 1, but they are "
-            f"{A._array.ndim} and {B._array.ndim}"
+            f"{A.tj_array.ndim} and {B.tj_array.ndim}"
         )
-    if A._array.shape[-2] != B._array.shape[-1 if extra else -2]:
+    if A.tj_array.shape[-2] != B.tj_array.shape[-1 if extra else -2]:
         raise RuntimeError(
             f"{name}: input.size(-2) should match other.size({-1 if extra else -2}), but the shapes are {list(A.shape)} and "
             f"{list(B.shape)}"
@@ -401,7 +403,7 @@ def check_least_squares(A: Any, B: Any, driver: str | None, name: str) -> None:
     ],
 )
 def cond(A: Tensor, p: Any = None) -> Tensor:
-    """How much a matrix can amplify relative errors: the norm of A times that of its inverse."""
+    """The condition number, by which a matrix can amplify relative errors: the norm of A times that of its inverse."""
     check_matrices(A, "linalg.cond")
     if p in (None, 2, -2):
         values = svdvals(A)
@@ -432,7 +434,7 @@ def matrix_power(A: Tensor, n: int) -> Tensor:
     """A multiplied by itself n times; powers of the inverse for negative n."""
     name = "linalg.matrix_power"
     check_tensors(name, A=A)
-    shape = A._array.shape
+    shape = A.tj_array.shape
     if len(shape) < 2:
         raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions. Got a tensor of shape {list(shape)}")
     if shape[-1] != shape[-2]:
@@ -468,12 +470,12 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     name = "linalg.vecdot"
     check_tensors(name, x=x, y=y)
     check_floating(x, name)
-    if x._array.dtype != y._array.dtype:
+    if x.tj_array.dtype != y.tj_array.dtype:
         raise RuntimeError(
             f"{name}: Expected x and y to have the same dtype, but found x of type {x.dtype.legacy} and y of type "
             f"{y.dtype.legacy} instead"
         )
-    clash = broadcast_clash([x._array.shape, y._array.shape])
+    clash = broadcast_error([x.tj_array.shape, y.tj_array.shape])
     if clash is not None:
         raise RuntimeError(f"{name}: {clash}")
     return (x * y).sum(dim)  # type: ignore[no-any-return]

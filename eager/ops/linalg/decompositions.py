@@ -3,7 +3,7 @@
 The kernels are LAPACK's (or cuSOLVER's) through the array module; the gradients are PyTorch's formulas in public ops, so
 they can be differentiated again. Where a factorisation is not unique (signs of singular and eigenvectors), so is its
 gradient: only what does not depend on the choice has a meaning. Matrices of float16 and bfloat16 are refused, as in PyTorch.
-The functions that users call are here only where they are little more than the op; `linalg.py` has the rest.
+The functions that users call are here only where they are little more than the op; `api.py` has the rest.
 """
 # ruff: noqa: N803 -- PyTorch's argument names
 
@@ -13,19 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import devices
-from ...arrays import dtypes
-from ...core.errors import broadcast_clash
-from ...core.shape_inference import Spec
-from ...core.op import apply, primitive, public
+from ...arrays import devices, dtypes
 from ...arrays.op_samples import A as Array
 from ...arrays.op_samples import sample
-from ...core.tape.node import sum_to
+from ...core.dispatch import apply
+from ...core.errors import broadcast_error
+from ...core.op import primitive
+from ...core.registration import public
+from ...core.shape_inference import Spec
+from ...core.tape.engine import sum_to
 from ...core.tensor import Tensor
-from .matmul import check_tensors, matmul, transposed
-from ..shape.views import UNDIAGONAL
 from ..named_results import named_result
 from ..shape.reshape import cat
+from ..shape.views import UNDIAGONAL
+from .matmul import check_tensors, matmul, transposed
 
 
 class LinAlgError(RuntimeError):
@@ -47,18 +48,18 @@ def check_floating(x: Tensor, name: str) -> None:
 def check_matrices(x: Any, name: str, argument: str = "A", half: bool = False) -> None:
     """A batch of matrices that LAPACK takes: of half precision only if the op computes in float32 then."""
     check_tensors(name, **{argument: x})
-    if x._array.ndim < 2:
+    if x.tj_array.ndim < 2:
         raise RuntimeError(
             f"{name}: The input tensor {argument} must have at least 2 dimensions. Got a tensor of shape {list(x.shape)}"
         )
     check_floating(x, name)
-    if x._array.dtype in dtypes.HALF and not half:
+    if x.tj_array.dtype in dtypes.HALF and not half:
         raise RuntimeError(f"{name}: Low precision dtypes not supported. Got {x.dtype.legacy}; convert it with .float() first")
 
 
 def check_square(x: Any, name: str, argument: str = "A", half: bool = False) -> None:
     check_tensors(name, **{argument: x})
-    shape = x._array.shape
+    shape = x.tj_array.shape
     if len(shape) >= 2 and shape[-1] != shape[-2]:
         raise RuntimeError(
             f"{name}: {argument} must be batches of square matrices, but they are {shape[-2]} by {shape[-1]} matrices"
@@ -68,16 +69,16 @@ def check_square(x: Any, name: str, argument: str = "A", half: bool = False) -> 
 
 def check_equation(A: Tensor, B: Tensor, left: bool, name: str) -> None:
     """A X = B, or X A = B, has shapes that fit."""
-    if A._array.dtype != B._array.dtype:
+    if A.tj_array.dtype != B.tj_array.dtype:
         raise RuntimeError(
             f"{name}: Expected A and B to have the same dtype, but found A of type {A.dtype.legacy} and B of type "
             f"{B.dtype.legacy} instead"
         )
-    (n, _), (rows, columns) = A._array.shape[-2:], B._array.shape[-2:]
+    (n, _), (rows, columns) = A.tj_array.shape[-2:], B.tj_array.shape[-2:]
     if n != (rows if left else columns):
         equation = "AX = B" if left else "XA = B"
         raise RuntimeError(f"{name}: Incompatible shapes of A and B for the equation {equation} ({n}x{n} and {rows}x{columns})")
-    clash = broadcast_clash([B._array.shape[:-2], A._array.shape[:-2]])
+    clash = broadcast_error([B.tj_array.shape[:-2], A.tj_array.shape[:-2]])
     if clash is not None:
         raise RuntimeError(f"{name}: {clash}")
 
@@ -96,7 +97,7 @@ def first_failure(matrices: Any, fails: Any) -> tuple[str, int]:
 
 
 def zero_pivot(matrix: Any) -> int:
-    """Where elimination with row exchanges meets a zero pivot: the column, from 1; 0 if it does not."""
+    """Return the column, counted from 1, where elimination with row exchanges meets a zero pivot; 0 if it meets none."""
     u = matrix.copy()
     for k in range(len(u)):
         best = k + int(np.argmax(np.abs(u[k:, k])))
@@ -107,7 +108,7 @@ def zero_pivot(matrix: Any) -> int:
     return 0
 
 
-def bad_minor(matrix: Any) -> int:
+def first_bad_minor(matrix: Any) -> int:
     """The order of the first leading minor that is not positive-definite; 0 if there is none."""
     for k in range(1, len(matrix) + 1):
         try:
@@ -117,8 +118,8 @@ def bad_minor(matrix: Any) -> int:
     return 0
 
 
-def tried(xp: Any, function: Any, *arrays: Any) -> Any:
-    """What LAPACK returns, or None where it gives up. CuPy does not report failure: its results are checked."""
+def try_lapack(xp: Any, function: Any, *arrays: Any) -> Any:
+    """Return LAPACK's result, or None where it fails. CuPy does not report failure: its results are checked."""
     try:
         found = function(*arrays)
     except np.linalg.LinAlgError:
@@ -128,12 +129,12 @@ def tried(xp: Any, function: Any, *arrays: Any) -> Any:
     return found
 
 
-def one_by_one(xp: Any, function: Any, *arrays: Any) -> Any:
+def try_each_matrix(xp: Any, function: Any, *arrays: Any) -> Any:
     """The same for each matrix of a batch alone, NaN for those without a result."""
     batch = arrays[0].shape[:-2]
     found = xp.full(arrays[-1].shape, np.nan, arrays[0].dtype)
     for index in np.ndindex(*batch):
-        one = tried(xp, function, *[a[index] for a in arrays])
+        one = try_lapack(xp, function, *[a[index] for a in arrays])
         if one is not None:
             found[index] = one
     return found
@@ -143,11 +144,11 @@ def one_by_one(xp: Any, function: Any, *arrays: Any) -> Any:
 
 
 def run_inverse(xp: Any, a: Any, *, name: str | None) -> Any:
-    found = tried(xp, xp.linalg.inv, a)
+    found = try_lapack(xp, xp.linalg.inv, a)
     if found is not None:
         return found
     if name is None:
-        return one_by_one(xp, xp.linalg.inv, a)
+        return try_each_matrix(xp, xp.linalg.inv, a)
     element, column = first_failure(a, zero_pivot)
     raise LinAlgError(
         f"{name}: {element}The diagonal element {column} is zero, the inversion could not be completed because the input "
@@ -179,7 +180,7 @@ def same_batch(xp: Any, a: Any, b: Any) -> tuple[Any, Any]:
 
 def run_solve(xp: Any, a: Any, b: Any) -> Any:
     a, b = same_batch(xp, a, b)
-    found = tried(xp, xp.linalg.solve, a, b)
+    found = try_lapack(xp, xp.linalg.solve, a, b)
     if found is None:
         element, _ = first_failure(a, zero_pivot)
         raise LinAlgError(f"linalg.solve: {element}The solver failed because the input matrix is singular.")
@@ -200,15 +201,15 @@ def infer_solution(a: Spec, b: Spec, **attrs: Any) -> tuple[Spec]:
 SOLVE = primitive("solve", "opaque", run_solve, grad=solve_gradient, infer=infer_solution)
 
 
-def substituted(xp: Any, a: Any, b: Any) -> Any:
+def forward_substitution(xp: Any, a: Any, b: Any) -> Any:
     """Solve a lower triangular system, halves first. A zero on the diagonal gives inf or NaN, as in PyTorch."""
     n = a.shape[-1]
     if n == 1:
         return b / a
     half = n // 2
-    first = substituted(xp, a[..., :half, :half], b[..., :half, :])
+    first = forward_substitution(xp, a[..., :half, :half], b[..., :half, :])
     rest = b[..., half:, :] - xp.matmul(a[..., half:, :half], first)
-    return xp.concatenate([first, substituted(xp, a[..., half:, half:], rest)], axis=-2)
+    return xp.concatenate([first, forward_substitution(xp, a[..., half:, half:], rest)], axis=-2)
 
 
 def run_solve_triangular(xp: Any, a: Any, b: Any, *, upper: bool, unitriangular: bool) -> Any:
@@ -219,8 +220,8 @@ def run_solve_triangular(xp: Any, a: Any, b: Any, *, upper: bool, unitriangular:
         one = xp.eye(a.shape[-1], dtype=bool)
         a = xp.where(one, xp.ones((), a.dtype), a)
     if not upper:
-        return substituted(xp, a, b)
-    return substituted(xp, a[..., ::-1, ::-1], b[..., ::-1, :])[..., ::-1, :].copy()
+        return forward_substitution(xp, a, b)
+    return forward_substitution(xp, a[..., ::-1, ::-1], b[..., ::-1, :])[..., ::-1, :].copy()
 
 
 def solve_triangular_gradient(
@@ -254,7 +255,7 @@ def determinants(xp: Any, a: Any) -> Any:
 
 def run_cofactors(xp: Any, a: Any) -> Any:
     """The derivative of the determinant: det(a) * inv(a).T, or for a singular matrix its limit, by singular values."""
-    found = tried(xp, xp.linalg.inv, a)
+    found = try_lapack(xp, xp.linalg.inv, a)
     if found is not None:
         return determinants(xp, a)[..., None, None] * found.swapaxes(-1, -2)
     finite = xp.isfinite(a).all(axis=(-2, -1), keepdims=True)
@@ -306,11 +307,11 @@ def run_cholesky(xp: Any, a: Any, *, name: str | None) -> Any:
             raise np.linalg.LinAlgError  # cuSOLVER says nothing, but stops at the diagonal element it cannot take the root of
         return low
 
-    found = tried(xp, factor, a)
+    found = try_lapack(xp, factor, a)
     if found is None and name is None:
-        return one_by_one(xp, factor, a)
+        return try_each_matrix(xp, factor, a)
     if found is None:
-        element, order = first_failure(a, bad_minor)
+        element, order = first_failure(a, first_bad_minor)
         raise LinAlgError(
             f"{name}: {element}The factorization could not be completed because the input is not positive-definite (the "
             f"leading minor of order {order} is not positive-definite)."
@@ -339,7 +340,7 @@ def run_qr(xp: Any, a: Any, *, complete: bool) -> Any:
 
 def qr_gradient(gs: list[Tensor | None], outs: tuple[Tensor, Tensor], complete: bool) -> tuple[Tensor]:
     (gq, gr), (q, r) = gs, outs
-    rows, columns = q._array.shape[-2], r._array.shape[-1]
+    rows, columns = q.tj_array.shape[-2], r.tj_array.shape[-1]
     if complete and rows > columns:
         raise RuntimeError(
             "linalg.qr: The QR decomposition is not differentiable when mode='complete' and nrows > ncols; use mode='reduced'"
@@ -351,7 +352,7 @@ def qr_gradient(gs: list[Tensor | None], outs: tuple[Tensor, Tensor], complete: 
     gu, gv = (None, None) if gr is None else (gr[..., :rows], gr[..., rows:])
     if gv is None:
         gx = tall_qr_gradient(gq, gu, q, u)
-        return (cat([gx, gx.new_zeros((*gx._array.shape[:-1], columns - rows))], -1),)
+        return (cat([gx, gx.new_zeros((*gx.tj_array.shape[:-1], columns - rows))], -1),)
     through = matmul(matmul(q, v), transposed(gv))
     gx = tall_qr_gradient(through if gq is None else gq + through, gu, q, u)
     return (cat([gx, matmul(q, gv)], -1),)
@@ -400,27 +401,27 @@ def skew(x: Tensor) -> Tensor:
     return x - transposed(x)
 
 
-def gaps(values: Tensor) -> Tensor:
+def pairwise_gaps(values: Tensor) -> Tensor:
     """values[j] - values[i] at (i, j), and 1 on the diagonal."""
     difference = values.unsqueeze(-2) - values.unsqueeze(-1)
-    n = values._array.shape[-1]
+    n = values.tj_array.shape[-1]
     return difference + apply(UNDIAGONAL, (values.new_ones((n,)),), {"shape": (n, n), "offset": 0, "dim1": 0, "dim2": 1})
 
 
 def diagonal_matrix(x: Tensor) -> Tensor:
-    n, batch = x._array.shape[-1], x._array.shape[:-1]
+    n, batch = x.tj_array.shape[-1], x.tj_array.shape[:-1]
     last = len(batch)
     return apply(UNDIAGONAL, (x,), {"shape": (*batch, n, n), "offset": 0, "dim1": last, "dim2": last + 1})  # type: ignore[no-any-return]
 
 
 def svd_gradient(gs: list[Tensor | None], outs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor]:
     (gu, gs_, gvh), (u, s, vh) = gs, outs
-    k = s._array.shape[-1]
+    k = s.tj_array.shape[-1]
     u, vh = u[..., :k], vh[..., :k, :]
     gu, gvh = (None if gu is None else gu[..., :k]), (None if gvh is None else gvh[..., :k, :])
     inner = None if gs_ is None else diagonal_matrix(gs_)
     if gu is not None or gvh is not None:
-        inverse_gaps = 1 / gaps(s * s)
+        inverse_gaps = 1 / pairwise_gaps(s * s)
     if gu is not None:
         part = skew(matmul(transposed(u), gu)) * inverse_gaps * s.unsqueeze(-2)
         inner = part if inner is None else inner + part
@@ -429,10 +430,10 @@ def svd_gradient(gs: list[Tensor | None], outs: tuple[Tensor, Tensor, Tensor]) -
         inner = part if inner is None else inner + part
     assert inner is not None
     total = matmul(matmul(u, inner), vh)
-    if gu is not None and u._array.shape[-2] > k:  # the part of gU outside of the space of U
+    if gu is not None and u.tj_array.shape[-2] > k:  # the part of gU outside of the space of U
         outside = gu / s.unsqueeze(-2)
         total = total + matmul(outside - matmul(u, matmul(transposed(u), outside)), vh)
-    if gvh is not None and vh._array.shape[-1] > k:
+    if gvh is not None and vh.tj_array.shape[-1] > k:
         outside = gvh / s.unsqueeze(-1)
         total = total + matmul(u, outside - matmul(matmul(outside, transposed(vh)), vh))
     return (total,)
@@ -493,11 +494,11 @@ def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:
 
 
 def run_eigh(xp: Any, a: Any, *, uplo: str) -> Any:
-    values, vectors = converged(xp, a, lambda x: xp.linalg.eigh(x, UPLO=uplo))
+    values, vectors = require_convergence(xp, a, lambda x: xp.linalg.eigh(x, UPLO=uplo))
     return values, vectors
 
 
-def converged(xp: Any, a: Any, function: Any) -> Any:
+def require_convergence(xp: Any, a: Any, function: Any) -> Any:
     try:
         return function(a)
     except np.linalg.LinAlgError as error:
@@ -509,9 +510,9 @@ def eigh_gradient(gs: list[Tensor | None], outs: tuple[Tensor, Tensor]) -> tuple
     inner = None if gl is None else diagonal_matrix(gl)
     if gv is not None:
         between = matmul(transposed(vectors), gv)
-        n = values._array.shape[-1]
+        n = values.tj_array.shape[-1]
         off_diagonal = between - diagonal_matrix(between.diagonal(0, -2, -1)) if n else between
-        part = off_diagonal / gaps(values)
+        part = off_diagonal / pairwise_gaps(values)
         inner = part if inner is None else inner + part
     assert inner is not None
     return (matmul(matmul(vectors, inner), transposed(vectors)),)
@@ -530,7 +531,7 @@ Eigh = named_result("linalg_eigh", "eigenvalues", "eigenvectors")
 
 
 def check_symmetric(A: Tensor, UPLO: str) -> str:
-    """Which triangle is read."""
+    """Return the triangle of a symmetric matrix that is read."""
     check_square(A, "linalg.eigh")
     if UPLO.upper() not in ("L", "U"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
@@ -553,7 +554,7 @@ def eigh(A: Tensor, UPLO: str = "L") -> Any:
 EIGVALSH = primitive(
     "eigvalsh",
     "opaque",
-    lambda xp, a, *, uplo: converged(xp, a, lambda x: xp.linalg.eigvalsh(x, UPLO=uplo)),
+    lambda xp, a, *, uplo: require_convergence(xp, a, lambda x: xp.linalg.eigvalsh(x, UPLO=uplo)),
     expand=lambda a, uplo: eigh(a, uplo)[0],
     infer=lambda a, uplo: (Spec(a.shape[:-1], a.dtype),),
 )
@@ -591,7 +592,7 @@ def run_pseudo_inverse(xp: Any, a: Any, atol: Any, rtol: Any, *, hermitian: bool
 def pseudo_inverse_gradient(g: Tensor, a: Tensor, out: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
     """Golub and Pereyra: valid as long as the rank does not change."""
     p, pt, gt = out, transposed(out), transposed(g)
-    if a._array.shape[-2] <= a._array.shape[-1]:
+    if a.tj_array.shape[-2] <= a.tj_array.shape[-1]:
         k = matmul(gt, p)
         kp = matmul(k, pt)
         found = kp - transposed(matmul(p, k)) - matmul(matmul(a, p), kp) + matmul(matmul(pt, p), gt - matmul(k, a))
@@ -641,8 +642,8 @@ def run_matrix_exp(xp: Any, a: Any) -> Any:
 
 def matrix_exp_gradient(g: Tensor, a: Tensor) -> Tensor:
     """The upper right block of exp([[A^T, g], [0, A^T]])."""
-    at, n = transposed(a), a._array.shape[-1]
-    block = cat([cat([at, g], -1), cat([at.new_zeros(at._array.shape), at], -1)], -2)
+    at, n = transposed(a), a.tj_array.shape[-1]
+    block = cat([cat([at, g], -1), cat([at.new_zeros(at.tj_array.shape), at], -1)], -2)
     return apply(MATRIX_EXP, (block,))[..., :n, n:]  # type: ignore[no-any-return]
 
 

@@ -14,12 +14,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ...core.op import apply, public
 from ...arrays.op_samples import A, I, sample
+from ...core.dispatch import apply
+from ...core.registration import public
 from ...core.tensor import Tensor, wrap_dim, wrap_dims
-from .matmul import check_tensors, matmul
+from ..pointwise import promote_operands
 from ..shape.views import DIAGONAL, PERMUTE
-from ..pointwise import promoted
+from .matmul import check_tensors, matmul
 
 Labels = tuple[int, ...]
 Step = tuple[str, int, Any]  # what is done, to which operand, and how (or with which other operand)
@@ -90,19 +91,21 @@ def name_of(label: int) -> str:
 @functools.lru_cache(maxsize=512)
 def steps_of(equation: str, shapes: tuple[tuple[int, ...], ...]) -> list[Step]:
     terms, output = read_equation(equation)
-    return worked_out(terms, output, shapes)
+    return plan_equation(terms, output, shapes)
 
 
-def worked_out(terms: list[list[int | None]], output: list[int | None] | None, shapes: Sequence[tuple[int, ...]]) -> list[Step]:
+def plan_equation(
+    terms: list[list[int | None]], output: list[int | None] | None, shapes: Sequence[tuple[int, ...]]
+) -> list[Step]:
     """The steps that compute an equation."""
     if len(terms) != len(shapes):
         fewer = "fewer" if len(shapes) < len(terms) else "more"
         raise RuntimeError(
             f"einsum(): {fewer} operands were provided than specified in the equation: {len(shapes)} instead of {len(terms)}"
         )
-    labels = [spread(term, shape, i) for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))]
+    labels = [expand_ellipsis(term, shape, i) for i, (term, shape) in enumerate(zip(terms, shapes, strict=True))]
     sizes = common_sizes(labels, shapes)
-    result = implied(labels, sizes) if output is None else spread_output(output, sizes)
+    result = implied_output(labels, sizes) if output is None else spread_output(output, sizes)
     steps: list[Step] = []
     operands = []
     for i, (term, shape) in enumerate(zip(labels, shapes, strict=True)):
@@ -112,13 +115,13 @@ def worked_out(terms: list[list[int | None]], output: list[int | None] | None, s
     while len(operands) > 1:
         i, j, keep = cheapest_pair([frozenset(x.labels) for x in operands], frozenset(result), sizes)
         b, a = operands.pop(j), operands.pop(i)
-        operands.append(contracted(a, b, keep))
+        operands.append(contract_pair(a, b, keep))
     operands[0].arranged(result)
     steps.append(("return", operands[0].place, None))
     return steps
 
 
-def spread(term: list[int | None], shape: tuple[int, ...], operand: int) -> Labels:
+def expand_ellipsis(term: list[int | None], shape: tuple[int, ...], operand: int) -> Labels:
     """A term's labels with the ellipsis as one label for each dim it covers."""
     given = len(term) - (None in term)
     covered = len(shape) - given
@@ -157,7 +160,7 @@ def common_sizes(labels: list[Labels], shapes: Sequence[tuple[int, ...]]) -> dic
     return sizes
 
 
-def implied(labels: list[Labels], sizes: dict[int, int]) -> Labels:
+def implied_output(labels: list[Labels], sizes: dict[int, int]) -> Labels:
     """Without an arrow: the ellipsis, then what occurs once, in alphabetical order."""
     every = list(itertools.chain(*labels))
     return tuple(sorted(s for s in sizes if s < 0 or every.count(s) == 1))
@@ -174,7 +177,7 @@ def spread_output(output: list[int | None], sizes: dict[int, int]) -> Labels:
 
 
 def cheapest_pair(held: list[frozenset[int]], result: frozenset[int], sizes: dict[int, int]) -> tuple[int, int, frozenset[int]]:
-    """Which operands to contract next, and what to keep: the pair whose result is smallest for what goes away."""
+    """Choose the next pair to contract, and the labels to keep: greedily, the smallest result relative to its operands."""
     best: tuple[int, int, int, frozenset[int]] | None = None
     for i, j in itertools.combinations(range(len(held)), 2):
         keep = (held[i] | held[j]) & result.union(*(h for k, h in enumerate(held) if k not in (i, j)))
@@ -193,7 +196,7 @@ def volume(labels: frozenset[int], sizes: dict[int, int]) -> int:
 
 
 class Operand:
-    """What is known of an operand while steps are written down for it: its place, and its dims' labels and lengths."""
+    """An operand while steps are planned for it: its position, and its dims' labels and lengths."""
 
     def __init__(self, steps: list[Step], place: int, labels: Labels, shape: tuple[int, ...]) -> None:
         self.steps, self.place, self.labels = steps, place, labels
@@ -255,7 +258,7 @@ class Operand:
         return self.reshaped([self.size(s) if s in self.labels else 1 for s in order], self.labels)
 
 
-def contracted(a: Operand, b: Operand, keep: frozenset[int], same_dtype: bool = False) -> Operand:
+def contract_pair(a: Operand, b: Operand, keep: frozenset[int], same_dtype: bool = False) -> Operand:
     """Two operands as one that has the labels in `keep`. A label that one has with length 1 is as if it did not have it."""
     both = [s for s in a.labels if s in b.labels]
     only_b = [s for s in both if a.size(s) == 1 != b.size(s)]
@@ -280,7 +283,7 @@ def contracted(a: Operand, b: Operand, keep: frozenset[int], same_dtype: bool = 
     return a
 
 
-def carry_out(steps: list[Step], operands: list[Any]) -> Tensor:
+def run_steps(steps: list[Step], operands: list[Any]) -> Tensor:
     for step, place, how in steps:
         x = operands[place]
         if step == "permute":
@@ -303,8 +306,8 @@ def carry_out(steps: list[Step], operands: list[Any]) -> Tensor:
 
 def product_of(a: Tensor, b: Tensor) -> Tensor:
     """The matrix product; of integers also where one operand has become int64 by being summed."""
-    if a._array.dtype != b._array.dtype and not a.dtype.is_floating_point and not b.dtype.is_floating_point:
-        a, b = promoted("einsum", a, b)
+    if a.tj_array.dtype != b.tj_array.dtype and not a.dtype.is_floating_point and not b.dtype.is_floating_point:
+        a, b = promote_operands("einsum", a, b)
     return matmul(a, b)  # type: ignore[no-any-return]
 
 
@@ -345,12 +348,12 @@ def einsum(*args: Any) -> Tensor:
     if isinstance(args[0], str):
         operands = list(args[1]) if len(args) == 2 and isinstance(args[1], (list, tuple)) else list(args[1:])
         check_operands(operands)
-        steps = steps_of(args[0], tuple([x._array.shape for x in operands]))
+        steps = steps_of(args[0], tuple([x.tj_array.shape for x in operands]))
     else:
         terms, output, operands = read_lists(args)
         check_operands(operands)
-        steps = worked_out(terms, output, [x._array.shape for x in operands])
-    return carry_out(steps, operands)
+        steps = plan_equation(terms, output, [x.tj_array.shape for x in operands])
+    return run_steps(steps, operands)
 
 
 def check_operands(operands: list[Any]) -> None:
@@ -374,9 +377,9 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Sum products over pairs of dims: the last `dims` of `a` with the first of `b`, or two lists of dims."""
     check_tensors("tensordot", a=a, b=b)
     first, second = paired_dims(a, b, dims)
-    if a._array.dtype != b._array.dtype:
+    if a.tj_array.dtype != b.tj_array.dtype:
         raise RuntimeError(f"both inputs should have same dtype, but tensordot() got {a.dtype.name} and {b.dtype.name}")
-    return carry_out(steps_for_dims(a._array.shape, b._array.shape, first, second), [a, b])
+    return run_steps(steps_for_dims(a.tj_array.shape, b.tj_array.shape, first, second), [a, b])
 
 
 @functools.lru_cache(maxsize=512)
@@ -392,7 +395,7 @@ def steps_for_dims(a: tuple[int, ...], b: tuple[int, ...], first: Labels, second
     steps: list[Step] = []
     keep = tuple(s for s in (*left, *right) if left.count(s) + right.count(s) == 1)
     operands = Operand(steps, 0, tuple(left), a), Operand(steps, 1, tuple(right), b)
-    contracted(*operands, frozenset(keep), same_dtype=True).arranged(keep)
+    contract_pair(*operands, frozenset(keep), same_dtype=True).arranged(keep)
     steps.append(("return", 0, None))
     return steps
 
@@ -403,13 +406,13 @@ def paired_dims(a: Tensor, b: Tensor, dims: Any) -> tuple[Labels, Labels]:
     if isinstance(dims, int):
         if dims < 0:
             raise RuntimeError(f"tensordot expects dims >= 0, but got dims={dims}")
-        if dims > min(a._array.ndim, b._array.ndim):
+        if dims > min(a.tj_array.ndim, b.tj_array.ndim):
             raise RuntimeError(f"tensordot expects dims < ndim_a or ndim_b, but got dims={dims}")
-        return tuple(range(a._array.ndim - dims, a._array.ndim)), tuple(range(dims))
+        return tuple(range(a.tj_array.ndim - dims, a.tj_array.ndim)), tuple(range(dims))
     first, second = ([d] if isinstance(d, int) else list(d) for d in dims)
     if len(first) != len(second):
         raise RuntimeError(f"both dimension lists should have same length, but they are {first} and {second}")
-    return distinct(first, a._array.ndim), distinct(second, b._array.ndim)
+    return distinct(first, a.tj_array.ndim), distinct(second, b.tj_array.ndim)
 
 
 def distinct(dims: list[int], ndim: int) -> Labels:
@@ -420,9 +423,9 @@ def distinct(dims: list[int], ndim: int) -> Labels:
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """Sum products over the last dims of both; with a 0-dim tensor, the plain product."""
     check_tensors("inner", input=input, other=other)
-    if input._array.ndim == 0 or other._array.ndim == 0:
+    if input.tj_array.ndim == 0 or other.tj_array.ndim == 0:
         return input * other
-    if input._array.shape[-1] != other._array.shape[-1]:
+    if input.tj_array.shape[-1] != other.tj_array.shape[-1]:
         raise RuntimeError(
             f"inner() the last dimension must match on both input tensors but got shapes {list(input.shape)} and "
             f"{list(other.shape)}"

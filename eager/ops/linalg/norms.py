@@ -12,16 +12,19 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.errors import broadcast_clash
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A as Array
 from ...arrays.op_samples import sample
-from ...core.tape.node import sum_to
+from ...core.cast import cast
+from ...core.dispatch import apply
+from ...core.errors import broadcast_error
+from ...core.op import primitive
+from ...core.registration import public
+from ...core.tape.engine import sum_to
 from ...core.tensor import Tensor, wrap_dim, wrap_dims
-from .matmul import check_tensors, matmul, transposed
-from .decompositions import check_floating, check_matrices, svdvals
-from ..pointwise import cast, clamp_min, is_number, promoted, where
+from ..pointwise import clamp_min, is_number, promote_operands, where
 from ..reduce import NORM
+from .decompositions import check_floating, check_matrices, svdvals
+from .matmul import check_tensors, matmul, transposed
 
 # ---- vectors
 
@@ -60,7 +63,7 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
     """(sum |x| ** ord) ** (1 / ord) over all elements or over `dim`; inf and -inf are the largest and the smallest |x|."""
     check_tensors("linalg.vector_norm", x=x)
     x = in_dtype(x, dtype, "linalg.vector_norm")
-    dims = wrap_dims(dim, x._array.ndim)
+    dims = wrap_dims(dim, x.tj_array.ndim)
     if not is_number(ord):
         raise TypeError(f"linalg.vector_norm(): argument 'ord' must be Number, not {type(ord).__name__}")
     ord = float(ord)
@@ -70,7 +73,7 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
 
 
 def check_not_empty(x: Tensor, ord: float, dims: tuple[int, ...], dim: Any) -> None:
-    empty = next((d for d in dims if x._array.shape[d] == 0), None)
+    empty = next((d for d in dims if x.tj_array.shape[d] == 0), None)
     if empty is not None:
         where = "an empty tensor" if dim is None else f"the dimension {empty} of shape {list(x.shape)}"
         why = "" if dim is None else "this dimension is empty and "
@@ -99,11 +102,11 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool 
     """A norm of matrices: Frobenius, nuclear, 2 and -2 (extreme singular values), 1, -1, inf, -inf (extreme sums)."""
     name = "linalg.matrix_norm"
     check_tensors(name, A=A)
-    if A._array.ndim < 2:
+    if A.tj_array.ndim < 2:
         raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
     if isinstance(dim, int) or len(dim) != 2:
         raise RuntimeError(f"{name}: dim must be a 2-tuple. Got {dim}")
-    rows, columns = (wrap_dim(d, A._array.ndim) for d in dim)
+    rows, columns = (wrap_dim(d, A.tj_array.ndim) for d in dim)
     if rows == columns:
         raise RuntimeError(f"{name}: dims must be different. Got {tuple(dim)}")
     A = in_dtype(A, dtype, name)
@@ -121,19 +124,19 @@ def matrix_norm(A: Tensor, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool 
 
 def extreme(x: Tensor, dim: int, ord: float) -> Tensor:
     """The largest value along a dim, or the smallest for a negative order. The largest of no lengths is 0."""
-    if ord > 0 and x._array.shape[dim] == 0:
+    if ord > 0 and x.tj_array.shape[dim] == 0:
         return x.sum(dim, keepdim=True)  # type: ignore[no-any-return]
     return x.amax(dim, keepdim=True) if ord > 0 else x.amin(dim, keepdim=True)  # type: ignore[no-any-return]
 
 
 def without(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     """Drop dims of length 1."""
-    return x.reshape([n for i, n in enumerate(x._array.shape) if i not in dims])  # type: ignore[no-any-return]
+    return x.reshape([n for i, n in enumerate(x.tj_array.shape) if i not in dims])  # type: ignore[no-any-return]
 
 
 def spectral_norm(A: Tensor, ord: Any, rows: int, columns: int, keepdim: bool) -> Tensor:
     """A norm that is made of singular values."""
-    shape = A._array.shape
+    shape = A.tj_array.shape
     others = [i for i in range(len(shape)) if i not in (rows, columns)]
     values = svdvals(A.permute(*others, rows, columns))
     found = values.sum(-1) if ord == "nuc" else extreme(values, -1, ord)
@@ -157,7 +160,7 @@ def linalg_norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = Fal
     """A vector's or a matrix's norm: of all elements without `ord`, of a matrix with `ord` and two dims, else of vectors."""
     name = "linalg.norm"
     check_tensors(name, A=A)
-    ndim = A._array.ndim
+    ndim = A.tj_array.ndim
     if dim is not None and not isinstance(dim, int) and len(dim) not in (1, 2):
         raise RuntimeError(f"{name}: If dim is specified, it must be of length 1 or 2. Got {list(dim)}")
     if ord is None:
@@ -190,7 +193,7 @@ def euclidean_gradient(g: Tensor, x: Tensor, y: Tensor, out: Tensor, needs: tupl
     ratio = where(out == 0, 0.0, g / where(out == 0, 1.0, out))
 
     def towards(ratio: Tensor, here: Tensor, there: Tensor) -> Tensor:
-        return sum_to(here * ratio.sum(-1, keepdim=True) - matmul(ratio, there), here._array.shape)
+        return sum_to(here * ratio.sum(-1, keepdim=True) - matmul(ratio, there), here.tj_array.shape)
 
     return (
         towards(ratio, x, y) if needs[0] else None,
@@ -230,11 +233,11 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) 
     if compute_mode not in MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode; expected one of {MODES}")
     if p == 2:
-        many = max(x1._array.shape[-2], x2._array.shape[-2]) > MANY
+        many = max(x1.tj_array.shape[-2], x2.tj_array.shape[-2]) > MANY
         by_product = compute_mode == MODES[1] or (compute_mode == MODES[0] and many)
         return apply(EUCLIDEAN, (x1, x2), {"by_product": by_product})  # type: ignore[no-any-return]
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
-    if difference._array.shape[-1] == 0:
+    if difference.tj_array.shape[-1] == 0:
         return difference.sum(-1)  # type: ignore[no-any-return]
     return vector_norm(difference, p, -1)
 
@@ -243,15 +246,15 @@ def check_rows(x1: Tensor, x2: Tensor) -> None:
     for name, x in (("X1", x1), ("X2", x2)):
         if not x.dtype.is_floating_point:
             raise RuntimeError(f"cdist only supports floating-point dtypes, {name} got: {x.dtype.legacy}")
-        if x._array.ndim < 2:
-            raise RuntimeError(f"cdist only supports at least 2D tensors, {name} got: {x._array.ndim}D")
-    if x1._array.shape[-1] != x2._array.shape[-1]:
+        if x.tj_array.ndim < 2:
+            raise RuntimeError(f"cdist only supports at least 2D tensors, {name} got: {x.tj_array.ndim}D")
+    if x1.tj_array.shape[-1] != x2.tj_array.shape[-1]:
         raise RuntimeError(
-            f"X1 and X2 must have the same number of columns. X1: {x1._array.shape[-1]} X2: {x2._array.shape[-1]}"
+            f"X1 and X2 must have the same number of columns. X1: {x1.tj_array.shape[-1]} X2: {x2.tj_array.shape[-1]}"
         )
-    if x1._array.dtype != x2._array.dtype:
+    if x1.tj_array.dtype != x2.tj_array.dtype:
         raise RuntimeError(f"expected scalar type {x1.dtype.legacy} but found {x2.dtype.legacy} in cdist")
-    clash = broadcast_clash([x1._array.shape[:-2], x2._array.shape[:-2]])
+    clash = broadcast_error([x1.tj_array.shape[:-2], x2.tj_array.shape[:-2]])
     if clash is not None:
         raise RuntimeError(f"cdist: {clash}")
 
@@ -283,13 +286,13 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6,
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 . x2 / (|x1| |x2|) over a dim, with norms of at least eps."""
     check_tensors("cosine_similarity", x1=x1, x2=x2)
-    clash = broadcast_clash([x1._array.shape, x2._array.shape])
+    clash = broadcast_error([x1.tj_array.shape, x2.tj_array.shape])
     if clash is not None:
         raise RuntimeError(f"cosine_similarity: {clash}")
-    x1, x2 = promoted("cosine_similarity", x1, x2)
+    x1, x2 = promote_operands("cosine_similarity", x1, x2)
     if not x1.dtype.is_floating_point:
         raise RuntimeError(f"expected common dtype to be floating point, yet common dtype is {x1.dtype.legacy}")
-    shape = np.broadcast_shapes(x1._array.shape, x2._array.shape)
+    shape = np.broadcast_shapes(x1.tj_array.shape, x2.tj_array.shape)
     place = wrap_dim(dim, len(shape))
     x1, x2 = x1.expand(shape), x2.expand(shape)
     first, second = (x / clamp_min(vector_norm(x, 2, place, keepdim=True), eps) for x in (x1, x2))

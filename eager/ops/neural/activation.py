@@ -14,10 +14,12 @@ import numpy as np
 
 from ...arrays import special_functions as special
 from ...arrays.chunking import blockwise
-from ...core.op import Op, apply, overwrite, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.dispatch import apply, overwrite
+from ...core.op import Op, primitive
+from ...core.registration import public
 from ...core.tensor import Tensor, wrap_dim
-from ..pointwise import clamp, erf, exp, expm1, kept, log1p, minimum, sigmoid, sign, tanh, where
+from ..pointwise import clamp, erf, exp, expm1, log1p, mask_bits, minimum, sigmoid, sign, tanh, where
 from ..random import rand_like
 
 _ROOT_2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
@@ -49,7 +51,7 @@ def check(name: str, input: Any, integers: bool = False) -> None:
     """Activations are of floating tensors; some take integers too, none booleans."""
     if not isinstance(input, Tensor):
         raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
-    kind = input._array.dtype.kind
+    kind = input.tj_array.dtype.kind
     if kind == "b" and integers:
         raise RuntimeError(f"Boolean inputs not supported for {name}")
     if kind in "biu" and not integers:
@@ -74,7 +76,7 @@ def composed(name: str, function: Callable[[Tensor], Tensor], input: Tensor, inp
 RELU_BACKWARD = primitive(
     "relu_backward",
     "composite",
-    lambda xp, g, out: kept(xp, g, out != 0),  # not `out > 0`: a NaN lets the gradient through, as in PyTorch
+    lambda xp, g, out: mask_bits(xp, g, out != 0),  # not `out > 0`: a NaN lets the gradient through, as in PyTorch
     expand=lambda g, out: where(out == 0, out * 0, g),
 )
 RELU = primitive(
@@ -103,7 +105,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 HARDTANH_BACKWARD = primitive(
     "hardtanh_backward",
     "composite",
-    lambda xp, g, x, low, high: kept(xp, g, ~((x <= low) | (x >= high))),
+    lambda xp, g, x, low, high: mask_bits(xp, g, ~((x <= low) | (x >= high))),
     expand=lambda g, x, low, high: where((x <= low) | (x >= high), sign(x) * 0, g),  # 0, with a slope of 0
 )
 HARDTANH = primitive(
@@ -193,18 +195,18 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x above 0, weight * x below, with one weight for all or one for each channel (dim 1)."""
     check("prelu", input)
-    if weight._array.ndim > 1:
-        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight._array.ndim}")
-    if weight._array.size != 1:
-        if input._array.ndim == 0:
+    if weight.tj_array.ndim > 1:
+        raise RuntimeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.tj_array.ndim}")
+    if weight.tj_array.size != 1:
+        if input.tj_array.ndim == 0:
             raise RuntimeError("prelu: Not allow zero-dim input tensor.")
-        channels = input._array.shape[1] if input._array.ndim > 1 else 1
-        if channels != weight._array.size:
+        channels = input.tj_array.shape[1] if input.tj_array.ndim > 1 else 1
+        if channels != weight.tj_array.size:
             raise RuntimeError(
                 "prelu: Mismatch of parameter numbers and input channel size. "
-                f"Found parameter numbers = {weight._array.size} and channel size = {channels}."
+                f"Found parameter numbers = {weight.tj_array.size} and channel size = {channels}."
             )
-        weight = weight.reshape(-1, *(1,) * (input._array.ndim - 2))
+        weight = weight.reshape(-1, *(1,) * (input.tj_array.ndim - 2))
     else:
         weight = weight.reshape(())
     return where(input > 0, input, weight * input)  # type: ignore[no-any-return]
@@ -390,7 +392,7 @@ def continued_fraction(xp: Any, x: Any, c: tuple[float, ...]) -> Any:
 
 
 def quick_gelu(x: Any) -> bool:
-    """Whether the short way is precise enough; it works in place, which NumPy's numbers without dims do not allow."""
+    """True if the short way is precise enough; it works in place, which NumPy's numbers without dims do not allow."""
     return bool(x.dtype == np.float32) and x.ndim > 0
 
 
@@ -629,10 +631,10 @@ def tanhshrink(input: Tensor) -> Tensor:
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along a dim times the sigmoid of the second."""
     check("glu", input)
-    if input._array.ndim == 0:
+    if input.tj_array.ndim == 0:
         raise RuntimeError("glu does not support scalars because halving size must be even")
-    place = wrap_dim(dim, input._array.ndim)
-    length = input._array.shape[place]
+    place = wrap_dim(dim, input.tj_array.ndim)
+    length = input.tj_array.shape[place]
     if length % 2:
         raise RuntimeError(f"glu: Halving dimension must be even, but dimension {place} is size {length}")
     value, gate = input.split([length // 2, length // 2], place)

@@ -17,16 +17,19 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.errors import broadcast_clash
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, B, sample
+from ...core.cast import cast
+from ...core.dispatch import apply
+from ...core.errors import broadcast_error
+from ...core.op import primitive
+from ...core.registration import public
 from ...core.tensor import Tensor
 from ..create import arange
-from .dropout import dropout
-from .normalization import is_array, wide, wide_tensor
-from ..pointwise import cast, where
-from ..reduce import total
+from ..pointwise import where
+from ..reduce import sum_array
 from ..softmax import need_no_shift, softmax
+from .dropout import dropout
+from .normalization import is_array, wide_tensor, widen
 
 _BUFFER = 1 << 20  # scores computed at a time
 _CAUSAL_ROWS = 128  # rows computed at a time when the keys after them can be left out
@@ -57,7 +60,7 @@ class Layout:
             self.mask = mask.reshape(math.prod(masks), *mask.shape[-2:])
 
     def piece(self) -> tuple[int, int]:
-        """How many heads and rows of queries make a piece."""
+        """Return the number of heads and of query rows in a tile."""
         per_row = max(self.groups * self.keys, 1)
         rows = max(min(self.rows, _BUFFER // per_row), 1)
         rows = min(rows, _CAUSAL_ROWS) if self.causal else rows
@@ -77,12 +80,12 @@ class Layout:
     def scores(self, query: Any, key: Any, heads: slice, rows: slice, keys: slice) -> Any:
         """Scores (..., G, r, s) of a piece's queries and keys, with the mask but with later keys too, in a new buffer."""
         xp = self.xp
-        found = xp.matmul(joined(query), key.swapaxes(-1, -2)).reshape(*query.shape[:-1], key.shape[-2])
+        found = xp.matmul(merge_groups(query), key.swapaxes(-1, -2)).reshape(*query.shape[:-1], key.shape[-2])
         if self.which is not None:
             whole = slice(None)
             part = self.mask[:, rows if self.mask.shape[1] > 1 else whole, keys if self.mask.shape[2] > 1 else whole]
             part = part if self.mask.shape[0] == 1 else part[self.which[heads]]
-            found += hidden(xp, part, found.dtype) if part.dtype == bool else part.astype(found.dtype, copy=False)
+            found += mask_bias(xp, part, found.dtype) if part.dtype == bool else part.astype(found.dtype, copy=False)
         return found
 
     def hide_later(self, scores: Any, rows: slice, keys: slice) -> None:
@@ -93,34 +96,34 @@ class Layout:
 
 
 def unit_strides(*arrays: Any) -> bool:
-    """Whether the last dim of each array is one run of memory."""
+    """True if the last dim of each array is one run of memory."""
     return {x.strides[-1] - x.itemsize for x in arrays} == {0}
 
 
-def hidden(xp: Any, mask: Any, dtype: Any) -> Any:
-    """What to add to scores: 0 where the mask is True, -inf elsewhere."""
+def mask_bias(xp: Any, mask: Any, dtype: Any) -> Any:
+    """Convert a boolean mask to a bias on scores: 0 where it is True, -inf elsewhere."""
     return xp.where(mask, xp.zeros((), dtype), xp.full((), -np.inf, dtype))
 
 
 def triangle(xp: Any, rows: int, columns: int, dtype: Any) -> Any:
-    """What hides column j from row i if j > i; NumPy's is made once, as it has _CAUSAL_ROWS rows at most."""
-    return _triangle(rows, columns, dtype) if xp is np else hidden(xp, xp.tri(rows, columns, dtype=bool), dtype)
+    """Return the bias that hides column j from row i if j > i; NumPy's is made once, as it has _CAUSAL_ROWS rows at most."""
+    return _triangle(rows, columns, dtype) if xp is np else mask_bias(xp, xp.tri(rows, columns, dtype=bool), dtype)
 
 
 @functools.lru_cache(8)
 def _triangle(rows: int, columns: int, dtype: Any) -> Any:
-    made = hidden(np, np.tri(rows, columns, dtype=bool), dtype)
+    made = mask_bias(np, np.tri(rows, columns, dtype=bool), dtype)
     made.flags.writeable = False
     return made
 
 
-def joined(x: Any) -> Any:
+def merge_groups(x: Any) -> Any:
     """(..., G, r, n) as (..., G * r, n)."""
     return x.reshape(*x.shape[:-3], x.shape[-3] * x.shape[-2], x.shape[-1])
 
 
 def row_sums(xp: Any, x: Any) -> Any:
-    return total(xp, x, (x.ndim - 1,), True)
+    return sum_array(xp, x, (x.ndim - 1,), True)
 
 
 # ---- kernels
@@ -133,7 +136,7 @@ def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale
         out, log_total = attend(see, *pieces[0], scale)
     else:
         out = xp.empty((*see.query.shape[:-1], value.shape[-1]), query.dtype)
-        log_total = xp.empty((*see.query.shape[:-1], 1), wide(query[:0]).dtype)
+        log_total = xp.empty((*see.query.shape[:-1], 1), widen(query[:0]).dtype)
         for heads, rows, keys in pieces:
             out[heads][..., rows, :], log_total[heads][..., rows, :] = attend(see, heads, rows, keys, scale)
     out = out.astype(query.dtype, copy=False)
@@ -141,12 +144,12 @@ def run_attention(xp: Any, query: Any, key: Any, value: Any, mask: Any, *, scale
 
 
 def attend(see: Layout, heads: slice, rows: slice, keys: slice, scale: float) -> tuple[Any, Any]:
-    """What a piece's queries find, and their log-sum-exp."""
-    xp, query, value = see.xp, wide(see.query[heads][..., rows, :]), wide(see.value[heads][..., keys, :])
+    """Return the attention output of a tile's queries, and their log-sum-exp."""
+    xp, query, value = see.xp, widen(see.query[heads][..., rows, :]), widen(see.value[heads][..., keys, :])
     if keys.stop == 0:
         nothing = xp.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
         return nothing, xp.full((*query.shape[:-1], 1), np.inf, query.dtype)
-    p = see.scores(query * scale, wide(see.key[heads][..., keys, :]), heads, rows, keys)
+    p = see.scores(query * scale, widen(see.key[heads][..., keys, :]), heads, rows, keys)
     shifted = see.which is not None or not need_no_shift(xp, p)
     see.hide_later(p, rows, keys)
     empty = None
@@ -160,7 +163,7 @@ def attend(see: Layout, heads: slice, rows: slice, keys: slice, scale: float) ->
     sums = row_sums(xp, p)
     if empty is not None:
         sums[empty] = 1
-    found = xp.matmul(joined(p), value).reshape(*p.shape[:-1], value.shape[-1])
+    found = xp.matmul(merge_groups(p), value).reshape(*p.shape[:-1], value.shape[-1])
     found /= sums
     xp.log(sums, out=sums)
     if shifted:
@@ -210,39 +213,39 @@ def run_attention_backward(
 def attend_backward(
     see: Layout, g: Any, log_total: Any, heads: slice, rows: slice, keys: slice, scale: float, needs: tuple[bool, bool, bool]
 ) -> tuple[Any, Any, Any]:
-    """What a piece adds to the gradients of its queries, keys and values."""
+    """Return a tile's contribution to the gradients of its queries, keys and values."""
     xp, of_query, of_key, of_value = see.xp, None, None, None
-    query, key = wide(see.query[heads][..., rows, :]), wide(see.key[heads][..., keys, :])
+    query, key = widen(see.query[heads][..., rows, :]), widen(see.key[heads][..., keys, :])
     p = see.scores(query * scale, key, heads, rows, keys)
     see.hide_later(p, rows, keys)
     p -= log_total[heads][..., rows, :]
     xp.exp(p, out=p)
-    pull = wide(g[heads][..., rows, :])
+    pull = widen(g[heads][..., rows, :])
     if needs[2]:
-        of_value = xp.matmul(joined(p).swapaxes(-1, -2), joined(pull))
+        of_value = xp.matmul(merge_groups(p).swapaxes(-1, -2), merge_groups(pull))
     if needs[0] or needs[1]:
-        value = wide(see.value[heads][..., keys, :])
-        slopes = xp.matmul(joined(pull * scale), value.swapaxes(-1, -2)).reshape(p.shape)
+        value = widen(see.value[heads][..., keys, :])
+        slopes = xp.matmul(merge_groups(pull * scale), value.swapaxes(-1, -2)).reshape(p.shape)
         slopes *= p
         p *= row_sums(xp, slopes)
         slopes -= p
         if needs[0]:
-            of_query = xp.matmul(joined(slopes), key).reshape(query.shape)
+            of_query = xp.matmul(merge_groups(slopes), key).reshape(query.shape)
         if needs[1]:
-            of_key = xp.matmul(joined(slopes).swapaxes(-1, -2), joined(query))
+            of_key = xp.matmul(merge_groups(slopes).swapaxes(-1, -2), merge_groups(query))
     return of_query, of_key, of_value
 
 
 # ---- the same in other ops
 
 
-def grouped(x: Tensor, query: Tensor) -> Tensor:
+def repeat_heads(x: Tensor, query: Tensor) -> Tensor:
     """Keys or values with each head repeated for all the queries' heads that share it."""
-    heads = x._array.shape[-3] if x._array.ndim > 2 else 1
-    groups = (query._array.shape[-3] if query._array.ndim > 2 else 1) // max(heads, 1)
+    heads = x.tj_array.shape[-3] if x.tj_array.ndim > 2 else 1
+    groups = (query.tj_array.shape[-3] if query.tj_array.ndim > 2 else 1) // max(heads, 1)
     if groups <= 1:
         return x
-    shape = x._array.shape
+    shape = x.tj_array.shape
     spread = x.unsqueeze(-3).expand(*shape[:-2], groups, *shape[-2:])
     return spread.reshape(*shape[:-3], heads * groups, *shape[-2:])  # type: ignore[no-any-return]
 
@@ -252,10 +255,10 @@ def probabilities(query: Tensor, key: Tensor, mask: Any, scale: float, causal: b
     scores = (query * scale) @ key.mT
     allowed = None
     if isinstance(mask, Tensor):
-        allowed = mask if mask._array.dtype.kind == "b" else mask > -math.inf
+        allowed = mask if mask.tj_array.dtype.kind == "b" else mask > -math.inf
         scores = where(mask, scores, -math.inf) if allowed is mask else scores + mask
     if causal:
-        rows, keys = scores._array.shape[-2:]
+        rows, keys = scores.tj_array.shape[-2:]
         before = arange(keys, device=query.device) <= arange(rows, device=query.device).unsqueeze(-1)
         scores = where(before, scores, -math.inf)
         allowed = before if allowed is None else allowed & before
@@ -269,13 +272,13 @@ def attention_by_parts(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
     dtype, query, key, value = query.dtype, *(wide_tensor(x) for x in (query, key, value))
-    key, value = grouped(key, query), grouped(value, query)
+    key, value = repeat_heads(key, query), repeat_heads(value, query)
     p = probabilities(query, key, mask, scale, causal)
     out = p @ value
     # log-sum-exp from any key that is not masked: score = log(p) + log-sum-exp
     best = p.detach().argmax(-1, keepdim=True)
     scores = (query.detach() * scale) @ key.detach().mT
-    if isinstance(mask, Tensor) and mask._array.dtype.kind != "b":
+    if isinstance(mask, Tensor) and mask.tj_array.dtype.kind != "b":
         scores = scores + mask.detach()
     top = p.detach().gather(-1, best)
     log_total = where(top > 0, scores.gather(-1, best) - top.log(), math.inf)
@@ -293,9 +296,9 @@ def attention_backward_by_parts(
     causal: bool,
     needs: tuple[bool, bool, bool],
 ) -> tuple[Tensor, ...]:
-    wanted = [(x.dtype, x._array.shape) for x in (query, key, value)]
+    wanted = [(x.dtype, x.tj_array.shape) for x in (query, key, value)]
     g, query, key, value = (wide_tensor(x) for x in (g, query, key, value))
-    keys, values = grouped(key, query), grouped(value, query)
+    keys, values = repeat_heads(key, query), repeat_heads(value, query)
     p = probabilities(query, keys, mask, scale, causal)
     slopes = g @ values.mT
     slopes = p * (slopes - (p * slopes).sum(-1, keepdim=True)) * scale
@@ -306,10 +309,10 @@ def attention_backward_by_parts(
 
 
 def sum_over_groups(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The gradient of `grouped`."""
-    if x._array.shape == shape:
+    """The gradient of `repeat_heads`."""
+    if x.tj_array.shape == shape:
         return x
-    groups = x._array.shape[-3] // shape[-3]
+    groups = x.tj_array.shape[-3] // shape[-3]
     return x.reshape(*shape[:-2], groups, *shape[-2:]).sum(-3)  # type: ignore[no-any-return]
 
 
@@ -351,13 +354,13 @@ def check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
     for part, x in parts.items():
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}(): argument '{part}' must be Tensor, not {type(x).__name__}")
-    q, k, v = query._array, key._array, value._array
+    q, k, v = query.tj_array, key.tj_array, value.tj_array
     if not q.dtype == k.dtype == v.dtype or not query.dtype.is_floating_point:
         shown = " ".join(f"{part}.dtype: {x.dtype.name}" for part, x in parts.items())
         raise RuntimeError(f"{name}: Expected query, key, and value to have the same floating-point dtype, but got {shown}.")
     if q.ndim < 2 or k.ndim < 2 or v.ndim < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
-        raise RuntimeError(f"{name}: {misfit(parts)}.")
-    if mask is not None and mask._array.dtype.kind != "b" and mask.dtype not in (query.dtype, dtypes.float32):
+        raise RuntimeError(f"{name}: {shape_mismatch_error(parts)}.")
+    if mask is not None and mask.tj_array.dtype.kind != "b" and mask.dtype not in (query.dtype, dtypes.float32):
         raise RuntimeError(
             f"{name}: Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
             f"{mask.dtype.name} and query.dtype: {query.dtype.name} instead."
@@ -366,19 +369,19 @@ def check(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropou
         raise RuntimeError(f"{name}: dropout probability has to be between 0 and 1, but got {dropout_p}")
 
 
-def misfit(parts: dict[str, Tensor]) -> str:
-    """What is wrong with shapes that do not fit together."""
+def shape_mismatch_error(parts: dict[str, Tensor]) -> str:
+    """Return the error for query, key and value shapes that do not match."""
     shown = ", ".join(f"{part} {list(x.shape)}" for part, x in parts.items())
-    if min(x._array.ndim for x in parts.values()) < 2:
+    if min(x.tj_array.ndim for x in parts.values()) < 2:
         return f"Expected query, key, and value to all be at least 2 dimensional, but got {shown}"
-    if parts["query"]._array.shape[-1] != parts["key"]._array.shape[-1]:
+    if parts["query"].tj_array.shape[-1] != parts["key"].tj_array.shape[-1]:
         return f"query and key must have the same last dimension, but got {shown}"
     return f"key and value must have the same number of rows, but got {shown}"
 
 
-def shared(x: Tensor, query: Tensor) -> Tensor:
+def check_shared_heads(x: Tensor, query: Tensor) -> Tensor:
     """Keys or values, checked to have heads that divide the queries'."""
-    shapes = x._array.shape, query._array.shape
+    shapes = x.tj_array.shape, query.tj_array.shape
     if len(shapes[0]) < 3 or len(shapes[1]) < 3 or shapes[0][-3] == 0 or shapes[1][-3] % shapes[0][-3]:
         raise RuntimeError(
             "scaled_dot_product_attention: Number of heads in key and value must divide the number of heads in query, but got "
@@ -389,11 +392,11 @@ def shared(x: Tensor, query: Tensor) -> Tensor:
 
 def checked_mask(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
     """A mask of at least two dims, that broadcasts to the scores."""
-    if mask._array.ndim < 2:
-        mask = mask.reshape(*(1,) * (2 - mask._array.ndim), *mask.shape)
-    scores = (query._array.shape[-2], key._array.shape[-2])
-    clash = broadcast_clash([scores, mask._array.shape[-2:]])
-    if clash is not None or np.broadcast_shapes(scores, mask._array.shape[-2:]) != scores:
+    if mask.tj_array.ndim < 2:
+        mask = mask.reshape(*(1,) * (2 - mask.tj_array.ndim), *mask.shape)
+    scores = (query.tj_array.shape[-2], key.tj_array.shape[-2])
+    clash = broadcast_error([scores, mask.tj_array.shape[-2:]])
+    if clash is not None or np.broadcast_shapes(scores, mask.tj_array.shape[-2:]) != scores:
         raise RuntimeError(
             f"scaled_dot_product_attention: an attn_mask of shape {list(mask.shape)} does not broadcast to scores of shape "
             f"[..., {scores[0]}, {scores[1]}]"
@@ -402,15 +405,15 @@ def checked_mask(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
 
 
 def batched(x: Tensor, batch: tuple[int, ...]) -> Tensor:
-    shape = (*batch, *x._array.shape[-2:])
-    return x if x._array.shape == shape else x.expand(shape)  # type: ignore[no-any-return]
+    shape = (*batch, *x.tj_array.shape[-2:])
+    return x if x.tj_array.shape == shape else x.expand(shape)  # type: ignore[no-any-return]
 
 
 def common_batch(*tensors: Tensor) -> tuple[int, ...]:
-    shapes = [t._array.shape[:-2] for t in tensors]
+    shapes = [t.tj_array.shape[:-2] for t in tensors]
     if all(shape == shapes[0] for shape in shapes):
         return shapes[0]  # type: ignore[no-any-return]
-    clash = broadcast_clash(shapes)
+    clash = broadcast_error(shapes)
     if clash is not None:
         raise RuntimeError(f"scaled_dot_product_attention: {clash}")
     return np.broadcast_shapes(*shapes)
@@ -439,17 +442,17 @@ def scaled_dot_product_attention(
     """softmax(query key^T * scale + mask) value. Boolean masks say which keys take part, float ones are added."""
     check(query, key, value, attn_mask, dropout_p)
     if enable_gqa:
-        key, value = shared(key, query), shared(value, query)
-        if key._array.shape[:-2] != value._array.shape[:-2] or query._array.shape[:-3] != key._array.shape[:-3]:
-            key, value = grouped(key, query), grouped(value, query)
+        key, value = check_shared_heads(key, query), check_shared_heads(value, query)
+        if key.tj_array.shape[:-2] != value.tj_array.shape[:-2] or query.tj_array.shape[:-3] != key.tj_array.shape[:-3]:
+            key, value = repeat_heads(key, query), repeat_heads(value, query)
     if attn_mask is not None:
         attn_mask = checked_mask(query, key, attn_mask)
-    if not enable_gqa or key._array.shape[-3:-2] == query._array.shape[-3:-2]:
+    if not enable_gqa or key.tj_array.shape[-3:-2] == query.tj_array.shape[-3:-2]:
         batch = common_batch(query, key, value, *(() if attn_mask is None else (attn_mask,)))
         query, key, value = (batched(x, batch) for x in (query, key, value))
-    factor = 1 / math.sqrt(max(query._array.shape[-1], 1)) if scale is None else float(scale)
+    factor = 1 / math.sqrt(max(query.tj_array.shape[-1], 1)) if scale is None else float(scale)
     if dropout_p > 0 or (attn_mask is not None and attn_mask.requires_grad):
-        p = probabilities(query, grouped(key, query), attn_mask, factor, is_causal)
-        return dropout(cast(p, query.dtype), dropout_p) @ grouped(value, query)
+        p = probabilities(query, repeat_heads(key, query), attn_mask, factor, is_causal)
+        return dropout(cast(p, query.dtype), dropout_p) @ repeat_heads(value, query)
     inputs = (query, key, value, 0 if attn_mask is None else attn_mask)
     return apply(ATTENTION, inputs, {"scale": factor, "causal": bool(is_causal)})[0]  # type: ignore[no-any-return]

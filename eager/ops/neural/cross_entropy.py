@@ -13,15 +13,18 @@ import math
 from typing import Any
 
 from ...arrays import dtypes
-from ...core.shape_inference import Spec
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.cast import cast
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
+from ...core.shape_inference import Spec
 from ...core.tensor import Tensor
-from .loss import legacy_reduction, reduced
-from .normalization import is_array, wide, wide_tensor
-from ..pointwise import cast, exp, where
-from ..reduce import total
+from ..pointwise import exp, where
+from ..reduce import sum_array
 from ..softmax import LOG_SOFTMAX_BACKWARD, log_softmax, run_log_softmax
+from .loss import apply_reduction, legacy_reduction
+from .normalization import is_array, wide_tensor, widen
 
 # ---- targets
 
@@ -50,11 +53,11 @@ def run_cross_entropy(
     xp: Any, x: Any, target: Any, weight: Any, *, ignore_index: int, label_smoothing: float, reduction: str
 ) -> tuple[Any, Any]:
     index, counts = class_index(xp, target, x.shape[1], ignore_index)
-    logs = run_log_softmax(xp, wide(x), dim=1)
+    logs = run_log_softmax(xp, widen(x), dim=1)
     of_target, _, each = shares(xp, logs, index, counts, weight, label_smoothing)
     loss = xp.take_along_axis(logs, index[:, None], axis=1)[:, 0] * -of_target
     if label_smoothing:
-        smooth = total(xp, logs * each if is_array(each) else logs, (1,), True)[:, 0] * counts
+        smooth = sum_array(xp, logs * each if is_array(each) else logs, (1,), True)[:, 0] * counts
         smooth *= label_smoothing / x.shape[1]
         loss -= smooth
     loss = xp.where(counts, loss, xp.zeros((), loss.dtype))  # a row that does not count may hold NaN
@@ -70,7 +73,7 @@ def shares(xp: Any, x: Any, index: Any, counts: Any, weight: Any, label_smoothin
     kept = counts.astype(x.dtype)
     if not is_array(weight):
         return kept * (1 - label_smoothing), kept, 1
-    each = wide(weight)
+    each = widen(weight)
     of_target = xp.take(each, index) * kept
     of_target *= 1 - label_smoothing
     of_all = of_target + kept * (xp.add.reduce(each) * (label_smoothing / x.shape[1])) if label_smoothing else of_target
@@ -78,16 +81,16 @@ def shares(xp: Any, x: Any, index: Any, counts: Any, weight: Any, label_smoothin
 
 
 def weight_of_targets(xp: Any, x: Any, index: Any, counts: Any, weight: Any) -> Any:
-    """What a mean is divided by: the weights of the targets that count."""
+    """Return the divisor of a mean: the weights of the targets that count."""
     if not is_array(weight):
         return counts.sum().astype(x.dtype)
-    return xp.add.reduce(xp.take(wide(weight), index) * counts, axis=None)
+    return xp.add.reduce(xp.take(widen(weight), index) * counts, axis=None)
 
 
 def run_cross_entropy_backward(
     xp: Any, g: Any, target: Any, weight: Any, logs: Any, *, ignore_index: int, label_smoothing: float, reduction: str
 ) -> Any:
-    dtype, g, p = logs.dtype, wide(g), wide(logs)
+    dtype, g, p = logs.dtype, widen(g), widen(logs)
     index, counts = class_index(xp, target, logs.shape[1], ignore_index)
     of_target, of_all, each = shares(xp, p, index, counts, weight, label_smoothing)
     if reduction == "mean":
@@ -109,7 +112,7 @@ def run_cross_entropy_backward(
 
 def classes_of(x: Tensor, target: Tensor, weight: Any, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
     """Targets that can be gathered by, and for each row: whether it counts (0 or 1), and the weight of its target."""
-    index, counts = apply(CLASS_INDEX, (target,), {"classes": x._array.shape[1], "ignore_index": ignore_index})
+    index, counts = apply(CLASS_INDEX, (target,), {"classes": x.tj_array.shape[1], "ignore_index": ignore_index})
     kept = cast(counts, x.dtype)
     if not has_weights(weight):
         return index, kept, kept
@@ -118,7 +121,7 @@ def classes_of(x: Tensor, target: Tensor, weight: Any, ignore_index: int) -> tup
 
 def has_weights(weight: Any) -> bool:
     """The number 1 stands for none; where numbers are traced, it is a tensor without dims."""
-    return isinstance(weight, Tensor) and weight._array.ndim > 0
+    return isinstance(weight, Tensor) and weight.tj_array.ndim > 0
 
 
 def class_weights(weight: Any, ndim: int) -> Any:
@@ -134,7 +137,7 @@ def cross_entropy_by_parts(
     loss = -logs.gather(1, index.unsqueeze(1)).squeeze(1) * of_target
     if label_smoothing:
         smooth = (logs * class_weights(weight, x.ndim)).sum(1) * kept
-        loss = loss * (1 - label_smoothing) - smooth * (label_smoothing / x._array.shape[1])
+        loss = loss * (1 - label_smoothing) - smooth * (label_smoothing / x.tj_array.shape[1])
     loss = where(kept != 0, loss, 0)
     if reduction != "none":
         loss = loss.sum() / of_target.sum() if reduction == "mean" else loss.sum()
@@ -151,7 +154,7 @@ def cross_entropy_backward_by_parts(
     share = (of_target * (1 - label_smoothing)).unsqueeze(1)
     q = logs.new_zeros(logs.shape).scatter(1, index.unsqueeze(1), share)
     if label_smoothing:
-        q = q + kept.unsqueeze(1) * class_weights(weight, logs.ndim) * (label_smoothing / logs._array.shape[1])
+        q = q + kept.unsqueeze(1) * class_weights(weight, logs.ndim) * (label_smoothing / logs.tj_array.shape[1])
     g = g if reduction != "none" else g.unsqueeze(1)
     return cast(where(kept.unsqueeze(1) != 0, (exp(logs) * q.sum(1, keepdim=True) - q) * g, 0), dtype)
 
@@ -165,7 +168,7 @@ def cross_entropy_gradient(
     label_smoothing: float,
     reduction: str,
 ) -> tuple[Tensor | None, None, None]:
-    """Of the loss, and of the log-probabilities too: second derivatives reach these."""
+    """Gradient of the loss and of the log-probabilities, which second derivatives reach."""
     found = None
     if gs[0] is not None:
         attrs = {"ignore_index": ignore_index, "label_smoothing": label_smoothing, "reduction": reduction}
@@ -197,19 +200,19 @@ CROSS_ENTROPY = primitive(
 
 def check_targets(name: str, input: Tensor, target: Tensor, weight: Tensor | None) -> None:
     """Class indices for every row of logits, or an error that says what does not fit."""
-    shape, wanted = input._array.shape, target._array.shape
+    shape, wanted = input.tj_array.shape, target.tj_array.shape
     if len(shape) < 2 or shape[:1] != wanted[:1]:
         raise ValueError(
             f"{name}: Expected input batch_size ({shape[0] if shape else 0}) to match target batch_size "
             f"({wanted[0] if wanted else 0}): an input of shape {list(shape)} and a target of shape {list(wanted)}."
         )
-    if target._array.dtype.kind not in "iu" or target._array.dtype.itemsize not in (1, 8):
+    if target.tj_array.dtype.kind not in "iu" or target.tj_array.dtype.itemsize not in (1, 8):
         raise RuntimeError(f"{name}: expected target dtype to be Long or Byte, but got {target.dtype.legacy}")
     if (shape[0], *shape[2:]) != wanted:
         raise RuntimeError(f"{name}: Expected target size {[shape[0], *shape[2:]]}, got {list(wanted)}")
     if weight is None:
         return
-    if weight._array.shape != shape[1:2]:
+    if weight.tj_array.shape != shape[1:2]:
         raise RuntimeError(
             f"{name}: weight tensor should be defined either for all {shape[1]} classes or no classes but got weight tensor "
             f"of shape: {list(weight.shape)}"
@@ -258,21 +261,21 @@ def cross_entropy(
         raise NotImplementedError(
             f"\"cross_entropy\" not implemented for '{input.dtype.legacy}': the input must be floating-point"
         )
-    if input._array.shape == target._array.shape:
+    if input.tj_array.shape == target.tj_array.shape:
         return with_probabilities(input, target, weight, ignore_index, reduction, label_smoothing)
-    if input._array.ndim == 1 and target._array.size == 1:
+    if input.tj_array.ndim == 1 and target.tj_array.size == 1:
         loss = cross_entropy(
             input.unsqueeze(0), target.reshape(1), weight, None, ignore_index, None, reduction, label_smoothing
         )
         return loss.reshape(target.shape) if reduction == "none" else loss  # type: ignore[no-any-return]
-    same_batch = input._array.shape[:1] == target._array.shape[:1]
-    if target.dtype.is_floating_point and input._array.ndim == target._array.ndim and same_batch:
+    same_batch = input.tj_array.shape[:1] == target.tj_array.shape[:1]
+    if target.dtype.is_floating_point and input.tj_array.ndim == target.tj_array.ndim and same_batch:
         raise RuntimeError(
             f"cross_entropy: 0D or 1D target tensor expected, multi-target not supported: class probabilities must have the "
             f"input's shape {list(input.shape)}, got {list(target.shape)}"
         )
     check_targets("cross_entropy", input, target, weight)
-    shape = input._array.shape
+    shape = input.tj_array.shape
     if len(shape) > 3:
         length = math.prod(shape[2:])
         input, target = input.reshape(*shape[:2], length), target.reshape(shape[0], length)
@@ -288,10 +291,10 @@ def with_probabilities(
         raise RuntimeError(f"Expected floating point type for target with class probabilities, got {target.dtype.legacy}")
     if ignore_index >= 0:
         raise RuntimeError("ignore_index is not supported for floating point target")
-    shape = input._array.shape
+    shape = input.tj_array.shape
     place = 1 if len(shape) > 1 else 0
     classes = shape[place] if shape else 1
-    if weight is not None and weight._array.shape != (classes,):
+    if weight is not None and weight.tj_array.shape != (classes,):
         raise RuntimeError(
             f"cross_entropy: weight tensor should be defined either for all {classes} classes or no classes but got weight "
             f"tensor of shape: {list(weight.shape)}"
@@ -329,10 +332,10 @@ def nll_loss(
     """Minus the log-probabilities (N, C, ...) of the target classes (N, ...)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     check_reduction(reduction)
-    if input._array.ndim == 1 and target._array.size == 1:
+    if input.tj_array.ndim == 1 and target.tj_array.size == 1:
         loss = nll_loss(input.unsqueeze(0), target.reshape(1), weight, None, ignore_index, None, reduction)
         return loss.reshape(target.shape) if reduction == "none" else loss  # type: ignore[no-any-return]
     check_targets("nll_loss", input, target, weight)
     index, kept, of_target = classes_of(input, target, weight, int(ignore_index))
     loss = where(kept != 0, -input.gather(1, index.unsqueeze(1)).squeeze(1) * of_target, 0)
-    return loss.sum() / of_target.sum() if reduction == "mean" else reduced(loss, reduction)  # type: ignore[no-any-return]
+    return loss.sum() / of_target.sum() if reduction == "mean" else apply_reduction(loss, reduction)  # type: ignore[no-any-return]

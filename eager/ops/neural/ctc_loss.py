@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from ...core.tape.grad_mode import enable_grad, is_grad_enabled
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
+from ...core.tape import engine
+from ...core.tape.grad_mode import enable_grad, is_grad_enabled
 from ...core.tensor import Tensor
 from ..create import tensor
-from .loss import reduced
 from ..pointwise import where
 from ..shape.reshape import cat, stack
+from .loss import apply_reduction
 
 Lengths = tuple[int, ...]
 _NEVER = -1e30  # the logarithm of 0 where gradients are taken: -inf minus -inf would spoil them
@@ -132,13 +135,12 @@ def expand_ctc(x: Tensor, labels: Tensor, input_lengths: Lengths, target_lengths
 
 
 def expand_ctc_backward(g: Tensor, x: Tensor, labels: Tensor, losses: Tensor, alpha: Tensor, **attrs: Any) -> Tensor:
-    from ...autograd import grad
-
     source = x if x.requires_grad else x.detach().requires_grad_()
     recording = is_grad_enabled()
     with enable_grad():
         found, _ = expand_ctc(source, labels, **attrs)
-    return grad(found, source, g, create_graph=recording)[0]  # type: ignore[return-value]  # it is used, so not None
+    (gradient,) = engine.backward([found], [g], recording, recording, [source], accumulate=False)
+    return gradient  # type: ignore[return-value]  # `source` is used, so not None
 
 
 def ctc_gradient(
@@ -230,5 +232,5 @@ def ctc_loss(
         loss = where(loss == math.inf, 0.0, loss)
     if reduction == "mean":
         return (loss / tensor(np.maximum(outputs, 1), dtype=loss.dtype, device=loss.device)).mean()  # type: ignore[no-any-return]
-    loss = reduced(loss, reduction)
+    loss = apply_reduction(loss, reduction)
     return loss.squeeze(0) if unbatched and reduction == "none" else loss  # type: ignore[no-any-return]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...core.errors import warn
-from ...core.op import apply, overwrite, primitive, public
 from ...arrays.op_samples import A, sample
+from ...core.cast import cast
+from ...core.dispatch import apply, overwrite
+from ...core.errors import warn
+from ...core.op import primitive
+from ...core.registration import public
 from ...core.tensor import Tensor
-from ..pointwise import cast
 from ..random import bernoulli_mask
 
 _ALPHA = 1.7580993408473766  # selu's limit for x -> -inf, negated: what alpha dropout puts in the place of dropped elements
@@ -39,7 +41,7 @@ def check(name: str, input: Any, p: float) -> None:
 
 def drop(name: str, input: Tensor, p: float, training: bool, inplace: bool, shape: tuple[int, ...]) -> Tensor:
     """Drop by a mask of this shape, which broadcasts to the input's."""
-    if p == 0 or not training or input._array.size == 0:
+    if p == 0 or not training or input.tj_array.size == 0:
         return input
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{name}: result type Float can't be cast to the desired output type {input.dtype.legacy}")
@@ -55,7 +57,7 @@ _certain = [sample(A(2, 3), training=False), sample(A(2, 3), 1.0, True), sample(
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """In training, elements set to 0 with probability p and the others divided by 1 - p."""
     check("dropout", input, p)
-    return drop("dropout", input, p, training, inplace, input._array.shape)
+    return drop("dropout", input, p, training, inplace, input.tj_array.shape)
 
 
 # ---- whole channels
@@ -63,7 +65,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 def channels(input: Tensor, batched: bool) -> tuple[int, ...]:
     """The shape of a mask with one element for each channel (of each sample)."""
-    shape = input._array.shape
+    shape = input.tj_array.shape
     kept = 2 if batched else 1
     return tuple(n if i < kept else 1 for i, n in enumerate(shape))
 
@@ -72,7 +74,7 @@ def channels(input: Tensor, batched: bool) -> tuple[int, ...]:
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of an input (N, C, L) or (C, L)."""
     check("dropout1d", input, p)
-    ndim = input._array.ndim
+    ndim = input.tj_array.ndim
     if ndim not in (2, 3):
         raise RuntimeError(
             f"dropout1d: Expected 2D or 3D input, but received a {ndim}D input. Note that dropout1d exists to provide "
@@ -85,7 +87,7 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of an input (N, C, H, W)."""
     check("dropout2d", input, p)
-    ndim = input._array.ndim
+    ndim = input.tj_array.ndim
     if ndim < 2:
         raise RuntimeError("dropout2d: Feature dropout requires at least 2 dimensions in the input")
     if ndim not in (3, 4):
@@ -99,7 +101,7 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Dropout of whole channels of an input (N, C, D, H, W) or (C, D, H, W)."""
     check("dropout3d", input, p)
-    ndim = input._array.ndim
+    ndim = input.tj_array.ndim
     if ndim not in (4, 5):
         warn(
             f"dropout3d: Received a {ndim}-D input to dropout3d, which is deprecated; an input (N, C, D, H, W) or "
@@ -114,7 +116,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
 def alpha_drop(name: str, input: Tensor, p: float, training: bool, inplace: bool, shape: tuple[int, ...]) -> Tensor:
     """Dropped elements take selu's lowest value; scaled and shifted so that mean 0 and variance 1 stay."""
     check(name, input, p)
-    if p == 0 or p == 1 or not training or input._array.size == 0:
+    if p == 0 or p == 1 or not training or input.tj_array.size == 0:
         return drop(name, input, p, training, inplace, shape)
     if not input.dtype.is_floating_point:
         raise RuntimeError(f"{name}: result type Float can't be cast to the desired output type {input.dtype.legacy}")
@@ -131,12 +133,12 @@ def alpha_drop(name: str, input: Tensor, p: float, training: bool, inplace: bool
 @public("", "nn.functional", samples=_certain, method=False)
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean 0 and variance 1 of what follows selu."""
-    return alpha_drop("alpha_dropout", input, p, training, inplace, input._array.shape)
+    return alpha_drop("alpha_dropout", input, p, training, inplace, input.tj_array.shape)
 
 
 @public("", "nn.functional", samples=_certain, method=False)
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """`alpha_dropout` of whole channels of an input (N, C, ...)."""
-    if training and input._array.ndim < 2:
+    if training and input.tj_array.ndim < 2:
         raise RuntimeError("feature_alpha_dropout: Feature dropout requires at least 2 dimensions in the input")
     return alpha_drop("feature_alpha_dropout", input, p, training, inplace, channels(input, batched=True))

@@ -6,20 +6,22 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...core.errors import warn
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.dispatch import apply
+from ...core.errors import warn
+from ...core.op import primitive
+from ...core.registration import public
 from ...core.tensor import Tensor
-from .activation import logsigmoid
 from ..create import arange
 from ..linalg.norms import pairwise_distance
-from .normalization import floating
-from ..pointwise import abs, clamp, clamp_min, exp, log, log1p, minimum, promoted, where, xlogy
+from ..pointwise import abs, clamp, clamp_min, exp, log, log1p, minimum, promote_operands, where, xlogy
+from .activation import logsigmoid
+from .normalization import check_floating
 
 # ---- reductions
 
 
-def reduced(loss: Tensor, reduction: str) -> Tensor:
+def apply_reduction(loss: Tensor, reduction: str) -> Tensor:
     """The loss itself, its mean or its sum."""
     if reduction == "mean":
         return loss.mean()  # type: ignore[no-any-return]
@@ -31,7 +33,7 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
 
 
 def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """What the old arguments `size_average` and `reduce` mean in terms of `reduction`."""
+    """Translate the old arguments `size_average` and `reduce` to `reduction`."""
     if size_average is None and reduce is None:
         return reduction
     found = "none" if reduce is False else "sum" if size_average is False else "mean"
@@ -40,7 +42,7 @@ def legacy_reduction(size_average: bool | None, reduce: bool | None, reduction: 
 
 
 def warn_of_broadcast(name: str, input: Tensor, target: Tensor) -> None:
-    if input._array.shape != target._array.shape:
+    if input.tj_array.shape != target.tj_array.shape:
         warn(
             f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}) in {name}. "
             "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
@@ -87,7 +89,7 @@ SQUARED_ERROR = primitive(  # of two tensors of one shape
     "composite",
     run_squared_error,
     grad=squared_error_gradient,
-    expand=lambda a, b, reduction: reduced((a - b) * (a - b), reduction),
+    expand=lambda a, b, reduction: apply_reduction((a - b) * (a - b), reduction),
 )
 _pairs = [
     sample(A(2, 3), A(2, 3)),
@@ -115,21 +117,21 @@ def mse_loss(
         )
     if weight is not None:
         return weighted((input - target) ** 2, input, weight, reduction)
-    if input._array.shape != target._array.shape:
-        return reduced((input - target) ** 2, reduction)
+    if input.tj_array.shape != target.tj_array.shape:
+        return apply_reduction((input - target) ** 2, reduction)
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"{reduction} is not a valid value for reduction")
-    a, b = promoted("mse_loss", input, target)
+    a, b = promote_operands("mse_loss", input, target)
     return apply(SQUARED_ERROR, (a, b), {"reduction": reduction})  # type: ignore[no-any-return]
 
 
 def weighted(loss: Tensor, input: Tensor, weight: Tensor, reduction: str) -> Tensor:
-    if weight._array.shape != input._array.shape:
+    if weight.tj_array.shape != input.tj_array.shape:
         raise ValueError(
             f"Weights and input must have the same size: {list(weight.shape)} weights for an input of {list(input.shape)}."
         )
     loss = loss * weight
-    return loss.sum() / weight.sum() if reduction == "mean" else reduced(loss, reduction)  # type: ignore[no-any-return]
+    return loss.sum() / weight.sum() if reduction == "mean" else apply_reduction(loss, reduction)  # type: ignore[no-any-return]
 
 
 @public("nn.functional", samples=[*_pairs, sample(A(2, 3), A(2, 3), weight=A(2, 3, lo=0.1))])
@@ -145,10 +147,10 @@ def l1_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     warn_of_broadcast("l1_loss", input, target)
     loss = abs(input - target)
-    return reduced(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
+    return apply_reduction(loss, reduction) if weight is None else weighted(loss, input, weight, reduction)
 
 
-def bent(difference: Tensor, delta: float) -> Tensor:
+def huber(difference: Tensor, delta: float) -> Tensor:
     """Half the square up to delta, a straight line beyond."""
     inner = clamp(difference, -delta, delta)
     return inner * (difference - inner * 0.5)
@@ -168,8 +170,8 @@ def smooth_l1_loss(
     warn_of_broadcast("smooth_l1_loss", input, target)
     if beta < 0:
         raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}.")
-    loss = abs(input - target) if beta == 0 else bent(input - target, beta) * (1 / beta)
-    return reduced(loss, reduction)
+    loss = abs(input - target) if beta == 0 else huber(input - target, beta) * (1 / beta)
+    return apply_reduction(loss, reduction)
 
 
 @public("nn.functional", samples=[*_pairs, sample(A(2, 3), A(2, 3), delta=0.5), sample(A(3), A(3), weight=A(3, lo=0.1))])
@@ -180,8 +182,8 @@ def huber_loss(
     warn_of_broadcast("huber_loss", input, target)
     if delta <= 0:
         raise RuntimeError(f"huber_loss does not support non-positive values for delta, got {delta}.")
-    loss = bent(input - target, delta)
-    return reduced(loss if weight is None else loss * weight, reduction)
+    loss = huber(input - target, delta)
+    return apply_reduction(loss if weight is None else loss * weight, reduction)
 
 
 # ---- probabilities
@@ -233,7 +235,7 @@ def binary_cross_entropy(
 ) -> Tensor:
     """The cross entropy of probabilities; logarithms are at least -100."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    if input._array.shape != target._array.shape:
+    if input.tj_array.shape != target.tj_array.shape:
         raise ValueError(
             f"binary_cross_entropy: Using a target size ({list(target.shape)}) that is different to the input size "
             f"({list(input.shape)}) is deprecated. Please ensure they have the same size."
@@ -243,7 +245,7 @@ def binary_cross_entropy(
     if not input.dtype.is_floating_point:
         raise NotImplementedError(f"\"binary_cross_entropy\" not implemented for '{input.dtype.legacy}': use .float()")
     loss = apply(BINARY_ENTROPY, (input, target))
-    return reduced(loss if weight is None else loss * weight, reduction)
+    return apply_reduction(loss if weight is None else loss * weight, reduction)
 
 
 @public(
@@ -265,13 +267,13 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """The cross entropy of sigmoid(input), computed from the logits; pos_weight weighs the positive targets."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    if input._array.shape != target._array.shape:
+    if input.tj_array.shape != target.tj_array.shape:
         raise ValueError(f"Target size ({list(target.shape)}) must be the same as input size ({list(input.shape)})")
     of_one = -logsigmoid(input)
     if pos_weight is not None:
         of_one = of_one * ((pos_weight - 1) * target + 1)
     loss = (1 - target) * input + of_one
-    return reduced(loss if weight is None else loss * weight, reduction)
+    return apply_reduction(loss if weight is None else loss * weight, reduction)
 
 
 @public(
@@ -294,13 +296,13 @@ def kl_div(
     reduction = legacy_reduction(size_average, reduce, reduction)
     loss = exp(target) * (target - input) if log_target else xlogy(target, target) - target * input
     if reduction == "batchmean":
-        return loss.sum() / input._array.shape[0] if input._array.ndim else loss
+        return loss.sum() / input.tj_array.shape[0] if input.tj_array.ndim else loss
     if reduction == "mean":
         warn(
             "kl_div: reduction='mean' divides the total loss by both the batch size and the support size. 'batchmean' divides "
             "only by the batch size, and aligns with the KL math definition.",
         )
-    return reduced(loss, reduction)
+    return apply_reduction(loss, reduction)
 
 
 @public(
@@ -328,7 +330,7 @@ def poisson_nll_loss(
         large = where(target > 1, target, 1.0)
         stirling = large * log(large) - large + 0.5 * log(large * (2 * math.pi))
         loss = loss + where(target > 1, stirling, 0.0)
-    return reduced(loss, reduction)
+    return apply_reduction(loss, reduction)
 
 
 @public(
@@ -350,15 +352,15 @@ def gaussian_nll_loss(
         var = input.new_full(input.shape, var)
     elif bool((var.detach() < 0).any()):
         raise ValueError("var has negative entry/entries")
-    shape = input._array.shape
-    if var._array.shape != shape:
-        if shape[:-1] == var._array.shape:
+    shape = input.tj_array.shape
+    if var.tj_array.shape != shape:
+        if shape[:-1] == var.tj_array.shape:
             var = var.unsqueeze(-1)
-        elif not (shape[:-1] == var._array.shape[:-1] and var._array.shape[-1:] == (1,)):
+        elif not (shape[:-1] == var.tj_array.shape[:-1] and var.tj_array.shape[-1:] == (1,)):
             raise ValueError(f"var is of incorrect size: {list(var.shape)} for an input of shape {list(shape)}")
     var = var + (clamp_min(var.detach(), eps) - var.detach())  # the gradient passes where eps takes over, as in PyTorch
     loss = 0.5 * (log(var) + (input - target) ** 2 / var)
-    return reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
+    return apply_reduction(loss + 0.5 * math.log(2 * math.pi) if full else loss, reduction)
 
 
 # ---- margins
@@ -382,9 +384,9 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """x where the target is 1, what x lacks to the margin where it is -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    floating("hinge_embedding_loss", input)
+    check_floating("hinge_embedding_loss", input)
     loss = where(target != 1, clamp_min(margin - input, 0), 0) + where(target != -1, input, 0)
-    return reduced(loss, reduction)
+    return apply_reduction(loss, reduction)
 
 
 @public(
@@ -404,14 +406,14 @@ def margin_ranking_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """What input1 lacks to be above input2 (target 1) or below it (target -1) by the margin."""
+    """The ranking hinge loss: how far input1 is from being a margin above input2 (target 1) or below it (target -1)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    if not input1._array.ndim == input2._array.ndim == target._array.ndim:
+    if not input1.tj_array.ndim == input2.tj_array.ndim == target.tj_array.ndim:
         raise RuntimeError(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: input1: "
             f"{list(input1.shape)}, input2: {list(input2.shape)}, target: {list(target.shape)}"
         )
-    return reduced(clamp_min(-target * (input1 - input2) + float(margin), 0), reduction)
+    return apply_reduction(clamp_min(-target * (input1 - input2) + float(margin), 0), reduction)
 
 
 @public(
@@ -433,8 +435,8 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """1 - cosine where the target is 1, what the cosine is above the margin where it is -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    ndim = target._array.ndim
-    if ndim > 1 or input1._array.ndim != ndim + 1 or input2._array.ndim != ndim + 1:
+    ndim = target.tj_array.ndim
+    if ndim > 1 or input1.tj_array.ndim != ndim + 1 or input2.tj_array.ndim != ndim + 1:
         raise RuntimeError(
             f"cosine_embedding_loss: {ndim}D target tensor expects {ndim + 1}D input tensors, but found inputs with sizes "
             f"{list(input1.shape)} and {list(input2.shape)}."
@@ -442,7 +444,7 @@ def cosine_embedding_loss(
     squares = ((input1 * input1).sum(-1) + 1e-12) * ((input2 * input2).sum(-1) + 1e-12)
     cosine = (input1 * input2).sum(-1) / squares.sqrt()
     loss = where(target == 1, 1 - cosine, 0) + where(target == -1, clamp_min(cosine - margin, 0), 0)
-    return reduced(loss, reduction)
+    return apply_reduction(loss, reduction)
 
 
 Distance = Callable[[Tensor, Tensor], Tensor]
@@ -451,7 +453,7 @@ Distance = Callable[[Tensor, Tensor], Tensor]
 def triplet(
     anchor: Tensor, positive: Tensor, negative: Tensor, distance: Distance, margin: float, swap: bool, reduction: str
 ) -> Tensor:
-    dims = [t._array.ndim for t in (anchor, positive, negative)]
+    dims = [t.tj_array.ndim for t in (anchor, positive, negative)]
     if len(set(dims)) > 1:
         raise RuntimeError(
             "The anchor, positive, and negative tensors are expected to have the same number of dimensions, but got: anchor "
@@ -462,7 +464,7 @@ def triplet(
     near, far = distance(anchor, positive), distance(anchor, negative)
     if swap:
         far = minimum(far, distance(positive, negative))
-    return reduced(clamp_min(near - far + margin, 0), reduction)
+    return apply_reduction(clamp_min(near - far + margin, 0), reduction)
 
 
 _triplets = [
@@ -485,7 +487,7 @@ def triplet_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """What the negative lacks to be farther from the anchor than the positive, by the margin, in the p-norm."""
+    """The triplet loss: how far the negative is from being a margin farther from the anchor than the positive."""
     reduction = legacy_reduction(size_average, reduce, reduction)
 
     def distance(a: Tensor, b: Tensor) -> Tensor:
@@ -521,7 +523,7 @@ def soft_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:
     """log(1 + exp(-target * x))."""
-    return reduced(-logsigmoid(target * input), legacy_reduction(size_average, reduce, reduction))
+    return apply_reduction(-logsigmoid(target * input), legacy_reduction(size_average, reduce, reduction))
 
 
 @public(
@@ -547,15 +549,15 @@ def multi_margin_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError(f"only p == 1 and p == 2 supported, got {p}")
-    if input._array.ndim == 1:
+    if input.tj_array.ndim == 1:
         loss = multi_margin_loss(input.unsqueeze(0), target.reshape(1), p, margin, weight, reduction=reduction)
         return loss.reshape(target.shape) if reduction == "none" else loss  # type: ignore[no-any-return]
-    shape = input._array.shape
-    if len(shape) != 2 or target._array.shape != shape[:1]:
+    shape = input.tj_array.shape
+    if len(shape) != 2 or target.tj_array.shape != shape[:1]:
         raise RuntimeError(
             f"multi_margin_loss: inconsistent target size: {list(target.shape)} for an input of shape {list(shape)}"
         )
-    if weight is not None and weight._array.shape != shape[1:]:
+    if weight is not None and weight.tj_array.shape != shape[1:]:
         raise RuntimeError(f"inconsistent weight size, expected {shape[1]} but got {list(weight.shape)}")
     index = target.unsqueeze(1)
     lacks = clamp_min(input - input.gather(1, index) + margin, 0)
@@ -563,11 +565,11 @@ def multi_margin_loss(
     if weight is not None:
         lacks = lacks * weight[index]
     others = arange(shape[1], device=input.device) != index
-    return reduced(where(others, lacks, 0).sum(1) / shape[1], reduction)
+    return apply_reduction(where(others, lacks, 0).sum(1) / shape[1], reduction)
 
 
 def run_labels(xp: Any, target: Any) -> tuple[Any, Any]:
-    """Which entries of lists of labels, ended by -1, are labels, and which classes they name."""
+    """Return masks of the entries that are labels (lists end at -1), and of the classes that they name."""
     if bool(((target < -1) | (target >= target.shape[-1])).any()):
         raise RuntimeError("multilabel_margin_loss: argument #2 'target' is out of range")
     valid = xp.cumsum(target < 0, axis=-1) == 0
@@ -589,10 +591,10 @@ LABELS = primitive("labels", "index", run_labels)
 def multilabel_margin_loss(
     input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """What each target class lacks to be above each other class by 1. Targets are lists of classes, ended by -1."""
+    """The multi-label hinge loss with margin 1 between target classes and others. Targets are lists of classes, ended by -1."""
     reduction = legacy_reduction(size_average, reduce, reduction)
-    shape = input._array.shape
-    if target._array.shape != shape or len(shape) not in (1, 2):
+    shape = input.tj_array.shape
+    if target.tj_array.shape != shape or len(shape) not in (1, 2):
         raise RuntimeError(
             f"multilabel_margin_loss: inconsistent target size: {list(target.shape)} for an input of shape {list(shape)}"
         )
@@ -600,7 +602,7 @@ def multilabel_margin_loss(
     of_targets = input.gather(-1, clamp_min(target, 0))
     lacks = clamp_min(1 - of_targets.unsqueeze(-1) + input.unsqueeze(-2), 0)
     pairs = valid.unsqueeze(-1) & ~named.unsqueeze(-2)
-    return reduced(where(pairs, lacks, 0).sum((-2, -1)) / shape[-1], reduction)
+    return apply_reduction(where(pairs, lacks, 0).sum((-2, -1)) / shape[-1], reduction)
 
 
 @public(
@@ -622,4 +624,4 @@ def multilabel_soft_margin_loss(
     """The mean over classes of the binary cross entropy of sigmoid(input)."""
     reduction = legacy_reduction(size_average, reduce, reduction)
     loss = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
-    return reduced((loss if weight is None else loss * weight).mean(-1), reduction)
+    return apply_reduction((loss if weight is None else loss * weight).mean(-1), reduction)

@@ -9,18 +9,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...core.errors import warn
-from ...core.op import public
 from ...arrays.op_samples import A, B, sample
+from ...core.cast import cast
+from ...core.errors import warn
+from ...core.registration import public
 from ...core.tensor import Tensor
-from ..shape.rearrange import pad
-from .attention import scaled_dot_product_attention
-from ..linalg.matmul import linear
 from ..create import zeros
-from .dropout import dropout
-from ..pointwise import cast, where
+from ..linalg.matmul import linear
+from ..pointwise import where
+from ..shape.rearrange import pad
 from ..shape.reshape import cat
 from ..softmax import softmax
+from .attention import scaled_dot_product_attention
+from .dropout import dropout
 
 # ---- masks
 
@@ -29,24 +30,24 @@ def check_mask(mask: Tensor | None, name: str, other: Tensor | None = None, othe
     """A mask is boolean or floating-point, and had better be of the other mask's dtype."""
     if mask is None:
         return
-    if mask._array.dtype.kind != "b" and not mask.dtype.is_floating_point:
+    if mask.tj_array.dtype.kind != "b" and not mask.dtype.is_floating_point:
         raise AssertionError(f"only bool and floating types of {name} are supported")
-    if other is not None and mask._array.dtype != other._array.dtype:
+    if other is not None and mask.tj_array.dtype != other.tj_array.dtype:
         warn(f"Support for mismatched {name} and {other_name} is deprecated. Use same type for both instead.")
 
 
-def added_form(mask: Tensor, like: Tensor) -> Tensor:
+def as_additive_mask(mask: Tensor, like: Tensor) -> Tensor:
     """A mask as what is added to scores."""
-    return where(mask, -math.inf, zeros((), dtype=like.dtype, device=like.device)) if mask._array.dtype.kind == "b" else mask  # type: ignore[no-any-return]
+    return where(mask, -math.inf, zeros((), dtype=like.dtype, device=like.device)) if mask.tj_array.dtype.kind == "b" else mask  # type: ignore[no-any-return]
 
 
-def merged(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor | None:
+def merge_masks(a: Tensor | None, b: Tensor | None, like: Tensor) -> Tensor | None:
     """Both masks in one."""
     if a is None or b is None:
         return b if a is None else a
-    if a._array.dtype.kind == "b" and b._array.dtype.kind == "b":
+    if a.tj_array.dtype.kind == "b" and b.tj_array.dtype.kind == "b":
         return a | b  # type: ignore[no-any-return]
-    return added_form(a, like) + added_form(b, like)  # type: ignore[no-any-return]
+    return as_additive_mask(a, like) + as_additive_mask(b, like)  # type: ignore[no-any-return]
 
 
 def by_heads(mask: Tensor | None, batch: int, heads: int, rows: int, keys: int) -> Tensor | None:
@@ -94,14 +95,14 @@ class Projections:
 def split_heads(x: Tensor, parts: int, heads: int, batch_first: bool) -> list[Tensor]:
     """(N, L, parts * heads * width), or (L, N, ...), as so many tensors (N, heads, L, width)."""
     n, length = (0, 1) if batch_first else (1, 0)
-    shape = x._array.shape
+    shape = x.tj_array.shape
     apart = x.reshape(*shape[:2], parts, heads, shape[2] // (parts * heads))
     return list(apart.permute(2, n, 3, length, 4).unbind(0))
 
 
 def joined_heads(x: Tensor, batch_first: bool) -> Tensor:
     """(N, heads, L, width) as (N, L, heads * width), or (L, N, ...)."""
-    batch, heads, length, width = x._array.shape
+    batch, heads, length, width = x.tj_array.shape
     if batch_first:
         return x.transpose(1, 2).reshape(batch, length, heads * width)  # type: ignore[no-any-return]
     return x.permute(2, 0, 1, 3).reshape(length, batch, heads * width)  # type: ignore[no-any-return]
@@ -111,7 +112,7 @@ def joined_heads(x: Tensor, batch_first: bool) -> Tensor:
 
 
 def check_dims(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None, mask: Tensor | None, heads: int) -> bool:
-    """Whether the inputs are batched; they all agree about that."""
+    """True if the inputs are batched; they all agree about that."""
     if query.ndim not in (2, 3):
         raise AssertionError(f"query should be unbatched 2D or batched 3D tensor but received {query.ndim}-D query tensor")
     ndim, what = query.ndim, "batched (3-D)" if query.ndim == 3 else "unbatched (2-D)"
@@ -212,7 +213,7 @@ def attend(
     if padding is not None:
         check_padding(padding, batch, k.shape[2], more)
         padding = padding.reshape(batch, 1, 1, padding.shape[1])
-    mask = merged(mask, padding, query)
+    mask = merge_masks(mask, padding, query)
     if mask is not None and more:
         mask = pad(mask, (0, more))
     found, weights = attention_of_heads(q, k, v, mask, dropout_p, causal, need_weights)
@@ -231,7 +232,7 @@ def with_extra(
     k: Tensor, v: Tensor, bias_k: Tensor | None, bias_v: Tensor | None, zero: bool, static: tuple[Any, Any]
 ) -> tuple[Tensor, Tensor, int]:
     """Keys and values with learned ones and zeros after them, and how many these are."""
-    batch, heads, _, width = k._array.shape
+    batch, heads, _, width = k.tj_array.shape
     more = 0
     if bias_k is not None and bias_v is not None:
         for name, fixed in zip(("key", "value"), static, strict=True):
@@ -252,10 +253,10 @@ def attention_of_heads(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, causal: bool, need_weights: bool
 ) -> tuple[Tensor, Tensor | None]:
     if not need_weights:
-        allowed = ~mask if mask is not None and mask._array.dtype.kind == "b" else mask
+        allowed = ~mask if mask is not None and mask.tj_array.dtype.kind == "b" else mask
         return scaled_dot_product_attention(q, k, v, allowed, dropout_p, causal), None
     scores = (q * math.sqrt(1.0 / q.shape[-1])) @ k.mT
-    weights = softmax(scores if mask is None else scores + cast(added_form(mask, scores), scores.dtype), -1)
+    weights = softmax(scores if mask is None else scores + cast(as_additive_mask(mask, scores), scores.dtype), -1)
     weights = dropout(weights, dropout_p)
     return weights @ v, weights
 

@@ -16,47 +16,50 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.tape.grad_mode import no_grad
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, sample
-from ...core.tape.node import sum_to
+from ...core.cast import cast
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
+from ...core.tape.engine import sum_to
+from ...core.tape.grad_mode import no_grad
 from ...core.tensor import Tensor
+from ..pointwise import clamp_min, rsqrt
+from ..reduce import LONG, ones_vector
+from ..reduce import sum_array as sums
 from ..shape.views import CAT, WINDOWS
-from ..pointwise import cast, clamp_min, rsqrt
-from ..reduce import LONG, summing
-from ..reduce import total as sums
 
 # ---- sums in a kernel
 
 
-def wide(x: Any) -> Any:
+def widen(x: Any) -> Any:
     """An array in a dtype to compute in: half precision as float32."""
     return x.astype(np.float32) if x.itemsize == 2 else x
 
 
-def total(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
+def sum_keepdim(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
     """The sum over dims, which stay as length 1; where these stand on both sides of others, the inner ones first."""
     if x.ndim == 2 and dims == (1,) and x.shape[1] <= LONG:
-        return xp.matmul(x, summing(xp, x.shape[1], x.dtype)[:, None])
+        return xp.matmul(x, ones_vector(xp, x.shape[1], x.dtype)[:, None])
     if 0 in dims and x.ndim - 1 in dims and len(dims) < x.ndim:
         x, dims = sums(xp, x, tuple([d for d in dims if d]), True), (0,)
     return sums(xp, x, dims, True)
 
 
-def squares(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
+def sum_squares(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
     """The sum of squares over dims, which stay as length 1; of long rows as products, without a buffer."""
     if x.ndim == 2 and dims == (1,) and x.shape[1] >= 256:
         return xp.matmul(x[:, None, :], x[:, :, None])[:, 0]
-    return total(xp, x * x, dims)
+    return sum_keepdim(xp, x * x, dims)
 
 
-def onto(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
+def sum_to_shape(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     """The sum over all that broadcasting `shape` to x's shape had stretched."""
     if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= LONG:
-        return xp.matmul(summing(xp, x.shape[0], x.dtype), x)
+        return xp.matmul(ones_vector(xp, x.shape[0], x.dtype), x)
     extra = x.ndim - len(shape)
     dims = (*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 and x.shape[i + extra] != 1))
-    return (total(xp, x, dims) if dims else x).reshape(shape)
+    return (sum_keepdim(xp, x, dims) if dims else x).reshape(shape)
 
 
 def as_rows(x: Any, weight: Any, bias: Any, dims: tuple[int, ...]) -> tuple[Any, Any, Any] | None:
@@ -68,16 +71,16 @@ def as_rows(x: Any, weight: Any, bias: Any, dims: tuple[int, ...]) -> tuple[Any,
     if is_array(weight):
         if weight.shape != shape:
             return None
-        weight = wide(weight).reshape(-1)
+        weight = widen(weight).reshape(-1)
     if is_array(bias):
         if bias.shape != shape:
             return None
-        bias = wide(bias).reshape(-1)
-    return wide(x).reshape(math.prod(x.shape[:lead]), math.prod(shape)), weight, bias
+        bias = widen(bias).reshape(-1)
+    return widen(x).reshape(math.prod(x.shape[:lead]), math.prod(shape)), weight, bias
 
 
 def is_array(x: Any) -> bool:
-    """Whether an input is an array; a missing weight is the number 1 and a missing bias the number 0."""
+    """True if an input is an array; a missing weight is the number 1 and a missing bias the number 0."""
     return hasattr(x, "dtype")
 
 
@@ -93,7 +96,7 @@ def run_normalise(
         shape = (*x.shape[: x.ndim - len(dims)], *(1,) * len(dims))
         out, mean, variance = out.reshape(x.shape), mean.reshape(shape if centre else (1,) * x.ndim), variance.reshape(shape)
     else:
-        out, mean, variance = normalise_along(xp, wide(x), weight, bias, dims, eps, centre)
+        out, mean, variance = normalise_along(xp, widen(x), weight, bias, dims, eps, centre)
     return out.astype(x.dtype, copy=False), mean, variance
 
 
@@ -102,25 +105,25 @@ def normalise_along(
 ) -> tuple[Any, Any, Any]:
     part = 1 / (math.prod([x.shape[d] for d in dims]) or 1)
     if centre:
-        mean = total(xp, x, dims)
+        mean = sum_keepdim(xp, x, dims)
         mean *= part
         out = x - mean
     else:
         mean, out = xp.zeros((1,) * x.ndim, x.dtype), x.copy(order="C")
-    variance = squares(xp, out, dims)
+    variance = sum_squares(xp, out, dims)
     variance *= part
     scale = inverse_root(xp, variance, eps)
     if is_array(weight):
         if uniform(weight, x.ndim, dims):
-            scale *= wide(weight)
+            scale *= widen(weight)
             out *= scale
         else:
             out *= scale
-            out *= wide(weight)
+            out *= widen(weight)
     else:
         out *= scale
     if is_array(bias):
-        out += wide(bias)
+        out += widen(bias)
     return out, mean, variance
 
 
@@ -147,10 +150,10 @@ def run_normalise_backward(
     """The gradients of x, weight and bias, those that are needed."""
     rows = as_rows(x, weight, bias, dims)
     if rows is not None:
-        g, mean, variance = wide(g).reshape(rows[0].shape), mean.reshape(-1, 1), variance.reshape(-1, 1)
+        g, mean, variance = widen(g).reshape(rows[0].shape), mean.reshape(-1, 1), variance.reshape(-1, 1)
         found = gradients_along(xp, g, *rows, mean, variance, (1,), eps, centre, needs)
     else:
-        found = gradients_along(xp, wide(g), wide(x), weight, bias, mean, variance, dims, eps, centre, needs)
+        found = gradients_along(xp, widen(g), widen(x), weight, bias, mean, variance, dims, eps, centre, needs)
     pairs = zip(found, (x, weight, bias), strict=True)
     return tuple([r.reshape(v.shape).astype(v.dtype, copy=False) for r, v in pairs if r is not None])
 
@@ -169,25 +172,25 @@ def gradients_along(
     needs: tuple[bool, bool, bool],
 ) -> tuple[Any, Any, Any]:
     """x's gradient is g * weight without its mean and without its part along the normalised x, times the scale."""
-    of_x, of_weight, of_bias = None, None, onto(xp, g, bias.shape) if needs[2] else None
+    of_x, of_weight, of_bias = None, None, sum_to_shape(xp, g, bias.shape) if needs[2] else None
     if not (needs[0] or needs[1]):
         return of_x, of_weight, of_bias
     scale = inverse_root(xp, variance, eps)
     rest = x - mean if centre else x.copy(order="C")
     slopes = xp.multiply(g, rest, out=xp.empty_like(rest))
     even = uniform(weight, g.ndim, dims)
-    along = total(xp, slopes, dims) * scale if even else None
+    along = sum_keepdim(xp, slopes, dims) * scale if even else None
     if needs[1]:
-        of_weight = onto(xp, along, weight.shape) if even else scaled_onto(xp, slopes, scale, weight.shape)
+        of_weight = sum_to_shape(xp, along, weight.shape) if even else scaled_onto(xp, slopes, scale, weight.shape)
     if needs[0]:
         part = 1 / (math.prod([x.shape[d] for d in dims]) or 1)
         if even:  # the weight can wait for the end, where it joins the scale
-            middle, pull = total(xp, g, dims) if centre else 0, g
-            factor = scale * wide(weight) if is_array(weight) else scale
+            middle, pull = sum_keepdim(xp, g, dims) if centre else 0, g
+            factor = scale * widen(weight) if is_array(weight) else scale
         else:
-            middle, along = weighted(xp, g, weight, dims) if centre else 0, weighted(xp, slopes, weight, dims)
+            middle, along = weighted_sum(xp, g, weight, dims) if centre else 0, weighted_sum(xp, slopes, weight, dims)
             along *= scale
-            pull, factor = xp.multiply(g, wide(weight), out=slopes), scale
+            pull, factor = xp.multiply(g, widen(weight), out=slopes), scale
         if centre:
             middle *= part
             pull = xp.subtract(pull, middle, out=slopes)
@@ -201,30 +204,30 @@ def scaled_onto(xp: Any, x: Any, scale: Any, shape: tuple[int, ...]) -> Any:
     """The sum of x * scale over all that broadcasting `shape` to x's shape had stretched; of rows, a product."""
     if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= LONG and scale.shape[1] == 1:
         return xp.matmul(scale[:, 0], x)
-    return onto(xp, x * scale, shape)
+    return sum_to_shape(xp, x * scale, shape)
 
 
 def uniform(weight: Any, ndim: int, dims: tuple[int, ...]) -> bool:
-    """Whether a weight is the same all over the dims."""
+    """True if a weight is the same all over the dims."""
     if not is_array(weight) or weight.size == 1:
         return True
     shape, extra = weight.shape, ndim - weight.ndim
     return {shape[d - extra] for d in dims if d >= extra} <= {1}
 
 
-def weighted(xp: Any, x: Any, weight: Any, dims: tuple[int, ...]) -> Any:
+def weighted_sum(xp: Any, x: Any, weight: Any, dims: tuple[int, ...]) -> Any:
     """The sum of x * weight over dims, which stay as length 1; for a weight of just these dims a matrix product."""
-    weight = wide(weight)
+    weight = widen(weight)
     if x.ndim == 2 and dims == (1,) and weight.ndim == 1:
         return xp.matmul(x, weight[:, None])
-    return total(xp, x * weight, dims)
+    return sum_keepdim(xp, x * weight, dims)
 
 
 # ---- the same in other ops
 
 
 def wide_tensor(x: Tensor) -> Tensor:
-    return cast(x, dtypes.float32) if x._array.dtype in dtypes.HALF else x
+    return cast(x, dtypes.float32) if x.tj_array.dtype in dtypes.HALF else x
 
 
 def moments(x: Tensor, dims: tuple[int, ...], centre: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -256,7 +259,7 @@ def normalise_backward_by_parts(
 ) -> tuple[Tensor, ...]:
     dtype, g, x = x.dtype, wide_tensor(g), wide_tensor(x)
     rest = x - mean if centre else x
-    if x._requires_grad:  # what was saved does not know that it depends on x
+    if x.tj_requires_grad:  # what was saved does not know that it depends on x
         _, rest, variance = moments(x, dims, centre)
     scale = rsqrt(variance + eps)
     unit = rest * scale
@@ -267,9 +270,9 @@ def normalise_backward_by_parts(
         slope = slope - pull.mean(dims, keepdim=True) if centre else slope
         found.append(cast(slope * scale, dtype))
     if needs[1]:
-        found.append(cast(sum_to(g * unit, weight._array.shape), weight.dtype))
+        found.append(cast(sum_to(g * unit, weight.tj_array.shape), weight.dtype))
     if needs[2]:
-        found.append(cast(sum_to(g, bias._array.shape), bias.dtype))
+        found.append(cast(sum_to(g, bias.tj_array.shape), bias.dtype))
     return tuple(found)
 
 
@@ -312,7 +315,7 @@ def normalise(
     return apply(NORMALISE, inputs, {"dims": dims, "eps": float(eps), "centre": centre})  # type: ignore[no-any-return]
 
 
-def floating(name: str, input: Any) -> None:
+def check_floating(name: str, input: Any) -> None:
     if not isinstance(input, Tensor):
         raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}")
     if not input.dtype.is_floating_point:
@@ -327,10 +330,10 @@ def floating(name: str, input: Any) -> None:
 def normalised_dims(
     name: str, input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, bias: Tensor | None
 ) -> tuple[int, ...]:
-    floating(name, input)
+    check_floating(name, input)
     if isinstance(normalized_shape, int):
         raise TypeError(f"{name}(): argument 'normalized_shape' (position 2) must be tuple of ints, not int")
-    wanted, shape = tuple(normalized_shape), input._array.shape
+    wanted, shape = tuple(normalized_shape), input.tj_array.shape
     if not wanted:
         raise RuntimeError(
             f"{name}: Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
@@ -342,7 +345,7 @@ def normalised_dims(
             f"Given normalized_shape=[{listed}], expected input with shape [*, {listed}], but got input of size{list(shape)}"
         )
     for part, value in (("weight", weight), ("bias", bias)):
-        if value is not None and value._array.shape != wanted:
+        if value is not None and value.tj_array.shape != wanted:
             raise RuntimeError(
                 f"Expected {part} to be of same shape as normalized_shape, but got {part} of shape {list(value.shape)} and "
                 f"normalized_shape = {list(wanted)}"
@@ -393,7 +396,7 @@ def rms_norm(input: Tensor, normalized_shape: Sequence[int], weight: Tensor | No
 
 def check_channels(input: Tensor, channels: int, **vectors: Tensor | None) -> None:
     for name, value in vectors.items():
-        if value is not None and value._array.shape != (channels,):
+        if value is not None and value.tj_array.shape != (channels,):
             raise RuntimeError(
                 f"{name} should contain {channels} elements not {value.numel()}: one for each channel of an input of shape "
                 f"{list(input.shape)}"
@@ -430,7 +433,7 @@ def by_running_statistics(
     scale = rsqrt(running_var + eps)
     scale = scale if weight is None else scale * weight
     shift = -running_mean * scale if bias is None else bias - running_mean * scale
-    ndim = input._array.ndim
+    ndim = input.tj_array.ndim
     return cast(input * along_channels(scale, ndim) + along_channels(shift, ndim), input.dtype)
 
 
@@ -465,11 +468,11 @@ def batch_norm(
     eps: float = 1e-05,
 ) -> Tensor:
     """Mean 0 and variance 1 for each channel, over the batch in training (running statistics follow), else by those."""
-    floating("batch_norm", input)
+    check_floating("batch_norm", input)
     check_running(running_mean, running_var)
     if momentum is None:
         raise TypeError("batch_norm(): argument 'momentum' must be float, not NoneType")
-    shape = input._array.shape
+    shape = input.tj_array.shape
     check_channels(
         input, shape[1] if len(shape) > 1 else 0, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
     )
@@ -502,8 +505,8 @@ def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> Tensor:
     """Mean 0 and variance 1 for each group of channels of each sample, then scaled and shifted channel by channel."""
-    floating("group_norm", input)
-    shape = input._array.shape
+    check_floating("group_norm", input)
+    shape = input.tj_array.shape
     if len(shape) < 2:
         raise RuntimeError(f"group_norm: Expected at least 2 dimensions for input tensor but received {len(shape)}")
     if num_groups <= 0 or shape[1] % num_groups:
@@ -512,7 +515,7 @@ def group_norm(
             f"num_groups={num_groups}"
         )
     for name, value in (("weight", weight), ("bias", bias)):
-        if value is not None and value._array.shape != shape[1:2]:
+        if value is not None and value.tj_array.shape != shape[1:2]:
             raise RuntimeError(
                 f"Expected {name} to be a vector of size equal to the number of channels in input, but got {name} of shape "
                 f"{list(value.shape)} and input of shape {list(shape)}"
@@ -544,9 +547,9 @@ def instance_norm(
     eps: float = 1e-05,
 ) -> Tensor:
     """Mean 0 and variance 1 for each channel of each sample, or by running statistics."""
-    floating("instance_norm", input)
+    check_floating("instance_norm", input)
     check_running(running_mean, running_var)
-    shape = input._array.shape
+    shape = input.tj_array.shape
     if len(shape) < 2:
         raise RuntimeError(f"instance_norm: Expected an input (N, C, ...), got shape {list(shape)}")
     check_channels(input, shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
@@ -567,10 +570,10 @@ def instance_norm(
 @public("nn.functional", samples=[sample(A(2, 4, 3), 2), sample(A(1, 5, 2), 3, 0.5, 0.5, 2.0), sample(A(1, 3, 2), 1)])
 def local_response_norm(input: Tensor, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """x / (k + alpha * the mean square of the `size` channels around it) ** beta."""
-    if input._array.ndim < 3:
-        raise ValueError(f"Expected 3D or higher dimensionality input (got {input._array.ndim} dimensions)")
+    if input.tj_array.ndim < 3:
+        raise ValueError(f"Expected 3D or higher dimensionality input (got {input.tj_array.ndim} dimensions)")
     squared = input * input
-    shape = input._array.shape
+    shape = input.tj_array.shape
 
     def zeros(channels: int) -> Tensor:
         return squared.new_zeros((shape[0], channels, *shape[2:]))

@@ -1,20 +1,22 @@
 """Recurrent layers and cells as functions: `lstm`, `gru`, `rnn_tanh`, `rnn_relu`, and one step of each.
 
 The layers take padded batches, or packed ones (rows of data and the number of rows of each step). Either way a layer works
-on rows: the input's contribution to all gates of all steps is one product, the rest is an op of `recurrence.py`.
+on rows: the input's contribution to all gates of all steps is one product, the rest is an op of `rnn_kernels.py`.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ...core.op import Op, apply, public
 from ...arrays.op_samples import A, Sample, sample
+from ...core.dispatch import apply
+from ...core.op import Op
+from ...core.registration import public
 from ...core.tensor import Tensor
 from ..linalg.matmul import linear
+from ..shape.reshape import cat, stack
 from .dropout import dropout as drop
 from .rnn_kernels import ELMAN, GRU, LSTM, Sizes
-from ..shape.reshape import cat, stack
 
 
 class Kind(NamedTuple):
@@ -47,7 +49,7 @@ class Weights(NamedTuple):
 
 def check_dtypes(kind: Kind, first: Tensor, others: list[Tensor | None]) -> None:
     for t in others:
-        if t is not None and t._array.dtype != first._array.dtype:
+        if t is not None and t.tj_array.dtype != first.tj_array.dtype:
             raise RuntimeError(
                 f"{kind.name}: expected input, hidden states and weights to have the same dtype, but got: "
                 f"{first.dtype.name} != {t.dtype.name}; convert one with .to(dtype)"
@@ -252,12 +254,12 @@ def step(kind: Kind, input: Tensor, states: list[Tensor], weights: Weights) -> l
     """One step of a recurrence, from states to states."""
     if input.ndim != 2:
         raise RuntimeError(f"{kind.name}_cell: input must have 2 dimensions, got {input.ndim}")
-    width = weights.w_ih._array.shape[1]
-    if input._array.shape[1] != width:
+    width = weights.w_ih.tj_array.shape[1]
+    if input.tj_array.shape[1] != width:
         raise RuntimeError(f"input has inconsistent input_size: got {input.shape[1]} expected {width}")
-    expected = (input._array.shape[0], weights.w_hh._array.shape[1])
+    expected = (input.tj_array.shape[0], weights.w_hh.tj_array.shape[1])
     for k, h in enumerate(states):
-        if h._array.shape != expected:
+        if h.tj_array.shape != expected:
             raise unfit_state(h, k, *expected)
     return recur(kind, input, states, weights, (expected[0],), False)[1]
 

@@ -1,6 +1,6 @@
 """Recurrences through time, a whole sequence in one op: Elman, LSTM and GRU.
 
-What the input contributes to the gates is one large product made elsewhere (`recurrent.py`), so each op takes these
+What the input contributes to the gates is one large product made elsewhere (`rnn.py`), so each op takes these
 contributions `x`, the initial state, the recurrent weight and its bias. Sequences are packed: `x` has a row for each
 element and step, all rows of the first step first, and `sizes` says how many rows each step has. The sizes never grow, so
 the rows of a step belong to the first elements of the batch, and a padded batch is one whose sizes are all equal. A state
@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...arrays.chunking import BLOCK
+from ...arrays.chunking import BLOCK_ELEMENTS
+from ...core.dispatch import apply
+from ...core.op import primitive
 from ...core.shape_inference import Spec
-from ...core.op import apply, primitive
 from ...core.tensor import Tensor
-from .normalization import is_array
-from ..pointwise import kept, where
-from ..reduce import total
+from ..pointwise import mask_bits, where
+from ..reduce import sum_array
 from ..shape.reshape import cat
+from .normalization import is_array
 
 Sizes = tuple[int, ...]
 
@@ -37,7 +38,7 @@ def steps(sizes: Sizes, reverse: bool) -> list[tuple[slice, int]]:
     return found[::-1] if reverse else found
 
 
-def together(order: list[tuple[slice, int]], width: int) -> list[tuple[slice, list[tuple[slice, int]]]]:
+def group_steps(order: list[tuple[slice, int]], width: int) -> list[tuple[slice, list[tuple[slice, int]]]]:
     """Consecutive steps in groups that fit a core's cache, at least one step each: the rows of all of them, and the steps.
 
     What does not depend on the step before is computed for a group at once; for small states that saves most array calls.
@@ -46,7 +47,7 @@ def together(order: list[tuple[slice, int]], width: int) -> list[tuple[slice, li
     count = 0
     for step in order:
         count += step[1] * width
-        if not groups or count > BLOCK:
+        if not groups or count > BLOCK_ELEMENTS:
             groups.append([])
             count = step[1] * width
         groups[-1].append(step)
@@ -54,7 +55,7 @@ def together(order: list[tuple[slice, int]], width: int) -> list[tuple[slice, li
     return [(slice(*end), group) for end, group in zip(ends, groups, strict=True)]
 
 
-def before(xp: Any, start: Any, values: Any, sizes: Sizes, reverse: bool) -> Any:
+def previous_states(xp: Any, start: Any, values: Any, sizes: Sizes, reverse: bool) -> Any:
     """For each row the value of the step before it, `start` before the first."""
     found, n = xp.empty_like(values), sizes[0]
     if n == sizes[-1]:
@@ -70,12 +71,12 @@ def before(xp: Any, start: Any, values: Any, sizes: Sizes, reverse: bool) -> Any
     return found
 
 
-def beginning(xp: Any, g: Any, like: Any) -> Any:
+def initial_gradient(xp: Any, g: Any, like: Any) -> Any:
     """A gradient to be added to in place: that of the last state, or zeros."""
     return g.copy() if is_array(g) else xp.zeros(like.shape, like.dtype)
 
 
-def added(g: Any, more: Any) -> Any:
+def add_gradients(g: Any, more: Any) -> Any:
     """The sum of two gradients, each of which may be missing."""
     return g + more if is_array(g) and is_array(more) else g if is_array(g) else more
 
@@ -94,13 +95,13 @@ def columns(x: Any, count: int) -> list[Any]:
     return [x[:, k * width : (k + 1) * width] for k in range(count)]
 
 
-def of_weights(xp: Any, slopes: Any, start: Any, values: Any, sizes: Sizes, reverse: bool, needs: Any) -> tuple[Any, Any]:
+def weight_gradients(xp: Any, slopes: Any, start: Any, values: Any, sizes: Sizes, reverse: bool, needs: Any) -> tuple[Any, Any]:
     """The gradients of the recurrent weight and bias, from those of the sums that they enter and the states."""
-    of_weight = xp.matmul(slopes.T, before(xp, start, values, sizes, reverse)) if needs[0] else None
-    return of_weight, total(xp, slopes, (0,), False) if needs[1] else None
+    of_weight = xp.matmul(slopes.T, previous_states(xp, start, values, sizes, reverse)) if needs[0] else None
+    return of_weight, sum_array(xp, slopes, (0,), False) if needs[1] else None
 
 
-def wanted(found: tuple[Any, ...], needs: tuple[bool, ...]) -> tuple[Any, ...]:
+def select_needed(found: tuple[Any, ...], needs: tuple[bool, ...]) -> tuple[Any, ...]:
     return tuple(x for x, need in zip(found, needs, strict=True) if need)
 
 
@@ -116,7 +117,7 @@ def first(state: Tensor, n: int) -> Tensor:
     return state if n == len(state) else state[:n]
 
 
-def in_order(pieces: list[Tensor], reverse: bool) -> Tensor:
+def join_steps(pieces: list[Tensor], reverse: bool) -> Tensor:
     """One tensor of all rows, from the pieces of each step in the order of the recurrence."""
     return cat(pieces[::-1] if reverse else pieces)  # type: ignore[no-any-return]
 
@@ -128,7 +129,7 @@ def through_time(step: Any, x: Tensor, states: list[Tensor], sizes: Sizes, rever
         new, keep = step(x[rows], *[first(s, n) for s in states])
         states = [rows_first(now, s, n) for now, s in zip(new, states, strict=True)]
         kept.append(keep)
-    return states, [in_order(list(pieces), reverse) for pieces in zip(*kept, strict=True)]
+    return states, [join_steps(list(pieces), reverse) for pieces in zip(*kept, strict=True)]
 
 
 def before_by_parts(start: Tensor, values: Tensor, sizes: Sizes, reverse: bool) -> Tensor:
@@ -136,10 +137,10 @@ def before_by_parts(start: Tensor, values: Tensor, sizes: Sizes, reverse: bool) 
     for rows, n in steps(sizes, reverse):
         pieces.append(first(state, n))
         state = rows_first(values[rows], state, n)
-    return in_order(pieces, reverse)
+    return join_steps(pieces, reverse)
 
 
-def plus(x: Tensor, g: Any, rows: slice) -> Tensor:
+def add_rows(x: Tensor, g: Any, rows: slice) -> Tensor:
     """x with the gradient's rows added, if there is a gradient."""
     return x + g[rows] if isinstance(g, Tensor) else x
 
@@ -157,8 +158,8 @@ def or_zero(gs: list[Tensor | None]) -> list[Any]:
     return [0 if g is None else g for g in gs]
 
 
-def spread(found: tuple[Tensor, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-    """What a backward op returned, at the places of the inputs."""
+def spread_to_inputs(found: tuple[Tensor, ...], needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """Arrange the results of a backward op by input."""
     remaining = iter(found)
     return tuple(next(remaining) if need else None for need in needs)
 
@@ -195,8 +196,8 @@ def run_elman_backward(
     reverse: bool,
     needs: tuple[bool, ...],
 ) -> tuple[Any, ...]:
-    slopes, of_h, g_out = xp.empty_like(states), beginning(xp, g_h, h0), added(g_out, g_states)
-    for part, group in together(steps(sizes, reverse)[::-1], states.shape[1]):
+    slopes, of_h, g_out = xp.empty_like(states), initial_gradient(xp, g_h, h0), add_gradients(g_out, g_states)
+    for part, group in group_steps(steps(sizes, reverse)[::-1], states.shape[1]):
         if not relu:
             xp.multiply(states[part], states[part], out=slopes[part])
             xp.subtract(1, slopes[part], out=slopes[part])
@@ -205,11 +206,11 @@ def run_elman_backward(
             if is_array(g_out):
                 pull += g_out[rows]
             if relu:  # a choice and not a product, as `relu` itself has it: NaN in a state lets the gradient through
-                piece[...] = kept(xp, pull, states[rows] != 0)
+                piece[...] = mask_bits(xp, pull, states[rows] != 0)
             else:
                 piece *= pull
             xp.matmul(piece, weight, out=pull)
-    return wanted((slopes, of_h, *of_weights(xp, slopes, h0, states, sizes, reverse, needs[2:])), needs)
+    return select_needed((slopes, of_h, *weight_gradients(xp, slopes, h0, states, sizes, reverse, needs[2:])), needs)
 
 
 def elman_by_parts(
@@ -238,13 +239,13 @@ def elman_backward_by_parts(
 ) -> tuple[Tensor, ...]:
     of_h, pieces = or_zeros(g_h, h0), []
     for rows, n in steps(sizes, reverse)[::-1]:
-        pull = plus(plus(first(of_h, n), g_out, rows), g_states, rows)
+        pull = add_rows(add_rows(first(of_h, n), g_out, rows), g_states, rows)
         now = states[rows]
         piece = where(now != 0, pull, 0) if relu else pull * (1 - now * now)
         of_h = rows_first(piece @ weight, of_h, n)
         pieces.append(piece)
-    slopes = in_order(pieces, not reverse)
-    return wanted((slopes, of_h, *sums_of_weights(slopes, h0, states, sizes, reverse)), needs)
+    slopes = join_steps(pieces, not reverse)
+    return select_needed((slopes, of_h, *sums_of_weights(slopes, h0, states, sizes, reverse)), needs)
 
 
 def elman_gradient(
@@ -258,10 +259,10 @@ def elman_gradient(
     reverse: bool,
 ) -> tuple[Tensor | None, ...]:
     attrs = {"relu": relu, "sizes": sizes, "reverse": reverse, "needs": needs}
-    return spread(apply(ELMAN_BACKWARD, (*or_zero(gs), h0, weight, out2), attrs), needs)
+    return spread_to_inputs(apply(ELMAN_BACKWARD, (*or_zero(gs), h0, weight, out2), attrs), needs)
 
 
-def fit(gates: int, x: Spec, weight: Spec, bias: Any, *states: Spec) -> None:
+def check_fit(gates: int, x: Spec, weight: Spec, bias: Any, *states: Spec) -> None:
     """An error if inputs do not belong together."""
     width = weight.shape[1]
     same = [weight.shape == (gates * width, width), x.shape[1:] == weight.shape[:1]]
@@ -273,7 +274,7 @@ def fit(gates: int, x: Spec, weight: Spec, bias: Any, *states: Spec) -> None:
 
 
 def infer_elman(x: Spec, h0: Spec, weight: Spec, bias: Any, **_: Any) -> tuple[Spec, ...]:
-    fit(1, x, weight, bias, h0)
+    check_fit(1, x, weight, bias, h0)
     return x, h0, x
 
 
@@ -326,9 +327,9 @@ def run_lstm_backward(
 ) -> tuple[Any, ...]:
     width = h0.shape[1]
     slopes, outputs, to_cells = xp.empty_like(gates), xp.empty_like(cells), xp.empty_like(cells)
-    of_h, of_c = beginning(xp, g_h, h0), beginning(xp, g_c, c0)
-    previous, spare = before(xp, c0, cells, sizes, reverse), xp.empty(h0.shape, h0.dtype)
-    for part, group in together(steps(sizes, reverse)[::-1], 4 * width):
+    of_h, of_c = initial_gradient(xp, g_h, h0), initial_gradient(xp, g_c, c0)
+    previous, spare = previous_states(xp, c0, cells, sizes, reverse), xp.empty(h0.shape, h0.dtype)
+    for part, group in group_steps(steps(sizes, reverse)[::-1], 4 * width):
         factors, extra = slopes[part], None
         i, _, g, o = columns(gates[part], 4)
         squashed = xp.tanh(cells[part], out=outputs[part])
@@ -362,7 +363,7 @@ def run_lstm_backward(
             if extra is not None:
                 piece += extra[rows.start - part.start : rows.stop - part.start]
             xp.matmul(piece, weight, out=pull)
-    return wanted((slopes, of_h, of_c, *of_weights(xp, slopes, h0, outputs, sizes, reverse, needs[3:])), needs)
+    return select_needed((slopes, of_h, of_c, *weight_gradients(xp, slopes, h0, outputs, sizes, reverse, needs[3:])), needs)
 
 
 def lstm_by_parts(
@@ -402,14 +403,14 @@ def lstm_backward_by_parts(
     of_h, of_c, pieces = or_zeros(g_h, h0), or_zeros(g_c, c0), []
     for rows, n in steps(sizes, reverse)[::-1]:
         i, f, g, o = columns(gates[rows], 4)
-        pull = plus(first(of_h, n), g_out, rows)
-        pull_c = plus(first(of_c, n), g_cells, rows) + pull * o * (1 - squashed[rows] * squashed[rows])
+        pull = add_rows(first(of_h, n), g_out, rows)
+        pull_c = add_rows(first(of_c, n), g_cells, rows) + pull * o * (1 - squashed[rows] * squashed[rows])
         to_gates = cat([pull_c * g, pull_c * previous[rows], pull_c * i, pull * squashed[rows]], 1)
-        piece = plus(to_gates, g_gates, rows) * cat([i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o)], 1)
+        piece = add_rows(to_gates, g_gates, rows) * cat([i * (1 - i), f * (1 - f), 1 - g * g, o * (1 - o)], 1)
         of_h, of_c = rows_first(piece @ weight, of_h, n), rows_first(pull_c * f, of_c, n)
         pieces.append(piece)
-    slopes = in_order(pieces, not reverse)
-    return wanted((slopes, of_h, of_c, *sums_of_weights(slopes, h0, outputs, sizes, reverse)), needs)
+    slopes = join_steps(pieces, not reverse)
+    return select_needed((slopes, of_h, of_c, *sums_of_weights(slopes, h0, outputs, sizes, reverse)), needs)
 
 
 def lstm_gradient(
@@ -424,11 +425,11 @@ def lstm_gradient(
     reverse: bool,
 ) -> tuple[Tensor | None, ...]:
     attrs = {"sizes": sizes, "reverse": reverse, "needs": needs}
-    return spread(apply(LSTM_BACKWARD, (*or_zero(gs), h0, c0, weight, out3, out4), attrs), needs)
+    return spread_to_inputs(apply(LSTM_BACKWARD, (*or_zero(gs), h0, c0, weight, out3, out4), attrs), needs)
 
 
 def infer_lstm(x: Spec, h0: Spec, c0: Spec, weight: Spec, bias: Any, **_: Any) -> tuple[Spec, ...]:
-    fit(4, x, weight, bias, h0, c0)
+    check_fit(4, x, weight, bias, h0, c0)
     rows = Spec((x.shape[0], h0.shape[1]), x.dtype)
     return rows, h0, c0, x, rows
 
@@ -481,9 +482,9 @@ def run_gru_backward(
     width = h0.shape[1]
     of_x = xp.empty((len(states), 3 * width), states.dtype)
     of_sums = xp.empty_like(of_x)  # the same but for n, whose share of h weight^T passes through r
-    of_h, g_out = beginning(xp, g_h, h0), added(g_out, g_states)
-    previous, spare = before(xp, h0, states, sizes, reverse), xp.empty(h0.shape, h0.dtype)
-    for part, group in together(steps(sizes, reverse)[::-1], 4 * width):
+    of_h, g_out = initial_gradient(xp, g_h, h0), add_gradients(g_out, g_states)
+    previous, spare = previous_states(xp, h0, states, sizes, reverse), xp.empty(h0.shape, h0.dtype)
+    for part, group in group_steps(steps(sizes, reverse)[::-1], 4 * width):
         extra = None
         r, z, new, m = columns(gates[part], 4)
         by_r, by_z, by_n = columns(of_x[part], 3)
@@ -516,11 +517,11 @@ def run_gru_backward(
             xp.multiply(pull, z[inside], out=kept)
             xp.matmul(sums, weight, out=pull)
             pull += kept
-    return wanted((of_x, of_h, *of_weights(xp, of_sums, h0, states, sizes, reverse, needs[2:])), needs)
+    return select_needed((of_x, of_h, *weight_gradients(xp, of_sums, h0, states, sizes, reverse, needs[2:])), needs)
 
 
 def gru_extra(xp: Any, g: list[Any], slope_r: Any, slope_z: Any, slope_n: Any, m: Any) -> Any:
-    """What gradients of the gates themselves add to those of the sums that r, z and n are made of."""
+    """Add the gradients of the gates themselves to those of the pre-activations of r, z and n."""
     to_n = g[2] * slope_n
     return xp.concatenate([(to_n * m + g[0]) * slope_r, g[1] * slope_z, to_n], axis=1)
 
@@ -554,7 +555,7 @@ def gru_backward_by_parts(
     pieces, pieces_of_sums = [], []
     for rows, n in steps(sizes, reverse)[::-1]:
         r, z, new, m = columns(gates[rows], 4)
-        pull = plus(plus(first(of_h, n), g_out, rows), g_states, rows)
+        pull = add_rows(add_rows(first(of_h, n), g_out, rows), g_states, rows)
         more: list[Any] = columns(g_gates[rows], 4) if isinstance(g_gates, Tensor) else [0, 0, 0, 0]
         to_n = (pull * (1 - z) + more[2]) * (1 - new * new)
         to_r = (to_n * m + more[0]) * r * (1 - r)
@@ -563,8 +564,8 @@ def gru_backward_by_parts(
         of_h = rows_first(pull * z + sums @ weight, of_h, n)
         pieces.append(cat([to_r, to_z, to_n], 1))
         pieces_of_sums.append(sums)
-    of_x, of_sums = in_order(pieces, not reverse), in_order(pieces_of_sums, not reverse)
-    return wanted((of_x, of_h, *sums_of_weights(of_sums, h0, states, sizes, reverse)), needs)
+    of_x, of_sums = join_steps(pieces, not reverse), join_steps(pieces_of_sums, not reverse)
+    return select_needed((of_x, of_h, *sums_of_weights(of_sums, h0, states, sizes, reverse)), needs)
 
 
 def gru_gradient(
@@ -578,11 +579,11 @@ def gru_gradient(
     reverse: bool,
 ) -> tuple[Tensor | None, ...]:
     attrs = {"sizes": sizes, "reverse": reverse, "needs": needs}
-    return spread(apply(GRU_BACKWARD, (*or_zero(gs), h0, weight, out2, out3), attrs), needs)
+    return spread_to_inputs(apply(GRU_BACKWARD, (*or_zero(gs), h0, weight, out2, out3), attrs), needs)
 
 
 def infer_gru(x: Spec, h0: Spec, weight: Spec, bias: Any, **_: Any) -> tuple[Spec, ...]:
-    fit(3, x, weight, bias, h0)
+    check_fit(3, x, weight, bias, h0)
     rows, width = x.shape[0], h0.shape[1]
     return Spec((rows, width), x.dtype), h0, Spec((rows, 4 * width), x.dtype), Spec((rows, width), x.dtype)
 

@@ -7,14 +7,16 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.op import Op, apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.dispatch import apply
+from ...core.op import Op, primitive
+from ...core.registration import public
 from ...core.tensor import Tensor, as_index, wrap_dim, wrap_dims
 from ..create import arange
 from ..indexing.primitives import ALL, INDEX
-from .views import FLIP, SLICE, UNDIAGONAL, UNSLICE
-from ..pointwise import chosen, put, where
+from ..pointwise import put, select_elements, where
 from .reshape import cat, diagonal, expand, reshape, sizes, transpose
+from .views import FLIP, SLICE, UNDIAGONAL, UNSLICE
 
 # ---- repeating
 
@@ -29,7 +31,7 @@ from .reshape import cat, diagonal, expand, reshape, sizes, transpose
 )
 def repeat(input: Tensor, *counts: Any, repeats: Any = None) -> Tensor:
     """Copies of the tensor side by side: as often as given along each dim, with new dims in front."""
-    times, shape = sizes(counts if repeats is None else (repeats,)), input._array.shape
+    times, shape = sizes(counts if repeats is None else (repeats,)), input.tj_array.shape
     if len(times) < len(shape):
         raise RuntimeError(
             "Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor: "
@@ -49,7 +51,7 @@ def repeat(input: Tensor, *counts: Any, repeats: Any = None) -> Tensor:
 def tile(input: Tensor, *counts: Any, dims: Any = None) -> Tensor:
     """Copies of the tensor side by side, counted from the last dim."""
     times = sizes(counts if dims is None else (dims,))
-    return repeat(input, (1,) * (input._array.ndim - len(times)) + times)
+    return repeat(input, (1,) * (input.tj_array.ndim - len(times)) + times)
 
 
 REPEATS = primitive("repeats", "index", lambda xp, counts: run_repeats(xp, counts), data_dependent=True)
@@ -79,36 +81,36 @@ def repeat_interleave(input: Tensor, repeats: Any = None, dim: int | None = None
         check_counts(input)
         return apply(REPEATS, (input,))
     x = reshape(input, -1) if dim is None else input
-    place = wrap_dim(0 if dim is None else dim, x._array.ndim)
-    if x._array.ndim == 0:
+    place = wrap_dim(0 if dim is None else dim, x.tj_array.ndim)
+    if x.tj_array.ndim == 0:
         x = reshape(x, 1)
-    length = x._array.shape[place]
-    if isinstance(repeats, Tensor) and repeats._array.size != 1:
+    length = x.tj_array.shape[place]
+    if isinstance(repeats, Tensor) and repeats.tj_array.size != 1:
         check_counts(repeats)
-        if repeats._array.size != length:
+        if repeats.tj_array.size != length:
             raise RuntimeError(
                 "repeats must have the same size as input along dim, but got "
-                f"repeats.size(0) = {repeats._array.size} and input.size({place}) = {length}"
+                f"repeats.size(0) = {repeats.tj_array.size} and input.size({place}) = {length}"
             )
         index = apply(REPEATS, (repeats,))
-        if output_size is not None and index._array.size != output_size:
-            raise RuntimeError(f"repeat_interleave: output_size is {output_size} but the counts sum to {index._array.size}")
+        if output_size is not None and index.tj_array.size != output_size:
+            raise RuntimeError(f"repeat_interleave: output_size is {output_size} but the counts sum to {index.tj_array.size}")
         return apply(INDEX, (x, index), {"dims": (place,)})
     count = as_index(repeats.reshape(()) if isinstance(repeats, Tensor) else repeats, "repeats")
     if count < 0:
         raise RuntimeError(f"repeats must be non-negative, got {count}")
-    shape = x._array.shape
+    shape = x.tj_array.shape
     split, wide = (*shape[: place + 1], 1, *shape[place + 1 :]), (*shape[: place + 1], count, *shape[place + 1 :])
     copied = expand(reshape(x, split), wide).clone()
     return reshape(copied, (*shape[:place], length * count, *shape[place + 1 :]))
 
 
 def check_counts(repeats: Tensor) -> None:
-    if repeats._array.dtype.kind != "i" or repeats._array.dtype.itemsize < 4:
+    if repeats.tj_array.dtype.kind != "i" or repeats.tj_array.dtype.itemsize < 4:
         raise RuntimeError(f"repeats has to be Long or Int tensor, got {repeats.dtype}")
-    if repeats._array.ndim > 1:
+    if repeats.tj_array.ndim > 1:
         raise RuntimeError(f"repeats must be 0-dim or 1-dim tensor, got shape {list(repeats.shape)}")
-    if repeats._array.size and int(repeats.amin().item()) < 0:
+    if repeats.tj_array.size and int(repeats.amin().item()) < 0:
         raise RuntimeError("repeats can not be negative")
 
 
@@ -121,7 +123,7 @@ def run_roll(xp: Any, x: Any, *, shifts: tuple[int, ...], dims: tuple[int, ...])
 
 def expand_roll(x: Tensor, *, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
     for shift, d in zip(shifts, dims, strict=True):
-        n = x._array.shape[d]
+        n = x.tj_array.shape[d]
         cut = (-shift) % n if n else 0
         front = (ALL,) * d
         x = cat([x[(*front, slice(cut, None))], x[(*front, slice(0, cut))]], d) if cut else x
@@ -147,11 +149,11 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
         if len(amounts) != 1:
             raise RuntimeError(f"shifts and dimensions must align. shifts: {len(amounts)}, dims:0")
         flat = apply(ROLL, (reshape(input, -1),), {"shifts": amounts, "dims": (0,)})
-        return reshape(flat, input._array.shape)
-    places = tuple(wrap_dim(d, input._array.ndim) for d in (dims if isinstance(dims, (tuple, list)) else (dims,)))
+        return reshape(flat, input.tj_array.shape)
+    places = tuple(wrap_dim(d, input.tj_array.ndim) for d in (dims if isinstance(dims, (tuple, list)) else (dims,)))
     if len(places) != len(amounts):
         raise RuntimeError(f"shifts and dimensions must align. shifts: {len(amounts)}, dims:{len(places)}")
-    if input._array.ndim == 0:
+    if input.tj_array.ndim == 0:
         return input.clone()
     return apply(ROLL, (input,), {"shifts": amounts, "dims": places})
 
@@ -160,13 +162,13 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
 def flip(input: Tensor, *places: Any, dims: Any = None) -> Tensor:
     """Elements in the opposite order along dims; always a copy."""
     wanted = sizes(places if dims is None else (dims,))
-    found = wrap_dims(wanted, input._array.ndim) if wanted else ()
-    return apply(FLIP, (input,), {"dims": found if input._array.ndim else ()})
+    found = wrap_dims(wanted, input.tj_array.ndim) if wanted else ()
+    return apply(FLIP, (input,), {"dims": found if input.tj_array.ndim else ()})
 
 
 def reversed_(self: Tensor) -> Tensor:
     """`reversed(x)`: the rows in the opposite order."""
-    return flip(self, 0) if self._array.ndim else self
+    return flip(self, 0) if self.tj_array.ndim else self
 
 
 setattr(Tensor, "__reversed__", reversed_)  # noqa: B010 -- methods are not declared
@@ -175,7 +177,7 @@ setattr(Tensor, "__reversed__", reversed_)  # noqa: B010 -- methods are not decl
 @public(samples=[sample(A(2, 3)), sample(A(2, 3, 2))])
 def fliplr(input: Tensor) -> Tensor:
     """The columns in the opposite order."""
-    if input._array.ndim < 2:
+    if input.tj_array.ndim < 2:
         raise RuntimeError("fliplr: Input must be >= 2-d.")
     return flip(input, 1)
 
@@ -183,7 +185,7 @@ def fliplr(input: Tensor) -> Tensor:
 @public(samples=[sample(A(2, 3)), sample(A(3))])
 def flipud(input: Tensor) -> Tensor:
     """The rows in the opposite order."""
-    if input._array.ndim < 1:
+    if input.tj_array.ndim < 1:
         raise RuntimeError("flipud: Input must be >= 1-d.")
     return flip(input, 0)
 
@@ -193,7 +195,7 @@ def rot90(input: Tensor, k: int = 1, dims: Any = (0, 1)) -> Tensor:
     """Turned by k quarters, from the first dim named towards the second."""
     if len(dims) != 2:
         raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
-    ndim = input._array.ndim
+    ndim = input.tj_array.ndim
     if ndim < 2:
         raise RuntimeError(f"expected total dims >= 2, but got total dims = {ndim}")
     a, b = wrap_dim(dims[0], ndim), wrap_dim(dims[1], ndim)
@@ -230,7 +232,7 @@ _image = A(1, 2, 4, 3)
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
     """Elements added around, two numbers for each dim from the last one on: a constant, or mirrored, edge or wrapped ones."""
     amounts = tuple(as_index(n, "a padding") for n in pad)
-    ndim = input._array.ndim
+    ndim = input.tj_array.ndim
     if len(amounts) % 2:
         raise RuntimeError(f"pad: Padding length must be divisible by 2, got {list(amounts)}")
     if len(amounts) // 2 > ndim:
@@ -251,7 +253,7 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
             f"first one or two; got input of shape {list(input.shape)} and padding {list(amounts)}"
         )
     for d, (before, after) in pairs.items():
-        n = input._array.shape[d]
+        n = input.tj_array.shape[d]
         if mode != "circular" and n + before + after < 1:
             raise RuntimeError(f"pad: input of size {n} at dimension {d} is too small for padding ({before}, {after})")
         input = PADDERS[mode](input, d, before, after)
@@ -259,7 +261,7 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
 
 
 def pad_constant(input: Tensor, pairs: dict[int, tuple[int, int]], value: Any) -> Tensor:
-    shape = list(input._array.shape)
+    shape = list(input.tj_array.shape)
     cut, place = [ALL] * len(shape), [ALL] * len(shape)
     for d, (before, after) in pairs.items():
         n = shape[d]
@@ -283,7 +285,7 @@ def piece(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
 
 def trimmed(x: Tensor, dim: int, before: int, after: int) -> Tensor:
     """Without what negative paddings take away."""
-    n = x._array.shape[dim]
+    n = x.tj_array.shape[dim]
     if min(before, after) >= 0:
         return x
     return piece(x, dim, max(-before, 0), n - max(-after, 0))
@@ -295,7 +297,7 @@ def joined(before: Tensor | None, x: Tensor, after: Tensor | None, dim: int) -> 
 
 
 def pad_reflect(x: Tensor, dim: int, before: int, after: int) -> Tensor:
-    n = x._array.shape[dim]
+    n = x.tj_array.shape[dim]
     if before >= n or after >= n:
         raise RuntimeError(
             "pad: Argument #4: Padding size should be less than the corresponding input dimension, but got: padding "
@@ -307,12 +309,12 @@ def pad_reflect(x: Tensor, dim: int, before: int, after: int) -> Tensor:
 
 
 def pad_replicate(x: Tensor, dim: int, before: int, after: int) -> Tensor:
-    n = x._array.shape[dim]
+    n = x.tj_array.shape[dim]
     if n == 0:
         raise RuntimeError(f"pad: Expected a non-empty dimension {dim} to replicate, but got input {list(x.shape)}")
 
     def edge(at: int, count: int) -> Tensor:
-        return expand(piece(x, dim, at, at + 1), tuple(count if d == dim else -1 for d in range(x._array.ndim)))
+        return expand(piece(x, dim, at, at + 1), tuple(count if d == dim else -1 for d in range(x.tj_array.ndim)))
 
     left = edge(0, before) if before > 0 else None
     right = edge(n - 1, after) if after > 0 else None
@@ -321,7 +323,7 @@ def pad_replicate(x: Tensor, dim: int, before: int, after: int) -> Tensor:
 
 def pad_circular(x: Tensor, dim: int, before: int, after: int) -> Tensor:
     x = trimmed(x, dim, before, after)
-    n = x._array.shape[dim]
+    n = x.tj_array.shape[dim]
     if before > n or after > n:
         raise RuntimeError(
             f"pad: Padding value causes wrapping around more than once: padding ({before}, {after}) at dimension {dim} of "
@@ -341,10 +343,10 @@ def triangle(name: str) -> Any:
     def run(xp: Any, x: Any, *, diagonal: int) -> Any:
         below = xp.tri(*x.shape[-2:], diagonal if name == "tril" else diagonal - 1, dtype=bool)
         zero = xp.zeros((), x.dtype)
-        return chosen(xp, below, x, zero) if name == "tril" else chosen(xp, below, zero, x)
+        return select_elements(xp, below, x, zero) if name == "tril" else select_elements(xp, below, zero, x)
 
     def meaning(x: Tensor, *, diagonal: int) -> Tensor:
-        rows, columns = (arange(n, device=x.device) for n in x._array.shape[-2:])
+        rows, columns = (arange(n, device=x.device) for n in x.tj_array.shape[-2:])
         edge, zero = reshape(rows, -1, 1) + diagonal, x.new_zeros(())  # of its dtype: with the number 0, a bool would be an int
         return where(columns <= edge if name == "tril" else columns >= edge, x, zero)
 
@@ -358,7 +360,7 @@ def triangle(name: str) -> Any:
     )
 
     def function(input: Tensor, diagonal: int = 0, *, out: Any = None) -> Tensor:
-        if input._array.ndim < 2:
+        if input.tj_array.ndim < 2:
             raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions")
         return put(op, (input,), {"diagonal": diagonal}, out)
 
@@ -381,9 +383,9 @@ def with_diagonal(x: Tensor, shape: tuple[int, ...], offset: int, dim1: int, dim
 @public(samples=[sample(A(3)), sample(A(3), 1), sample(A(3, 4)), sample(A(3, 4), diagonal=-1)])
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A matrix with a vector on its diagonal; of a matrix, a copy of its diagonal."""
-    if input._array.ndim not in (1, 2):
-        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input._array.ndim}D")
-    if input._array.ndim == 1:
+    if input.tj_array.ndim not in (1, 2):
+        raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input.tj_array.ndim}D")
+    if input.tj_array.ndim == 1:
         return diag_embed(input, diagonal, 0, 1)
     return _diagonal(input, diagonal).clone()
 
@@ -400,11 +402,11 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
 @public(samples=[sample(A(2, 3)), sample(A(2, 3), 1), sample(A(2, 3), -1, 0, 2), sample(A(3))])
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """The last dim as the diagonals of new matrices."""
-    ndim = input._array.ndim + 1
+    ndim = input.tj_array.ndim + 1
     a, b = wrap_dim(dim1, ndim), wrap_dim(dim2, ndim)
-    if a == b or input._array.ndim == 0:
+    if a == b or input.tj_array.ndim == 0:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    size = input._array.shape[-1] + abs(offset)
-    rest = iter(input._array.shape[:-1])
+    size = input.tj_array.shape[-1] + abs(offset)
+    rest = iter(input.tj_array.shape[:-1])
     shape = tuple(size if d in (a, b) else next(rest) for d in range(ndim))
     return with_diagonal(input, shape, offset, a, b)

@@ -2,7 +2,7 @@
 
 The primitives are `view`, `permute`, `expand`, `slice`, `diagonal`, `windows`, `as_strided`, `split`, `unbind` (views),
 `clone`, `flip`, `cat`, and their counterparts that put a gradient back in its place. All else about shapes is composed of
-them, in `shape.py`.
+them, in `reshape.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.shape_inference import Spec, as_asked, like_first
-from ...core.tape.inplace import follow
-from ...core.op import Op, apply, primitive
-from ...core.tape.node import sum_to
+from ...core.dispatch import apply
+from ...core.op import Op, primitive
+from ...core.shape_inference import Spec, from_attrs, like_first
+from ...core.tape.engine import sum_to
+from ...core.tape.inplace import apply_view_chain
 from ...core.tensor import Tensor
 
 CLONE = primitive("clone", "movement", lambda xp, x: x.copy(order="C"), grad={"x": lambda g: g}, infer=like_first)
@@ -36,7 +37,7 @@ PERMUTE: Op = primitive(
 EXPAND = primitive(
     "expand",
     "movement",
-    lambda xp, x, *, shape: strided(xp, x, shape, (0,) * (len(shape) - x.ndim) + stretched(x, shape)),
+    lambda xp, x, *, shape: strided(xp, x, shape, (0,) * (len(shape) - x.ndim) + expanded_strides(x, shape)),
     grad={"x": lambda g, x_shape: sum_to(g, x_shape)},
     view=True,
 )
@@ -63,7 +64,7 @@ UNSLICE: Op = primitive(
     "movement",
     run_unslice,
     grad={"g": lambda g, index: apply(SLICE, (g,), {"index": index})},
-    infer=as_asked,
+    infer=from_attrs,
 )
 FLIP: Op = primitive(
     "flip",
@@ -89,7 +90,7 @@ def strided(xp: Any, x: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -
     return xp.lib.stride_tricks.as_strided(x, shape, strides)
 
 
-def stretched(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+def expanded_strides(x: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """An array's strides with 0 where `shape` stretches a length of 1."""
     tail = shape[len(shape) - x.ndim :]
     return tuple(0 if n == 1 and m != 1 else s for n, m, s in zip(x.shape, tail, x.strides, strict=True))
@@ -130,7 +131,7 @@ UNDIAGONAL: Op = primitive(
     "movement",
     run_undiagonal,
     grad={"g": lambda g, offset, dim1, dim2: apply(DIAGONAL, (g,), {"offset": offset, "dim1": dim1, "dim2": dim2})},
-    infer=as_asked,
+    infer=from_attrs,
 )
 
 # ---- sliding windows
@@ -209,7 +210,7 @@ AS_STRIDED_SUM: Op = primitive(
         )
     },
     upcast=True,
-    infer=as_asked,
+    infer=from_attrs,
 )
 
 # ---- joining and parting
@@ -288,7 +289,7 @@ VIEW_SCATTER: Op = primitive(
     run_view_scatter,
     grad={
         "base": lambda g, chain: apply(VIEW_SCATTER, (g, g.new_zeros(())), {"chain": chain}),
-        "value": lambda g, chain: follow(g, chain),
+        "value": lambda g, chain: apply_view_chain(g, chain),
     },
     infer=like_first,
 )

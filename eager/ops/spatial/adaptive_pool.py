@@ -1,7 +1,7 @@
 """Adaptive pooling: as many windows as the output has elements, of lengths that may differ by one.
 
-Where all windows are alike this is ordinary pooling. Else means are a table of `resize.py`, and maxima are ordinary pooling
-of an input with some elements repeated.
+Where all windows are alike this is ordinary pooling. Else means are a table of `interpolate.py`, and maxima are ordinary
+pooling of an input with some elements repeated.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ...core.op import apply, public
 from ...arrays.op_samples import A, sample
+from ...core.dispatch import apply
+from ...core.registration import public
 from ...core.tensor import Tensor, as_index
-from .pool import MAX_POOL, average_pool, check_input, flat_indices
 from .interpolate import adaptive_windows, means, resample, selected
+from .pool import MAX_POOL, average_pool, check_input, flat_indices
 from .windows import Geometry, Ints
 
 

@@ -12,8 +12,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
 from ...core.tensor import Tensor
 from .windows import (
     Geometry,
@@ -43,7 +45,7 @@ MANY_CHANNELS = 16
 
 
 def by_rows(channels: int, kernel: Ints, geometry: Geometry) -> bool:
-    """Whether windows become rows [place, channel] or columns [channel, place]. 1x1 needs no copy as columns."""
+    """True if windows become rows [place, channel] rather than columns [channel, place]. 1x1 needs no copy as columns."""
     return channels >= MANY_CHANNELS and (math.prod(kernel) > 1 or math.prod(geometry.stride) > 1)
 
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.errors import warn
-from ...core.op import public
 from ...arrays.op_samples import A, sample
+from ...core.errors import warn
+from ...core.registration import public
 from ...core.tensor import Tensor
 from ..create import linspace, ones, zeros
 from ..pointwise import where

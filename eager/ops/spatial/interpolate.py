@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...core.errors import warn
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, I, sample
+from ...core.dispatch import apply
+from ...core.errors import warn
+from ...core.op import primitive
+from ...core.registration import public
 from ...core.tensor import Tensor, as_index
 from ..create import tensor
 from ..pointwise import where
@@ -25,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Taps:
-    """Which inputs go into each output along a dim, and with what weights.
+    """Return the inputs, and their weights, that each output is interpolated from along a dim.
 
     `columns` has (indices, weights or None if they are all 1, where there is an input or None if everywhere), each for all
     outputs: outputs with fewer inputs than others have places without one.
@@ -140,7 +142,7 @@ def nearest(size: int, length: int, scale: float, exact: bool) -> Taps:
 
 
 def sources(length: int, scale: float, align_corners: bool) -> Array:
-    """Where the outputs' middles lie between the inputs' middles."""
+    """Return the centres of the outputs in coordinates of the inputs' centres."""
     positions = np.arange(length, dtype=np.float64)
     return positions * scale if align_corners else (positions + 0.5) * scale - 0.5
 

@@ -4,7 +4,7 @@ The maximum and the sum over a window are taken along one dim after the other, w
 for each place in the window. `max_pool` also says which place of its window won; its gradient puts a number there
 (`max_pool_put`), whose own gradient picks from there (`max_pool_pick`). `mean_pool` and `mean_pool_spread` are each
 other's transposes. Nothing is padded: slices end where the input ends. For windows that differ in length, see
-`adaptive.py`.
+`adaptive_pool.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays import dtypes
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, I, Sample, sample
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
 from ...core.tensor import Tensor, as_index
 from ..create import arange, tensor
 from .windows import Geometry, Ints, batches, by, input_size, output_size, spans, unwindows, windows
@@ -78,7 +80,7 @@ def best_along(xp: Any, values: Any, winners: Any, dim: int, line: Line, unit: i
 
 
 def first_inside(xp: Any, values: Any, winners: Any, dim: int, line: Line, unit: int) -> Any:
-    """What the windows begin with, after the places that lie before the input."""
+    """Return the first element of each window that lies inside the input."""
     if line.before == 0:
         start = at(dim, slice(0, (line.out - 1) * line.step + 1, line.step))
         return values[start].copy(order="C"), winners[start].copy(order="C")
@@ -121,7 +123,7 @@ def by_planes(xp: Any, function: Any, x: Any, out: Ints, kinds: tuple[Any, ...])
 
 
 def positions(xp: Any, winners: Any, kernel: Ints, geometry: Geometry, size: Ints) -> Any:
-    """Where the winners stand in the whole input's memory."""
+    """Return the positions of the maxima in the memory of the whole input."""
     paces = [math.prod(size[i + 1 :]) for i in range(len(size))]
     offsets, begins = np.zeros((), np.int64), np.zeros((), np.int64)
     for i, pace in enumerate(paces):
@@ -209,7 +211,7 @@ def max_pool_pick(x: Tensor, winners: Tensor, kernel: Ints, geometry: Geometry) 
 
 
 def flat_indices(winners: Tensor, kernel: Ints, geometry: Geometry, size: Ints, sources: Any = None) -> Tensor:
-    """Where the winners stand in the input: indices into its flattened spatial dims.
+    """Return the positions of the maxima in the input: indices into its flattened spatial dims.
 
     `sources` says for each dim, if pooling was done on elements picked from an input of that size, which ones they were.
     """
@@ -392,7 +394,7 @@ def pool_geometry(
 
 
 def pool_length(size: int, span: int, step: int, pad: int, ceil_mode: bool) -> int:
-    """How many windows there are; with `ceil_mode` also one that begins inside and reaches over the end."""
+    """Return the number of windows; with `ceil_mode` also one that begins inside and reaches over the end."""
     room = size + 2 * pad - span
     if not ceil_mode:
         return room // step + 1
@@ -497,7 +499,7 @@ def max_pool3d(
 
 
 def window_counts(size: int, out: int, k: int, step: int, pad: int, include_pad: bool) -> Ints:
-    """How many elements each window of a mean counts along a dim."""
+    """Return the number of elements that each window of a mean counts along a dim."""
     ends = [(o * step - pad, min(o * step - pad + k, size + pad)) for o in range(out)]
     return tuple(end - begin if include_pad else min(end, size) - max(begin, 0) for begin, end in ends)
 

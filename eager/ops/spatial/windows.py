@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...core.op import apply, primitive, public
 from ...arrays.op_samples import A, sample
+from ...core.dispatch import apply
+from ...core.op import primitive
+from ...core.registration import public
 from ...core.tensor import Tensor, as_index
 from ..shape.views import SLICE, UNSLICE, UNWINDOWS, WINDOWS, strided
 
@@ -23,7 +25,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Geometry(NamedTuple):
-    """How windows lie on an input, for each spatial dim.
+    """Geometry of windows over an input, for each spatial dim.
 
     Padding is (before, after) and always makes the windows end where the padded input ends; what no window reaches is cut
     off by a negative number. So the sizes of input, kernel and output follow from any two of them.
@@ -42,7 +44,7 @@ CPU_BLOCK, GPU_BLOCK = 4 << 20, 256 << 20
 
 
 def spans(kernel: Ints, dilation: Ints) -> Ints:
-    """How far a window reaches."""
+    """Return the extent of a window, dilation included."""
     return tuple(d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True))
 
 
@@ -71,7 +73,7 @@ def kernel_size(size: Ints, out: Ints, geometry: Geometry) -> Ints:
 
 
 def overlap(size: Ints, padding: Pairs) -> tuple[tuple[slice, ...], tuple[slice, ...], Ints]:
-    """Where an input lies in its padded form: the part of the input, its place there, and that form's size."""
+    """Locate an input in its padded form: the part of the input, its slice there, and the padded size."""
     part, place = [], []
     for n, (before, after) in zip(size, padding, strict=True):
         first = max(-before, 0)
@@ -130,7 +132,7 @@ def batches(xp: Any, count: int, bytes_each: int) -> Iterator[slice]:
 
 
 def bands(xp: Any, bytes_each: int, size: Ints, out: Ints, kernel: Ints, geometry: Geometry) -> list[tuple[slice, Pairs]]:
-    """Where one sample's windows are too many: bands of lines of the output, each with the padding that cuts them out."""
+    """Split one sample whose windows are too many: bands of output lines, each with the padding that cuts them out."""
     step, reach, (before, _) = geometry.stride[0], spans(kernel, geometry.dilation)[0], geometry.padding[0]
     lines = max(1, min(out[0], out[0] * block_bytes(xp) // max(1, bytes_each)))
     found = []
@@ -184,7 +186,7 @@ def windows(x: Tensor, kernel: Ints, geometry: Geometry, fill: float = 0) -> Ten
 
 
 def unwindows(x: Tensor, kernel: Ints, geometry: Geometry) -> Tensor:
-    """What `windows` took apart added up again: its transpose."""
+    """Sum windows back into the input's shape: the transpose of `windows`."""
     n = len(kernel)
     full = input_size(tuple(x.shape[2 : 2 + n]), kernel, geometry._replace(padding=((0, 0),) * n))
     for i in reversed(range(n)):

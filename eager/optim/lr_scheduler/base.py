@@ -1,4 +1,4 @@
-"""What all learning-rate schedulers share: counting epochs, writing rates into the groups, saving.
+"""The base class of learning-rate schedulers: counting epochs, writing rates into the groups, saving.
 
 Attributes are named as PyTorch names them, because a scheduler's `state_dict` is its attributes. A scheduler computes a
 rate either from the last one (`get_lr`, so that several schedulers can work on one optimizer) or at once for an epoch
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...core.tensor import Tensor
-from ..optimizer import Optimizer, number
+from ..optimizer import Optimizer, as_number
 
 EPOCH_WARNING = (
     "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. Please use "
@@ -50,7 +50,7 @@ def values_of(optimizer: Optimizer, key: str) -> Rates:
 def set_value(group: dict[str, Any], key: str, value: Any) -> None:
     """Change a setting; one that is a tensor keeps being the same tensor."""
     if isinstance(group[key], Tensor):
-        group[key].fill_(number(value))
+        group[key].fill_(as_number(value))
     else:
         group[key] = value
 
@@ -173,7 +173,7 @@ class LRScheduler:
 
 
 def callable_state(function: Any) -> dict[str, Any] | None:
-    """What is saved of a callable: the attributes of an object. A function is code, and is not saved."""
+    """Return the saved state of a callable: the attributes of an object. A function is code, and is not saved."""
     return None if isinstance(function, types.FunctionType) else dict(function.__dict__)
 
 

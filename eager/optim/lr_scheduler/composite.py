@@ -8,12 +8,12 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from .base import EPOCH_WARNING, LRScheduler, check_optimizer, set_value, values_of
 from ..optimizer import Optimizer
+from .base import EPOCH_WARNING, LRScheduler, check_optimizer, set_value, values_of
 
 
 class Combined(LRScheduler):
-    """What schedulers of schedulers share: checks, and saving each of them."""
+    """The base of schedulers of schedulers: checks, and saving each of them."""
 
     _not_saved = ("optimizer", "_schedulers")
     _schedulers: Sequence[LRScheduler]
@@ -166,7 +166,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether the rate was changed so lately that bad epochs do not count."""
+        """True if the rate was changed so lately that bad epochs do not count."""
         return self.cooldown_counter > 0
 
     def _is_better(self, a: float, best: float) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .base import LRScheduler, Rates, callable_state, check_optimizer, for_each_group, set_value
 from ..optimizer import Optimizer
+from .base import LRScheduler, Rates, callable_state, check_optimizer, for_each_group, set_value
 
 
 class WithMomentum(LRScheduler):
@@ -91,7 +91,7 @@ class CyclicLR(WithMomentum):
         self._scale_fn_ref = scales.get(self.mode) or partial(_power, self.gamma)
 
     def scale_fn(self, x: float) -> float:
-        """How high a triangle is, at a cycle or a step."""
+        """Return the height of a triangle, at a cycle or a step."""
         return (self._scale_fn_custom or self._scale_fn_ref)(x)
 
     def get_lr(self) -> Rates:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...arrays import dtypes
+from ...core.tensor import Tensor
 from ...ops.convert import from_numpy
 from ...ops.create import as_tensor, tensor
 from ...ops.shape.reshape import stack
-from ...core.tensor import Tensor
 
 
 def default_collate(batch: Sequence[Any]) -> Any:

@@ -77,7 +77,7 @@ class DataLoader:
         return self._by_workers(make_fetcher, seed)
 
     def _requests(self) -> Iterator[Any]:
-        """What is asked for, batch by batch: lists of indices, or single ones without batches."""
+        """Yield the indices of each batch: lists, or single ones without batches."""
         if self.batch_sampler is not None:
             return iter(self.batch_sampler)
         return itertools.repeat(None) if self.sampler is None else iter(self.sampler)

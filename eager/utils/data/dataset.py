@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from ...ops.random import randperm
 from ...core.tensor import Tensor
+from ...ops.random import randperm
 
 T = TypeVar("T", covariant=True)
 

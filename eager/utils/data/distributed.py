@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 from ... import distributed
+from ...core.generator import Generator
 from ...ops.random import randperm
-from ...random import Generator
 from .sampler import Sampler
 
 

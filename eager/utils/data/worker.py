@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...random import default_generator, manual_seed
+from ...core.generator import default_generator
 
 _PATIENCE = 5.0  # seconds between looks at whether the workers are still alive
 
 
 class WorkerInfo(NamedTuple):
-    """What `get_worker_info()` tells inside a worker."""
+    """The result of `get_worker_info()` inside a worker."""
 
     id: int
     num_workers: int
@@ -37,7 +37,7 @@ _of_thread = threading.local()
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """Which worker this is; None in the main process."""
+    """Return this worker's information; None in the main process."""
     return getattr(_of_thread, "info", _info)
 
 
@@ -97,7 +97,7 @@ def begin(info: WorkerInfo, kind: str) -> None:
     """Seed a worker for an epoch. The states of `random` and `numpy.random` belong to all threads, so a thread leaves them
     alone; `get_worker_info().seed` is there for generators of one's own."""
     global _info
-    manual_seed(info.seed)
+    default_generator.manual_seed(info.seed)
     if kind == "thread":
         _of_thread.info = info
         return

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tapejit.codegen.ir.expr import never, within
+from tapejit.codegen.ir.expr import is_never_true, simplify_guard
 from tapejit.codegen.ir.index import (
     ZERO,
     Index,
@@ -17,10 +17,10 @@ from tapejit.codegen.ir.index import (
     Var,
     atom,
     constant,
-    depends,
-    flattened,
-    reshaped,
-    unflattened,
+    depends_on,
+    flatten_index,
+    reshape_index,
+    unflatten_index,
     var,
 )
 
@@ -102,7 +102,7 @@ def test_factors(pair: tuple[Index, Any]) -> None:
         if factor is None:
             continue
         rest = index.without(v)
-        assert not any(depends(a, v) for a, _ in rest.terms)
+        assert not any(depends_on(a, v) for a, _ in rest.terms)
         assert all(value(index, at) == value(rest, at) + factor * at[v.name] for at in PLACES)
 
 
@@ -111,9 +111,9 @@ def test_guards(pair: tuple[Index, Any], n: int) -> None:
     index, _ = pair
     holds = [0 <= value(index, at) < n for at in PLACES]
     guard = ((index, n),)
-    if never(guard):
+    if is_never_true(guard):
         assert not any(holds)
-    if not within(guard):
+    if not simplify_guard(guard):
         assert all(holds)
 
 
@@ -139,12 +139,12 @@ def tensors(draw: Any) -> tuple[Any, tuple[Index, ...]]:
     array = np.arange(rows * cols)
     r, c = var("r", rows), var("c", cols)
     flat = (atom(r) * cols if rows > 1 else ZERO) + (atom(c) if cols > 1 else ZERO)
-    place = unflattened(flat, array.shape)
+    place = unflatten_index(flat, array.shape)
     shape = array.shape
     for _ in range(draw(st.integers(1, 4))):
         if draw(st.booleans()):
             after = draw(shapes(rows * cols))
-            place, shape, array = reshaped(place, shape, after), after, array.reshape(after)
+            place, shape, array = reshape_index(place, shape, after), after, array.reshape(after)
         else:
             dims = draw(st.permutations(range(len(shape))))
             place, array = tuple(place[d] for d in dims), array.transpose(dims)
@@ -177,17 +177,19 @@ def atoms(index: Index) -> list[Var]:
 def test_flattening_and_back(shape: list[int]) -> None:
     variables = [var(f"d{i}", n) for i, n in enumerate(shape)]
     place = tuple(atom(v) if v.size > 1 else ZERO for v in variables)
-    assert unflattened(flattened(place, shape), shape) == place
-    assert reshaped(place, shape, (math.prod(shape),)) == ((flattened(place, shape),) if math.prod(shape) > 1 else (ZERO,))
+    assert unflatten_index(flatten_index(place, shape), shape) == place
+    assert reshape_index(place, shape, (math.prod(shape),)) == (
+        (flatten_index(place, shape),) if math.prod(shape) > 1 else (ZERO,)
+    )
 
 
 def test_nothing_has_no_places() -> None:
-    assert unflattened(atom(R), (3, 0)) == (ZERO, ZERO)
-    assert reshaped((atom(R), ZERO), (6, 0), (0, 2)) == (ZERO, ZERO)
+    assert unflatten_index(atom(R), (3, 0)) == (ZERO, ZERO)
+    assert reshape_index((atom(R), ZERO), (6, 0), (0, 2)) == (ZERO, ZERO)
 
 
 def test_a_reshape_of_whole_dims_leaves_no_division() -> None:
     place = (atom(R), atom(C))
-    split = reshaped(place, (6, 10), (2, 3, 10))
-    assert reshaped(split, (2, 3, 10), (6, 10)) == place
-    assert str(flattened(split, (2, 3, 10))) == str(flattened(place, (6, 10)))
+    split = reshape_index(place, (6, 10), (2, 3, 10))
+    assert reshape_index(split, (2, 3, 10), (6, 10)) == place
+    assert str(flatten_index(split, (2, 3, 10))) == str(flatten_index(place, (6, 10)))

@@ -1,7 +1,7 @@
 """Programs in half precision: native code against plain programs, no longer copies of operands, and what follows from neither.
 
-Programs run under `shadow`, as in `test_native.py`. What kernels do by themselves is in `test_gemm_halves.py`,
-`test_conv_native.py` and `test_attention_native.py`.
+Programs run under `shadow`, as in `test_programs.py`. What kernels do by themselves is in `test_gemm_halves.py`,
+`test_conv.py` and `test_attention.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
+from support import shadow
 from tapejit import nn
 from tapejit.codegen.llvm.runtime import jit
 from tapejit.tracer.execute import reference_program as program

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
+from support import harness, shadow
 from tapejit.codegen.llvm.runtime import jit
 
 NUMBERS = (np.nan, np.inf, -np.inf, 0.0, 1.0)

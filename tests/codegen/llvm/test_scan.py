@@ -1,4 +1,4 @@
-"""Scans in native code: as in eager execution, along any dim, in both directions, however the operand lies."""
+"""Scans in native code: as in eager execution, along any dim, in both directions, for any layout."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
+from support import shadow
 from tapejit.codegen.llvm.build import NativeBuild
 
 SHAPES = [(1,), (5,), (300,), (3, 7), (16, 17), (5, 1), (1, 6), (4, 3, 33), (2, 70, 9), (40, 130)]

@@ -1,4 +1,4 @@
-"""Other CPUs than this one: those that have less of it run here, for others code is generated and looked at."""
+"""CPUs other than this one: subsets of it run here; for others code is generated and inspected."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tapejit as tj
-from emitted import Emitted, alike, patterns
-from tapejit.codegen.llvm.runtime import jit
+from support.codegen.emitted import Emitted, alike, patterns
+from support.paths import TESTS
 from tapejit.codegen.llvm.ir import target
 from tapejit.codegen.llvm.ir.builder import F32, PTR, Module
+from tapejit.codegen.llvm.runtime import jit
 
-HERE = Path(__file__).parent
 X86 = target.host().triple.startswith("x86_64")
 
 
@@ -31,7 +31,12 @@ def test_some_of_everything_on_less_of_a_cpu(cpu: str, bits: int, tmp_path: Path
     path = [str(Path(tj.__file__).parents[1]), *sys.path]
     more = {"TAPEJIT_CPU": cpu, "TAPEJIT_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(path)}
     done = subprocess.run(
-        [sys.executable, "less_of_a_cpu.py"], cwd=HERE, env=os.environ | more, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "support.codegen.restricted_cpu"],
+        cwd=TESTS,
+        env=os.environ | more,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     runs, left, *what = done.stdout.split(maxsplit=2)
@@ -41,11 +46,11 @@ def test_some_of_everything_on_less_of_a_cpu(cpu: str, bits: int, tmp_path: Path
 
 def test_a_cpu_that_this_machine_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAPEJIT_CPU", "pdp-11")
-    with pytest.raises(ValueError, match=r"\[compile\] TAPEJIT_CPU is 'pdp-11': it may be x86-64-v2, haswell"):
+    with pytest.raises(ValueError, match=r"\[compile\] TAPEJIT_CPU is 'pdp-11': choose one of x86-64-v2, haswell"):
         target.host.__wrapped__()
     machine = target.Target("x86_64-linux", "some", "+avx2,+fma", 256)
-    with pytest.raises(ValueError, match=r"\[compile\] TAPEJIT_CPU is 'haswell', whose 64bit this machine, some"):
-        target._less(machine, "haswell")
+    with pytest.raises(ValueError, match=r"\[compile\] TAPEJIT_CPU is 'haswell', which needs 64bit: this machine \(some"):
+        target._restrict(machine, "haswell")
 
 
 @pytest.mark.skipif(not runs_here("haswell"), reason="this machine cannot run code for haswell")
@@ -53,14 +58,14 @@ def test_what_is_compiled_for_another_cpu_is_another_entry_of_the_cache(monkeypa
     monkeypatch.setenv("TAPEJIT_CPU", "haswell")
     less = target.host.__wrapped__()
     assert (less.cpu, less.bits, less.has("avx512f"), less.has("fma")) == ("haswell", min(256, target.host().bits), False, True)
-    assert jit.key_of("text", less) != jit.key_of("text", target.host())
+    assert jit.object_key("text", less) != jit.object_key("text", target.host())
 
 
 @pytest.mark.skipif(not runs_here("x86-64-v2"), reason="these are for x86")
 @pytest.mark.parametrize("lanes", [1, 4, 16])
 def test_half_floats_by_integers(lanes: int) -> None:
     """All of them, and floats between them."""
-    cpu = target._less(target.host(), "x86-64-v2")
+    cpu = target._restrict(target.host(), "x86-64-v2")
     wider = Emitted(lambda f, x: f.convert("fpext", x, "float"), np.float16, lanes, result=np.float32, target=cpu)
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     exact = halves.astype(np.float32)
@@ -78,7 +83,7 @@ def test_a_single_element_under_a_mask_is_read_only_if_it_is_there() -> None:
     f = module.function("run", [("where", PTR), ("there", F32), ("out", PTR)])
     mask = f.compare("gt", f.params[1], f.load(f.params[2], F32))
     f.store(f.load(f.params[0], F32, mask), f.params[2])
-    f.back()
+    f.ret()
     library = jit.link([jit.compile_text(str(module))], {}, ["run"])
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_float, ctypes.c_void_p)(library["run"])
     value, out = np.array([3], np.float32), np.zeros(1, np.float32)

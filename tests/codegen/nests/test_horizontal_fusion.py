@@ -12,24 +12,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
+from support import shadow
+from support.codegen.loop_text import built, text
 from tapejit import nn
 from tapejit.codegen.llvm import build as native_build
-from tapejit.codegen.llvm.step_function import Rounds
-from tapejit.codegen.llvm.loops.nest_emitter.table_kernel import WIDEST, entries, pieces
-from tapejit.codegen.llvm.ir.target import host
 from tapejit.codegen.llvm.build import NativeBuild
-from tapejit.codegen.nests.horizontal_fusion import families, of_any_size, order
-from tapejit.tracer.execute import backends as generators
-from test_fusion import built, text
+from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm.loops.table_kernel import MAX_LANES, count_pieces, table_entries
+from tapejit.codegen.llvm.step_function import RoundScheduler
+from tapejit.codegen.nests.horizontal_fusion import fusable_groups, fused_order, is_size_independent
+from tapejit.tracer.execute import tiering
 
 SHAPES = [(3, 5), (1, 1), (20_001,), (7, 1, 3), (1,), (16,), (130, 128)]  # one element, more than a piece, whole vectors
 
 
 @pytest.fixture(autouse=True)
 def _native_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generators, "MARGIN", float("inf"))  # whatever a busy machine measures
+    monkeypatch.setattr(tiering, "MARGIN", float("inf"))  # whatever a busy machine measures
     monkeypatch.setenv("TAPEJIT_BACKEND", "llvm")
 
 
@@ -73,7 +73,7 @@ for n, x2, x1, x3, x0, s1, s2, s5, s0, s3, s4 in (
     (1, x6, x5, x7, x4, s7, s8, s11, s6, s9, s10),
     (1, x18, x17, x19, x16, s25, s26, s29, s24, s27, s28),
 ):
-    for c in range(n):  # several at a time
+    for c in range(n):  # vectorised
         x2[c] = add(x2[c], mul(sub(x1[c], x2[c]), float32(sub(1.0, s1))))
         x3[c] = add(mul(x3[c], float32(s2)), mul(mul(x1[c], x1[c]), float32(sub(1.0, s2))))
         x0[c] = sub(mul(x0[c], float32(sub(1.0, mul(s0, s4)))), mul(true_divide(add(x2[c], mul(sub(x1[c], x2[c]), float32(sub(1.0, s1)))), add(true_divide(sqrt(add(mul(x3[c], float32(s2)), mul(mul(x1[c], x1[c]), float32(sub(1.0, s2))))), float32(sqrt(sub(1.0, pow(s2, float64(s5)))))), float32(s3))), float32(true_divide(s0, sub(1.0, pow(s1, float64(s5)))))))
@@ -106,7 +106,7 @@ for n, x1, x0 in (
     (40, x1, x5),
     (1, x1, x2),
 ):
-    for c in range(n):  # several at a time
+    for c in range(n):  # vectorised
         x0[c] = mul(x0[c], x1[0])
 """
     )
@@ -149,7 +149,7 @@ def test_random_numbers_and_conditions_on_places_are_not_of_any_size() -> None:
         lambda: (x.reshape(5, 6).t().exp().contiguous(), y.reshape(5, 8).t().exp().contiguous()),
     ):
         nests = [s.nest for s in built(function).steps]
-        assert len(nests) == 2 and not any(of_any_size(n) for n in nests if n is not None)
+        assert len(nests) == 2 and not any(is_size_independent(n) for n in nests if n is not None)
 
 
 def test_rows_that_begin_elsewhere_are_of_another_family() -> None:
@@ -167,7 +167,7 @@ def test_rows_that_begin_elsewhere_are_of_another_family() -> None:
 
 def rounds(build: NativeBuild) -> list[Any]:
     """The kernels of a step, between barriers."""
-    return Rounds(build.arena).of([m for m in build.made if m is not None])
+    return RoundScheduler(build.arena).schedule([m for m in build.made if m is not None])
 
 
 def model_and_step(optimizer: Any = tj.optim.AdamW) -> tuple[Any, tuple[Any, ...]]:
@@ -198,7 +198,7 @@ def test_in_a_whole_step_nothing_waits_longer(monkeypatch: pytest.MonkeyPatch) -
     """Rounds and memory are those without it, and each buffer is written in the round that it would be written in."""
     step, args = model_and_step()
     build = built(step, *args)
-    monkeypatch.setattr(native_build, "families", lambda steps: {})
+    monkeypatch.setattr(native_build, "fusable_groups", lambda steps: {})
     apart = NativeBuild(build.graph, build.slots)
     assert build.arena.size == apart.arena.size and build.arena.offsets == apart.arena.offsets
     assert len(build.steps) < len(apart.steps)
@@ -219,14 +219,14 @@ def test_whole_steps_agree(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(6):
             compiled(*args)
     nests = [x.nest for p in seen.programs for x in p.launches if x.nest is not None]
-    assert any(n.also for n in nests)
+    assert any(n.fused_with for n in nests)
 
 
 def test_the_order_is_one_in_which_everything_can_be_done() -> None:
     """Of made-up steps: one kernel is where its last part was, behind nothing of a later round."""
     known, rounds = {1: "a", 4: "a", 2: "b", 6: "b", 7: "a"}, {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 3, 6: 2, 7: 2}
-    assert order(8, known, rounds) == [(0,), (3,), (1, 4), (2, 6), (5,), (7,)]
-    assert order(3, {}, {}) == [(0,), (1,), (2,)]
+    assert fused_order(8, known, rounds) == [(0,), (3,), (1, 4), (2, 6), (5,), (7,)]
+    assert fused_order(3, {}, {}) == [(0,), (1,), (2,)]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -238,7 +238,7 @@ def test_no_order_puts_what_waits_before_what_it_waits_for(seed: int) -> None:
     for i in range(count):
         rounds[i] = max((rounds[k] + 1 for k in waits[i]), default=0)
     known = {i: chance.choice("ab") for i in range(count) if chance.random() < 0.7}
-    found = order(count, known, rounds)
+    found = fused_order(count, known, rounds)
     assert sorted(i for group in found for i in group) == list(range(count))
     place = {i: k for k, group in enumerate(found) for i in group}
     assert all(place[k] < place[i] for i in range(count) for k in waits[i])
@@ -321,8 +321,8 @@ class InMargins:
 
 @pytest.mark.parametrize("dtype", [tj.bfloat16, tj.float32, tj.float64], ids=str)
 def test_nothing_beside_the_arrays_is_written(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
-    make = shadow.native
-    monkeypatch.setattr(shadow, "native", lambda *args: InMargins(make(*args)))
+    make = shadow.compile_graph
+    monkeypatch.setattr(shadow, "compile_graph", lambda *args: InMargins(make(*args)))
     monkeypatch.setenv("TAPEJIT_BACKEND", "plain")
     with shadow.watching(monkeypatch) as seen:
         shadow.guard(seen, monkeypatch)
@@ -420,17 +420,17 @@ def test_tables() -> None:
     build = built(step_of(tj.optim.SGD(parameters(), lr=0.1)))
     (made,) = build.made
     assert made is not None and made.launch.nest is not None
-    assert made.entries == entries(made.launch.nest.all)
+    assert made.entries == table_entries(made.launch.nest.all)
     assert [e.size for e in made.entries] == [15, 20_001, 21, 16, 16_640, 1, 1]
-    assert all(e.begin % WIDEST == 0 for e in made.entries)
+    assert all(e.begin % MAX_LANES == 0 for e in made.entries)
     assert all(a.begin + a.size <= b.begin for a, b in zip(made.entries, made.entries[1:], strict=False))
-    assert [phase.pieces for phase in made.kernel.phases] == [pieces(made.entries)]
+    assert [phase.pieces for phase in made.kernel.phases] == [count_pieces(made.entries)]
 
 
 def test_families_are_of_two_at_least() -> None:
     given = [tj.randn(n) for n in (30, 40, 50)]
     build = built(lambda: (given[0].exp(), given[1].exp(), given[2].sin()))
-    assert not families(build.steps), "what is one kernel already, and one that is alone"
+    assert not fusable_groups(build.steps), "what is one kernel already, and one that is alone"
     assert sorted(len(x.nest.all) for x in build.steps if x.nest is not None) == [1, 2]
 
 
@@ -451,8 +451,11 @@ def test_explain_tells_of_all_of_them() -> None:
     assert "_of_many" in kernel["triton"]
     words = str(found)
     assert "1 kernel in 1 function, 0 barriers" in words
-    assert "for c in range(n):  # several at a time" in words
-    assert "steps 0, 1, 2, 3, 4, 5, 6: one kernel, step 0: they differ in buffers, numbers and sizes alone" in words
+    assert "for c in range(n):  # vectorised" in words
+    assert (
+        "steps 0, 1, 2, 3, 4, 5, 6: horizontally fused into one kernel, step 0: they differ only in buffers, scalars and sizes"
+        in words
+    )
 
 
 def test_the_profiler_the_page_and_diff_know_it(tmp_path: Any) -> None:

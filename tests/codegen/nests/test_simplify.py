@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
+from support import shadow
 from tapejit.codegen.llvm.build import NativeBuild
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from kernels import native_of
+from support.codegen.kernels import native_of
 from tapejit.codegen.lowering import op_lowering as lower
 from tapejit.codegen.program import cache_key as names
-from tapejit.eager.core import op
+from tapejit.eager.core import library, op
+from tapejit.eager.core.dispatch import apply
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     def made(name: str, *rest: Any, **settings: Any) -> Callable[..., Any]:
         monkeypatch.setattr(op, "PRIMITIVES", {k: v for k, v in op.PRIMITIVES.items() if k != name})
         found = op.primitive(name, *rest, **settings)
-        return lambda *inputs: op.apply(found, inputs)
+        return lambda *inputs: apply(found, inputs)
 
     return made
 
@@ -66,7 +67,7 @@ def test_a_rule_of_ones_own_that_says_something_else_now(own: Callable[..., Any]
 def test_another_text_of_the_library_is_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
     x = tj.ones(50)
     native_of(lambda x: x.exp() + x, x)
-    monkeypatch.setattr(names, "source", lambda target: "another")
+    monkeypatch.setattr(names, "source_hash", lambda target: "another")
     assert not native_of(lambda x: x.exp() + x, x).from_disk
 
 
@@ -75,8 +76,8 @@ def test_the_text_of_ops_is_a_part_of_it(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("codegen/llvm", "codegen/triton", "eager/ops"):
         (root / name).mkdir(parents=True)
     (root / "eager" / "ops" / "activation.py").write_text("first")
-    monkeypatch.setattr(names, "__file__", str(root / "codegen" / "names.py"))
-    of_text = names.source.__wrapped__
+    monkeypatch.setattr(library, "ROOT", str(root))
+    of_text = names.source_hash.__wrapped__
     before = of_text("llvm")
     assert before == of_text("llvm")
     (root / "eager" / "ops" / "activation.py").write_text("other")

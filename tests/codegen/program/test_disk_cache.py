@@ -240,7 +240,7 @@ def test_unfinished_files_are_removed_when_their_writer_is_long_gone(folder: Pat
 
 WRITER = """
 import random, sys
-from tapejit.codegen import cache
+from tapejit.codegen.program import disk_cache as cache
 mine = random.Random(int(sys.argv[1]))
 for _ in range(150):
     number = mine.randrange(10)

@@ -5,39 +5,19 @@ Names of values in between are replaced by t0, t1, ... in the order in which the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
+from support.codegen.loop_text import built, text
 from tapejit import nn
 from tapejit.codegen.nests.kernels import Launch
-from tapejit.codegen.llvm.build import NativeBuild
-
-
-def built(function: Callable[..., Any], *args: Any) -> NativeBuild:
-    """The largest segment of a function, as far as it goes without compiling anything."""
-    graphs = shadow.recorded(function, *args, calls=6)
-    return NativeBuild(max(graphs, key=lambda g: len(g.nodes)), 500)
 
 
 def steps(function: Callable[..., Any], *args: Any) -> list[Launch]:
     return built(function, *args).steps
-
-
-def text(launches: list[Launch]) -> str:
-    """The loops, with what comes before them, in names that do not change with how they were made."""
-    rows = []
-    for x in launches:
-        if x.node is not None:
-            rows.append(f"{x.node.op.name}({', '.join(x.node.values())})\n")
-        rows.append(str(x.nest))
-    found = "".join(rows)
-    names: dict[str, str] = {}
-    return re.sub(r"\b[ev]\d+(_[a-z]+)*\b", lambda m: names.setdefault(m[0], f"t{len(names)}"), found)
 
 
 @pytest.fixture
@@ -52,11 +32,11 @@ def test_softmax_is_one_kernel(x: Any) -> None:
     assert text(steps(lambda x: F.softmax(x, -1), x)) == (
         """\
 for r in range(6):
-    for c in range(10):  # several at a time
+    for c in range(10):  # vectorised
         t0 max= x0[c + 10*r]
-    for c in range(10):  # several at a time
+    for c in range(10):  # vectorised
         t1 += exp(sub(x0[c + 10*r], t0))
-    for c in range(10):  # several at a time
+    for c in range(10):  # vectorised
         t2[c + 10*r] = true_divide(exp(sub(x0[c + 10*r], t0)), t1)
 """
     )
@@ -67,11 +47,11 @@ def test_layer_norm_is_one_kernel(x: Any) -> None:
     assert text(steps(lambda x: F.layer_norm(x, (10,), weight, bias), x)) == (
         """\
 for r in range(6):
-    for c in range(10):  # several at a time
+    for c in range(10):  # vectorised
         t0 += x0[c + 10*r]
-    for c in range(10):  # several at a time
+    for c in range(10):  # vectorised
         t1 += mul(sub(x0[c + 10*r], true_divide(t0, 10.0)), sub(x0[c + 10*r], true_divide(t0, 10.0)))
-    for c in range(10):  # several at a time
+    for c in range(10):  # vectorised
         t2[c + 10*r] = add(mul(mul(sub(x0[c + 10*r], true_divide(t0, 10.0)), rsqrt(add(true_divide(t1, 10.0), 1e-05))), x1[c]), x2[c])
 """  # noqa: E501
     )
@@ -109,7 +89,7 @@ def test_a_norm_with_the_loss_over_all_rows_and_all_gradients_is_one_kernel() ->
 def test_batch_norm_is_one_kernel(x: Any) -> None:
     assert text(steps(lambda x: F.batch_norm(x, None, None, training=True), x)) == (
         """\
-for r in range(10):  # several at a time
+for r in range(10):  # vectorised
     for c in range(6):
         t0 += x0[10*c + r]
     for c in range(6):
@@ -177,7 +157,7 @@ def test_an_update_is_part_of_the_product_that_makes_the_gradient(x: Any) -> Non
 # ---- updates
 
 
-# that those of all parameters are one kernel is in `test_siblings.py`
+# that those of all parameters are one kernel is in `test_horizontal_fusion.py`
 
 
 def test_elements_that_are_read_and_written_meet_once() -> None:
@@ -240,8 +220,8 @@ def test_a_chain_of_small_products_is_not_worth_two_threads() -> None:
             x = tj.tanh(x @ w)
         return x
 
-    assert built(loop, tj.randn(32, 64), tj.randn(64, 64)).gain() < 1.1
-    assert built(lambda x, w: tj.tanh(x @ w) @ w, tj.randn(512, 256), tj.randn(256, 256)).gain() > 1.6
+    assert built(loop, tj.randn(32, 64), tj.randn(64, 64)).thread_speedup() < 1.1
+    assert built(lambda x, w: tj.tanh(x @ w) @ w, tj.randn(512, 256), tj.randn(256, 256)).thread_speedup() > 1.6
 
 
 # ---- decisions
@@ -275,7 +255,7 @@ def test_a_total_of_everything_has_lanes() -> None:
 
     assert text(steps(function, tj.randn(8, 8))) == (
         "for r in range(1):\n"
-        "    for c in range(64):  # several at a time\n"
+        "    for c in range(64):  # vectorised\n"
         "        t0 += tanh(mul(x0[c], float32(s0)))\n"
         "        t1[c] = mul(x0[c], float32(s0))\n"
         "    t0[0] = t0\n"

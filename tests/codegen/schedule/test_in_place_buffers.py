@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tapejit as tj
 from tapejit.codegen.llvm import build as native_module
-from tapejit.tracer.execute import backends as generators
+from tapejit.tracer.execute import tiering
 
 SQUARE = ("transposed", "symmetric", "product", "product and itself", "diagonal")
 N = 67  # more than a vector, and no multiple of one
@@ -64,9 +64,9 @@ LARGE = [(k, f, (40_001,)) for k, f in VECTORS.items()] + [(k, f, (261, 173)) fo
 def test_what_is_overwritten_is_read_before(
     function: Any, shape: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_module, "PARALLEL", 0)
-    monkeypatch.setattr(native_module, "WORTH", 0)
-    monkeypatch.setattr(generators, "MARGIN", float("inf"))  # whatever a busy machine measures
+    monkeypatch.setattr(native_module, "MIN_PARALLEL_OPS", 0)
+    monkeypatch.setattr(native_module, "MIN_THREAD_SPEEDUP", 0)
+    monkeypatch.setattr(tiering, "MARGIN", float("inf"))  # whatever a busy machine measures
     before, (eager, compiled) = tj.get_num_threads(), (fresh(*shape), fresh(*shape))
     tj.set_num_threads(threads)
     try:

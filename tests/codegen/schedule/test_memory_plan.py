@@ -8,29 +8,30 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from support import shadow
 from tapejit import nn
-from tapejit.codegen.nests.kernels import in_halves, kept, launches, scheduled
 from tapejit.codegen.llvm.build import NativeBuild
-from tapejit.codegen.schedule.memory_plan import ALIGNMENT, Arena, Life, planned
-from tapejit.codegen.prepare.canonicalize.canonicalize import prepared
-from tapejit.tracer.execute import backends as generators
-from tapejit.tracer.graph.ir.ir import Graph
+from tapejit.codegen.nests.kernels import has_half_kernel, has_own_kernel, make_launches, make_schedule
+from tapejit.codegen.prepare.pipeline import primitive_passes
+from tapejit.codegen.schedule.memory_plan import ALIGNMENT, Lifetime, MemoryPlan, plan_memory
+from tapejit.tracer.execute import tiering
+from tapejit.tracer.graph.ir import Graph
+from tapejit.tracer.graph.passes import run_passes
 
 
 @st.composite
-def lives(draw: Any) -> list[Life]:
+def lives(draw: Any) -> list[Lifetime]:
     rows = draw(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 6)), max_size=25))
-    return [Life(f"b{i}", size, first, first + length) for i, (size, first, length) in enumerate(rows)]
+    return [Lifetime(f"b{i}", size, first, first + length) for i, (size, first, length) in enumerate(rows)]
 
 
 @given(lives())
-def test_what_lives_at_the_same_time_shares_nothing(lives: list[Life]) -> None:
-    arena = planned(lives)
+def test_what_lives_at_the_same_time_shares_nothing(lives: list[Lifetime]) -> None:
+    arena = plan_memory(lives)
     for a, b in combinations(lives, 2):
         if a.meets(b):
             assert not arena.overlap(a.name, b.name), f"{a} and {b}\n{arena}"
@@ -39,8 +40,8 @@ def test_what_lives_at_the_same_time_shares_nothing(lives: list[Life]) -> None:
 
 
 @given(lives())
-def test_buffers_are_aligned_and_inside(lives: list[Life]) -> None:
-    arena = planned(lives)
+def test_buffers_are_aligned_and_inside(lives: list[Lifetime]) -> None:
+    arena = plan_memory(lives)
     assert set(arena.offsets) == {x.name for x in lives}
     for x in lives:
         assert arena.offsets[x.name] % ALIGNMENT == 0
@@ -49,19 +50,19 @@ def test_buffers_are_aligned_and_inside(lives: list[Life]) -> None:
 
 
 @given(lives())
-def test_no_more_memory_than_without_sharing(lives: list[Life]) -> None:
-    arena = planned(lives)
+def test_no_more_memory_than_without_sharing(lives: list[Lifetime]) -> None:
+    arena = plan_memory(lives)
     assert arena.size <= sum(arena.sizes.values())
     busiest = max((sum(arena.sizes[x.name] for x in lives if x.first <= t <= x.last) for t in range(20)), default=0)
     assert arena.size >= busiest
 
 
 @given(lives(), st.integers(0, 3))
-def test_heirs_are_where_the_others_were_or_elsewhere(lives: list[Life], which: int) -> None:
+def test_heirs_are_where_the_others_were_or_elsewhere(lives: list[Lifetime], which: int) -> None:
     """A buffer that another one may take over shares all of its memory with it, or none, and with nobody else."""
     pairs = [(a, b) for a in lives for b in lives if a is not b and a.last == b.first and a.first < b.first < b.last]
     given = frozenset((a.name, b.name) for a, b in pairs if a.size == b.size or which)
-    arena = planned(lives, given)
+    arena = plan_memory(lives, given)
     for a, b in combinations(lives, 2):
         related = (a.name, b.name) in given or (b.name, a.name) in given
         if a.meets(b) and arena.overlap(a.name, b.name):
@@ -71,23 +72,23 @@ def test_heirs_are_where_the_others_were_or_elsewhere(lives: list[Life], which: 
 
 
 @st.composite
-def wholes(draw: Any) -> list[Life]:
+def wholes(draw: Any) -> list[Lifetime]:
     """Buffers that others are parts of, one after the other in it, each with a life of its own."""
     found = []
     for i, rows in enumerate(draw(st.lists(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 12), st.integers(0, 6)))))):
         parts, at = [], 0
         for k, (size, first, length) in enumerate(rows):
-            parts.append((at, Life(f"w{i}p{k}", size, first, first + length)))
+            parts.append((at, Lifetime(f"w{i}p{k}", size, first, first + length)))
             at += size
         if parts:
             ends = [x.first for _, x in parts], [x.last for _, x in parts]
-            found.append(Life(f"w{i}", at, min(ends[0]), max(ends[1]), tuple(parts)))
+            found.append(Lifetime(f"w{i}", at, min(ends[0]), max(ends[1]), tuple(parts)))
     return found
 
 
 @given(lives(), wholes())
-def test_parts_stand_in_their_whole_and_share_nothing_while_they_live(lives: list[Life], wholes: list[Life]) -> None:
-    arena = planned([*lives, *wholes])
+def test_parts_stand_in_their_whole_and_share_nothing_while_they_live(lives: list[Lifetime], wholes: list[Lifetime]) -> None:
+    arena = plan_memory([*lives, *wholes])
     for whole in wholes:
         assert all(arena.offsets[x.name] == arena.offsets[whole.name] + at for at, x in whole.parts)
         assert arena.offsets[whole.name] + whole.size <= arena.size
@@ -99,26 +100,26 @@ def test_parts_stand_in_their_whole_and_share_nothing_while_they_live(lives: lis
 
 
 def test_memory_of_a_part_is_free_before_it_and_after_it() -> None:
-    parts = ((0, Life("p", 640, 0, 5)), (640, Life("q", 640, 4, 5)))
-    arena = planned([Life("whole", 1280, 0, 5, parts), Life("early", 640, 0, 3)])
+    parts = ((0, Lifetime("p", 640, 0, 5)), (640, Lifetime("q", 640, 4, 5)))
+    arena = plan_memory([Lifetime("whole", 1280, 0, 5, parts), Lifetime("early", 640, 0, 3)])
     assert arena.size == 1280
     assert arena.offsets["early"] == arena.offsets["q"]
 
 
 def test_an_heir_takes_over() -> None:
-    lives = [Life("a", 640, 0, 1), Life("b", 640, 1, 2), Life("c", 640, 2, 3)]
-    assert planned(lives).size == 1280
-    assert planned(lives, frozenset({("a", "b")})).size == 1280  # c is beside b
-    assert planned(lives, frozenset({("a", "b"), ("b", "c")})).size == 640
+    lives = [Lifetime("a", 640, 0, 1), Lifetime("b", 640, 1, 2), Lifetime("c", 640, 2, 3)]
+    assert plan_memory(lives).size == 1280
+    assert plan_memory(lives, frozenset({("a", "b")})).size == 1280  # c is beside b
+    assert plan_memory(lives, frozenset({("a", "b"), ("b", "c")})).size == 640
 
 
 @given(lives())
-def test_plans_repeat(lives: list[Life]) -> None:
-    assert planned(lives).offsets == planned(lives).offsets
+def test_plans_repeat(lives: list[Lifetime]) -> None:
+    assert plan_memory(lives).offsets == plan_memory(lives).offsets
 
 
 def test_buffers_one_after_the_other_share() -> None:
-    arena = planned([Life("a", 640, 0, 1), Life("b", 640, 2, 3), Life("c", 64, 1, 2)])
+    arena = plan_memory([Lifetime("a", 640, 0, 1), Lifetime("b", 640, 2, 3), Lifetime("c", 64, 1, 2)])
     assert arena.size == 704
     assert arena.overlap("a", "b")
     assert str(arena).startswith("704 bytes")
@@ -190,9 +191,9 @@ def test_steps_that_overlap_in_time_use_other_memory() -> None:
     """The lives that programs are planned with are right: what a step reads was not overwritten since it was written."""
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 5))
     graph = training_graph(model, tj.randn(12, 16), 5)
-    work = prepared(graph, kept, in_halves)
-    steps = launches(scheduled(work))
-    arena: Arena = NativeBuild(graph, 200).arena
+    work = run_passes(primitive_passes(has_own_kernel, has_half_kernel), graph)
+    steps = make_launches(make_schedule(work))
+    arena: MemoryPlan = NativeBuild(graph, 200).arena
     written: dict[str, int] = {}
     for i, step in enumerate(steps):
         for name in step.reads & set(arena.offsets):
@@ -204,7 +205,7 @@ def test_steps_that_overlap_in_time_use_other_memory() -> None:
 @pytest.mark.parametrize("pure", [True, False])
 def test_a_step_allocates_nothing_but_what_it_hands_out(pure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Activations are in the arena, which was there before, and gradients that nobody looks at where they were."""
-    monkeypatch.setattr(generators, "MARGIN", float("inf"))  # native code, whatever a busy machine measures
+    monkeypatch.setattr(tiering, "MARGIN", float("inf"))  # native code, whatever a busy machine measures
     tj.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 8))
     optimizer = tj.optim.AdamW(model.parameters())
@@ -220,7 +221,7 @@ def test_a_step_allocates_nothing_but_what_it_hands_out(pure: bool, monkeypatch:
     x, y = tj.randn(256, 64), tj.randint(0, 8, (256,))
     for _ in range(20):
         compiled(x, y)
-    assert compiled.pures  # both are without Python by now
+    assert compiled.skipped_calls  # both are without Python by now
     tracemalloc.start()  # NumPy tells it of its arrays
     try:
         before = tracemalloc.get_traced_memory()[0]

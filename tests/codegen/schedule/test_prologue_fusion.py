@@ -9,25 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
+from support import shadow
 from tapejit import nn
 from tapejit.codegen.llvm import build as native_module
-from tapejit.codegen.llvm.runtime import jit
-from tapejit.codegen.llvm import prologue_cost as on_packing
-from tapejit.codegen.llvm.gemm.select_kernel.prologue import prologues
-from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm import prologue_cost
 from tapejit.codegen.llvm.build import NativeBuild
+from tapejit.codegen.llvm.gemm.prologue import prologue_nests
+from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm.runtime import jit
 
 
 @pytest.fixture
 def always(monkeypatch: Any) -> None:
     """Whatever may be computed while it is packed is, be it worth it or not."""
     monkeypatch.setenv("TAPEJIT_CACHE", "0")
-    for name, value in {"LEAST": 0, "FEWEST": 1, "WRITE": 1e9, "PACK": 0.0}.items():
-        monkeypatch.setattr(on_packing, name, value)
-    monkeypatch.setattr(on_packing.OnPacking, "verdict", stored_or_not(on_packing.OnPacking.verdict))
+    for name, value in {"MIN_OPERAND_BYTES": 0, "MIN_DIM": 1, "WRITE_NS": 1e9, "PACK_NS": 0.0}.items():
+        monkeypatch.setattr(prologue_cost, name, value)
+    monkeypatch.setattr(prologue_cost.PrologueCost, "verdict", stored_or_not(prologue_cost.PrologueCost.verdict))
     add = jit.Batch.add
     monkeypatch.setattr(jit.Batch, "add", lambda batch, text, opt=0, now=True: add(batch, text, 0, now))
 
@@ -196,31 +196,31 @@ def test_a_prologue_as_loops() -> None:
 
     build = built(function, x, weight)
     (step,) = build.steps
-    (nest,) = prologues(step, build.forms).values()
+    (nest,) = prologue_nests(step, build.forms).values()
     assert str(nest) == (
         """\
 for r in range(256):
-    for c in range(384):  # several at a time
+    for c in range(384):  # vectorised
         v1[c + 384*r] = float32(bfloat16(x0[c + 384*r]))
 """
     )  # the weight is the first tensor that an op reads
     assert len(step.writes) == 1
     assert build.arena.size <= build.made[0].kernel.shared + 64
-    (told,) = [d for d in build.decisions if "packs it" in d]
-    assert re.search(r"computes it while it packs it, score \d+ ns: 393216 bytes are not written", told)
+    (told,) = [d for d in build.decisions if "as a prologue" in d]
+    assert re.search(r"fuses it as a prologue, computed while packing, score \d+ ns: saves writing 393216 bytes", told)
 
 
 def test_what_is_not_packed_is_in_memory() -> None:
     """Rows of a left operand are read where they are: to pack them costs as much as to write them."""
     build = built(lambda x, w: F.gelu(x * 2) @ w, tj.randn(512, 256), tj.randn(256, 384))
     assert not any(x.computed for x in build.steps)
-    assert any("does not compute it while it packs it, score -" in d for d in build.decisions)
+    assert any("does not fuse it as a prologue, score -" in d for d in build.decisions)
 
 
 def test_small_products_and_what_others_read_are_as_they_were() -> None:
     small = built(lambda x, w: x @ (w * 2), tj.randn(8, 8), tj.randn(8, 8))
     assert not any(x.computed for x in small.steps)
-    assert not any("packs it" in d for d in small.decisions)
+    assert not any("as a prologue" in d for d in small.decisions)
 
     def both(x: Any, w: Any) -> Any:
         scaled = w * 2

@@ -9,31 +9,31 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
+from support import shadow
+from support.codegen.attention import CASES, EDGE, Case, Guarded, arrays_of, expected
+from support.codegen.programs import run
 from tapejit.codegen.nests.kernels import Launch
 from tapejit.codegen.schedule.step import Step
 from tapejit.codegen.triton.printing.kernel_text import Printed
 from tapejit.eager.arrays import dtypes
 from tapejit.eager.ops.neural.attention import ATTENTION, ATTENTION_BACKWARD
 from tapejit.tracer.execute import reference_program as program
-from tapejit.tracer.graph.ir.functionalize import contiguous
-from tapejit.tracer.graph.ir.ir import Form, Node
-from tapejit.tracer.trace.trace.trace import Constant
-from test_attention_native import CASES, EDGE, Case, Guarded, arrays_of, expected
-from test_native import run
+from tapejit.tracer.graph.functionalize import contiguous
+from tapejit.tracer.graph.ir import Form, Node
+from tapejit.tracer.trace.trace import Constant
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
-import interpreted
-from tapejit.codegen.prepare.canonicalize.decompose import CPU
+from support.codegen import interpreted
+from tapejit.codegen.prepare.decompose import CPU
+from tapejit.codegen.triton.attention import problem as attention_parts
+from tapejit.codegen.triton.attention.forward import print_attention
+from tapejit.codegen.triton.attention.problem import AttentionConfig
 from tapejit.codegen.triton.device import compile as aot
-from tapejit.codegen.triton.attention.forward import problem as attention_parts
-from tapejit.codegen.triton.attention.forward.forward import printed_attention
-from tapejit.codegen.triton.attention.forward.problem import Config
+from tapejit.codegen.triton.device.interpreter import run_kernels as launch
 from tapejit.codegen.triton.device.specs import shared_memory
-from tapejit.codegen.triton.device.interpreter import run as launch
 
 NOT_GIVEN = ["odd", "bool mask, causal", "float mask", "groups", "causal, more keys", "no key", "no query"]
 HALF = {"half": "float16", "bfloat": "bfloat16"}
@@ -93,14 +93,14 @@ class Problem:
 
 
 def found_by(
-    case: Case, arrays: dict[str, np.ndarray], config: Config | None = None, given: bool = True
+    case: Case, arrays: dict[str, np.ndarray], config: AttentionConfig | None = None, given: bool = True
 ) -> dict[str, np.ndarray]:
     """What both kernels give, with the forward's result given to the backward kernel or not."""
     problem = Problem(case, arrays)
     for backward in (False, True):
         which = problem.launch(backward, given)
         assert which.node is not None
-        problem.run(printed_attention(which, problem.forms, problem.strides, config=config), which.node.results)
+        problem.run(print_attention(which, problem.forms, problem.strides, config=config), which.node.results)
     grads = [name for name in problem.places if name.startswith("of_")]
     return {name: problem.places[name].array for name in ("out", "log_total", *grads)}
 
@@ -134,9 +134,9 @@ def test_the_result_need_not_be_given(name: str) -> None:
     compare(case, found_by(case, arrays, given=False), expected(case, arrays))
 
 
-@pytest.mark.parametrize("config", [Config(16, 32, 4, 1), Config(64, 16, 4, 1)], ids=str)
+@pytest.mark.parametrize("config", [AttentionConfig(16, 32, 4, 1), AttentionConfig(64, 16, 4, 1)], ids=str)
 @pytest.mark.parametrize("name", ["causal, odd", "causal, more queries", "causal, more keys", "bool mask"])
-def test_any_blocks(name: str, config: Config) -> None:
+def test_any_blocks(name: str, config: AttentionConfig) -> None:
     case = CASES[name]
     arrays = arrays_of(case)
     compare(case, found_by(case, arrays, config), expected(case, arrays))
@@ -164,9 +164,9 @@ def compiled(width: int, scalar: str, target: str) -> Iterator[tuple[Any, aot.Re
     case = Case((2, 4), 256, 256, width, width, order=(0, 2, 1, 3))
     problem = Problem(case, cast(arrays_of(case), dtypes.by_name(scalar).numpy))
     for backward in (False, *[True] * (target != "sm_100")):  # which takes long there
-        found = printed_attention(problem.launch(backward, True), problem.forms, problem.strides, target)
+        found = print_attention(problem.launch(backward, True), problem.forms, problem.strides, target)
         assert found is not None and len(found.kernels) == 1
-        made = aot.compiled(found, found.kernels[0], target)
+        made = aot.compile_kernel(found, found.kernels[0], target)
         yield made, aot.resources(made, target)
 
 
@@ -226,16 +226,16 @@ def test_indices_of_64_bits(monkeypatch: Any) -> None:
     arrays = arrays_of(case)
     compare(case, found_by(case, arrays), expected(case, arrays))
     problem = Problem(case, cast(arrays, np.float16))
-    found = printed_attention(problem.launch(True, True), problem.forms, problem.strides, "sm_80")
+    found = print_attention(problem.launch(True, True), problem.forms, problem.strides, "sm_80")
     assert found is not None and "tl.program_id(0).to(tl.int64)" in found.source
-    assert aot.resources(aot.compiled(found, found.kernels[0], "sm_80"), "sm_80").spills == 0
+    assert aot.resources(aot.compile_kernel(found, found.kernels[0], "sm_80"), "sm_80").spills == 0
 
 
 def test_products_may_be_rounded_to_tf32() -> None:
     """The interpreter does not round; that matrix units are used shows only in what is compiled."""
     case = Case((1, 2), 128, 128, 32, 32)
     problem = Problem(case, arrays_of(case))
-    found = printed_attention(problem.launch(False, True), problem.forms, problem.strides, "sm_80", "tf32")
+    found = print_attention(problem.launch(False, True), problem.forms, problem.strides, "sm_80", "tf32")
     assert found is not None and 'input_precision="tf32"' in found.source
-    made = aot.compiled(found, found.kernels[0], "sm_80")
+    made = aot.compile_kernel(found, found.kernels[0], "sm_80")
     assert re.search(UNITS, made.asm["ptx"]) and aot.resources(made, "sm_80").spills == 0

@@ -16,27 +16,29 @@ from typing import Any
 
 import fake_cupy
 import numpy as np
-import pretended
 import pytest
 import tapejit as tj
 from fake_cupy import cublas, driver, streams
-from tapejit.codegen.ir.expr import Exprs
+from support import fake_gpu
+from support.tolerances import assert_product, assert_within, epsilon, spread
+from tapejit.codegen.ir.expr import ExprBuilder
 from tapejit.codegen.nests.loop_nest import Nest, Stage, Store
 from tapejit.codegen.schedule.step import Domain
 
 pytest.importorskip("triton", reason="Triton has no wheel for this platform", exc_type=ImportError)
 
-from tapejit.codegen.triton.matmul.from_graph import cublas as blas
-from tapejit.codegen.triton.matmul.from_graph import cublas_or_triton as choice
-from tapejit.codegen.triton.export import ahead_of_time, moved_by, units_of
-from tapejit.codegen.triton.matmul.from_graph.problem import Contraction, batch_of
 from tapejit.codegen.triton.device.specs import DEVICES
-from tapejit.codegen.triton.matmul.from_graph.cublas_gemm import by_library
+from tapejit.codegen.triton.export import ahead_of_time, bytes_moved, units_of
+from tapejit.codegen.triton.matmul import cublas as blas
+from tapejit.codegen.triton.matmul import cublas_or_triton as choice
+from tapejit.codegen.triton.matmul.cublas_gemm import plan_cublas
+from tapejit.codegen.triton.matmul.problem import Contraction, batch_of
 from tapejit.codegen.triton.runtime.launcher import GEMM, KERNEL, OP
 from tapejit.tracer.tools.cli.aot import recording
 from tapejit.tracer.tools.report.data import gather
 from tapejit.tracer.tools.report.page import page
-from test_cuda_compile import BACKENDS, numbers, programs, same
+
+from .test_compile import BACKENDS, numbers, programs, same
 
 F = tj.nn.functional
 PRINTS = "tapejit.codegen.triton.launches.print_launch"
@@ -46,7 +48,7 @@ PRINTS = "tapejit.codegen.triton.launches.print_launch"
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("TAPEJIT_BACKEND", "auto")
     monkeypatch.setenv("TAPEJIT_CACHE", "0")  # it does not know who says that cuBLAS wins
-    with pretended.gpu() as xp:
+    with fake_gpu.gpu() as xp:
         yield xp
 
 
@@ -58,22 +60,42 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def order(program: Any) -> list[str]:
-    return [kind for kind, _ in program.recipe.order]
+    return [kind for kind, _ in program.executable.plan.order]
 
 
-def compared(function: Callable[..., Any], *inputs: Any, rtol: float = 1e-5, atol: float = 1e-6, calls: int = 4) -> Any:
-    """The program of a function of tensors, which has to give what eager execution gives."""
+def compared(
+    function: Callable[..., Any], *inputs: Any, terms: int = 24, bound: Callable[..., Any] | None = None, calls: int = 4
+) -> Any:
+    """The program of a function of tensors: eagerly and compiled it has to give what it gives in float64.
+
+    Which is up to a bound. Without one, the function of absolute values says how much is added up, and `terms` of how many.
+    """
+    wide = [x.cpu().double() for x in inputs]
+    exact = several(function(*wide))
+    bounds = several(bound(*wide) if bound is not None else [spread(y, terms) for y in several(function(*map(abs, wide)))])
+    dtypes: list[Any] = []
 
     def script(compile: Any) -> list[Any]:
         made = compile(function)
         found: list[Any] = []
         for _ in range(calls):
-            results = made(*inputs)
-            found += [y.float() for y in (results if isinstance(results, tuple) else (results,))]
+            results = several(made(*inputs))
+            dtypes[:] = [y.dtype.numpy for y in results]
+            found += [y.float() if y.dtype.itemsize == 2 else y for y in results]
         return found
 
-    (program,) = programs(same(script, rtol, atol))
+    def judge(found: list[Any], expected: list[Any]) -> None:
+        for i, results in enumerate(zip(found, expected, strict=True)):
+            at = i % len(exact)
+            for y in results:
+                assert_within(y, exact[at], bounds[at], dtypes[at])
+
+    (program,) = programs(same(script, judge=judge))
     return program
+
+
+def several(results: Any) -> list[Any]:
+    return list(results) if isinstance(results, (tuple, list)) else [results]
 
 
 # ---- what is computed
@@ -111,11 +133,10 @@ def test_layouts(name: str, always: None) -> None:
 
 @pytest.mark.skipif(BACKENDS == ["stand-in"], reason="there is no GPU here")
 def test_layouts_on_a_real_device(always: None) -> None:
-    with pretended.gpu(stand_in=False):
+    with fake_gpu.gpu(stand_in=False):
         for function, left, right in LAYOUTS.values():
-            for dtype, tolerance in ((tj.float32, 1e-5), (tj.float16, 1e-2), (tj.bfloat16, 5e-2)):
-                inputs = numbers(*left).to(dtype), numbers(*right, seed=1).to(dtype)
-                assert order(compared(function, *inputs, rtol=tolerance, atol=tolerance)) == [GEMM]
+            for dtype in (tj.float32, tj.float16, tj.bfloat16):
+                assert order(compared(function, numbers(*left).to(dtype), numbers(*right, seed=1).to(dtype))) == [GEMM]
 
 
 def test_what_cannot_be_one_call_is_a_kernel(always: None) -> None:
@@ -132,26 +153,28 @@ def test_what_cannot_be_one_call_is_a_kernel(always: None) -> None:
 def test_halves(dtype: str, always: None) -> None:
     """They are added up in float32 to the end, and rounded once, by the call."""
     a, b, bias = (numbers(*s, seed=i).to(getattr(tj, dtype)) for i, s in enumerate([(16, 96), (96, 24), (24,)]))
-    program = compared(lambda a, b: a @ b, a, b, rtol=1e-6, atol=1e-6)
+    program = compared(lambda a, b: a @ b, a, b, terms=96)
     assert order(program) == [GEMM]
     kind = {"float16": cublas.CUDA_R_16F, "bfloat16": cublas.CUDA_R_16BF}[dtype]
     (call, *_) = cublas.called
     assert call["Atype"] == call["Btype"] == call["Ctype"] == kind and call["computeType"] == cublas.CUBLAS_COMPUTE_32F
-    program = compared(lambda a, b, bias: F.relu(a @ b + bias), a, b, bias, rtol=2e-2, atol=2e-2)
+    rounded = epsilon(a.dtype.numpy)  # the product is, and the sum: each by half of this at most
+    bound = lambda a, b, bias: spread(abs(a) @ abs(b), 96) + rounded * (abs(a @ b) + abs(bias)).numpy()
+    program = compared(lambda a, b, bias: F.relu(a @ b + bias), a, b, bias, bound=bound)
     assert order(program) == [GEMM, KERNEL] and cublas.called[-1]["Ctype"] == kind
     assert cublas.getMathMode(cublas.get_cublas_handle()) == cublas.CUBLAS_DEFAULT_MATH
 
 
 def test_sums_of_halves_that_somebody_wants_stay_float32(always: None) -> None:
     a, b = (numbers(*s).to(tj.float16) for s in [(16, 96), (96, 24)])
-    program = compared(lambda a, b: a.float() @ b.float(), a, b)
+    program = compared(lambda a, b: a.float() @ b.float(), a, b, terms=96)
     assert order(program) == [GEMM]
     assert (cublas.called[0]["Atype"], cublas.called[0]["Ctype"]) == (cublas.CUDA_R_16F, cublas.CUDA_R_32F)
 
 
 def test_doubles(always: None) -> None:
     a, b = numbers(16, 24).double(), numbers(24, 40, seed=1).double()
-    program = compared(lambda a, b: a @ b, a, b, rtol=1e-12, atol=1e-12)
+    program = compared(lambda a, b: a @ b, a, b, bound=lambda a, b: spread(abs(a) @ abs(b), 24, np.float64))
     assert order(program) == [GEMM] and cublas.called[0]["computeType"] == cublas.CUBLAS_COMPUTE_64F
 
 
@@ -160,16 +183,16 @@ def test_float32_is_multiplied_as_the_user_says(always: None) -> None:
     a, b, handle = numbers(16, 240), numbers(240, 40, seed=1), cublas.get_cublas_handle()
     cublas.setMathMode(handle, cublas.TF32_MATH)
     try:
-        compared(lambda a, b: a @ b, a, b, atol=3e-5)
+        compared(lambda a, b: a @ b, a, b, terms=240)
         assert cublas.getMathMode(handle) == cublas.TF32_MATH
         assert cublas.called[-1]["computeType"] == cublas.CUBLAS_COMPUTE_32F
     finally:
         cublas.setMathMode(handle, cublas.CUBLAS_DEFAULT_MATH)
     tj.backends.cuda.matmul.allow_tf32 = True
     try:
-        compared(lambda a, b: a @ b + 0, a, b, rtol=1e-2, atol=5e-2)
+        compared(lambda a, b: a @ b + 0, a, b, bound=lambda a, b: 2**-10 * (abs(a) @ abs(b)).numpy())  # of factors of 11 bits
         with pytest.raises(AssertionError, match="Mismatch"):
-            compared(lambda a, b: (a @ b) * 1, a, b, atol=3e-5)
+            compared(lambda a, b: (a @ b) * 1, a, b, terms=240)
         assert cublas.called[-1]["computeType"] == cublas.CUBLAS_COMPUTE_32F_FAST_TF32
     finally:
         tj.backends.cuda.matmul.allow_tf32 = False
@@ -182,14 +205,16 @@ def test_what_follows_is_a_kernel_of_its_own(always: None) -> None:
     a, b, bias, rest = (numbers(*s, seed=i) for i, s in enumerate([(16, 24), (24, 40), (40,), (16, 40)]))
     program = compared(lambda a, b, bias, rest: F.gelu(a @ b + bias) + rest, a, b, bias, rest)
     assert order(program) == [GEMM, KERNEL]
-    program = compared(lambda a, b, bias: (a.view(2, 8, 24) @ b.view(1, 24, 40).expand(2, 24, 40) + bias).tanh(), a, b, bias)
+    product = lambda a, b, bias: a.view(2, 8, 24) @ b.view(1, 24, 40).expand(2, 24, 40) + bias
+    bound = lambda *given: spread(product(*map(abs, given)), 25)
+    program = compared(lambda *given: product(*given).tanh(), a, b, bias, bound=bound)
     assert order(program) == [GEMM, KERNEL]
 
 
 def test_a_product_that_is_kept_is_written_to_where_it_belongs(always: None) -> None:
     """What follows reads it from there: nothing is in memory for the call alone."""
     program = compared(lambda a, b: ((y := a @ b), F.gelu(y) * 2), numbers(16, 24), numbers(24, 40, seed=1))
-    assert order(program) == [GEMM, KERNEL] and program.recipe.arena == 0
+    assert order(program) == [GEMM, KERNEL] and program.executable.arena == 0
 
 
 def test_operands_that_are_computed_are_computed_first(always: None) -> None:
@@ -197,15 +222,15 @@ def test_operands_that_are_computed_are_computed_first(always: None) -> None:
     program = compared(lambda a, b: a @ (b * 2), a, b)
     assert order(program) == [KERNEL, GEMM]
     a, b = numbers(3, 8, 24).to(tj.float16), numbers(3, 24, 40, seed=1)  # one is widened, the other is float32
-    program = compared(lambda a, b: a.float() @ b, a, b, rtol=1e-5)
+    program = compared(lambda a, b: a.to(b.dtype) @ b, a, b)
     assert order(program) == [KERNEL, GEMM] and cublas.called[-1]["batchCount"] == 3
 
 
 def test_a_result_in_the_memory_of_an_operand(always: None) -> None:
-    """Which the library must not write while it reads it."""
+    """Which the library must not write while it reads it. These numbers are added up exactly, in any order."""
 
     def script(compile: Any) -> list[Any]:
-        w, x = numbers(16, 16), numbers(16, 16, seed=1)
+        w, x = (numbers(16, 16, seed=i).round().clamp(-2, 2) for i in range(2))
 
         @compile
         def step() -> None:
@@ -215,7 +240,7 @@ def test_a_result_in_the_memory_of_an_operand(always: None) -> None:
             step()
         return [w]
 
-    (program,) = programs(same(script))
+    (program,) = programs(same(script, rtol=0, atol=0))
     assert GEMM in order(program)
 
 
@@ -247,7 +272,7 @@ def test_training(kind: str, always: None) -> None:
 
 def contraction(rows: int, cols: int, depth: int, dtype: str = "float16", batches: int = 1, then: str = "") -> Contraction:
     """A product of matrices as they are, and perhaps something that follows."""
-    exprs, number = Exprs(), batch_of(batches)
+    exprs, number = ExprBuilder(), batch_of(batches)
     outer, inner, own = Domain(rows, depth), Domain(depth, cols), Domain(rows, cols)
     a = exprs.load("a", number * (rows * depth) + outer.row * depth + outer.col, (), dtype)
     b = exprs.load("b", number * (depth * cols) + inner.row * cols + inner.col, (), dtype)
@@ -259,7 +284,7 @@ def contraction(rows: int, cols: int, depth: int, dtype: str = "float16", batche
 
 
 def chosen(work: Contraction, target: str, precision: str = "ieee") -> bool:
-    plan = by_library(work, precision)
+    plan = plan_cublas(work, precision)
     assert plan is not None
     return choice.worth_measuring(work, target, precision) and choice.library_wins(work, plan, target, precision)
 
@@ -289,19 +314,19 @@ def test_the_table(work: Contraction, target: str, precision: str, expected: boo
 
 
 def test_what_a_call_costs_more() -> None:
-    plain, more = (by_library(contraction(512, 256, 128, then=t), "ieee") for t in ("", "tanh"))
+    plain, more = (plan_cublas(contraction(512, 256, 128, then=t), "ieee") for t in ("", "tanh"))
     assert plain is not None and more is not None
     assert (plain.more_bytes, plain.more_kernels) == (0, 0)
     assert (more.more_bytes, more.more_kernels) == (2 * 2 * 512 * 256, 1)  # halves, written and read
     work = contraction(512, 256, 128)
-    scaled = by_library(replace(work, a=Exprs().op("neg", "float16", work.a)), "ieee")
+    scaled = plan_cublas(replace(work, a=ExprBuilder().op("neg", "float16", work.a)), "ieee")
     assert scaled is not None and (scaled.more_bytes, scaled.more_kernels) == (2 * 2 * 512 * 128, 1)
 
 
 def test_sizes_that_the_library_cannot_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert by_library(contraction(1 << 31, 2, 2), "ieee") is None
-    assert by_library(contraction(1, 256, 128), "ieee") is None  # a row is no matrix
-    plan = by_library(contraction(4, 4, (1 << 31) - 1), "ieee")
+    assert plan_cublas(contraction(1 << 31, 2, 2), "ieee") is None
+    assert plan_cublas(contraction(1, 256, 128), "ieee") is None  # a row is no matrix
+    plan = plan_cublas(contraction(4, 4, (1 << 31) - 1), "ieee")
     assert plan is not None and not plan.before
 
 
@@ -380,8 +405,9 @@ def test_what_events_say_is_quicker(kernel: float, call: float, expected: list[s
 def test_what_is_around_a_call_is_measured_with_it(timed: dict[str, float]) -> None:
     a, b = numbers(16, 24), numbers(24, 40, seed=1)
     timed |= {"kernel": 1.0, "call": 0.5}
-    assert order(compared(lambda a, b: (a @ b).tanh(), a, b)) == [KERNEL]  # 1.5 ms against 1
-    assert order(compared(lambda a, b: (a @ b, (a @ b).sum(0)), a, b))[0] == GEMM
+    bound = lambda a, b: spread(abs(a) @ abs(b), 24)
+    assert order(compared(lambda a, b: (a @ b).tanh(), a, b, bound=bound)) == [KERNEL]  # 1.5 ms against 1
+    assert order(compared(lambda a, b: (a @ b, (a @ b).sum(0)), a, b, terms=24 + 16))[0] == GEMM
 
 
 def test_a_choice_is_kept(timed: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +416,7 @@ def test_a_choice_is_kept(timed: dict[str, float], monkeypatch: pytest.MonkeyPat
     timed["call"] = 0.5
     assert order(compared(lambda a, b: a @ b, a, b, calls=3)) == [GEMM]
     timed |= {"call": 2.0, "calls": 0}
-    assert GEMM in order(compared(lambda a, b: (a @ b, a.sum()), a, b, calls=3))
+    assert GEMM in order(compared(lambda a, b: (a @ b, a.sum()), a, b, terms=16 * 24, calls=3))
     assert timed["calls"] == 2  # those that were replayed
     monkeypatch.setattr(cublas, "getVersion", lambda handle: 130000)
     assert GEMM not in order(compared(lambda a, b: (a @ b, a.amax()), a, b, calls=3))
@@ -413,13 +439,17 @@ def test_small_products_are_not_tried(timed: dict[str, float], monkeypatch: pyte
 
 def test_calls_stand_between_graphs(monkeypatch: pytest.MonkeyPatch, always: None) -> None:
     """CuPy refuses them while a stream is captured: what is before and after them is replayed, they are called each time."""
-    for module in ("launch", "program", "assemble"):
-        monkeypatch.setattr(f"tapejit.codegen.triton.{module}.FEWEST", 1)
+    for module in ("runtime.launcher", "program", "build"):
+        monkeypatch.setattr(f"tapejit.codegen.triton.{module}.MIN_GRAPH_LAUNCHES", 1)
     w = numbers(24, 40)
     made, x = tj.compile(lambda x: F.softmax(F.softmax(x * 2, 1) @ w, 1)), numbers(16, 24)
+    first, last = F.softmax(x.cpu().double() * 2, 1), w.cpu().double()
+    exact = F.softmax(first @ last, 1).numpy()
+    # twice as much as the largest logit of a row is off, in relation to each; and the sums of both softmaxes
+    bound = exact * (2 * spread(first @ abs(last), 2 * 24).max(1, keepdims=True) + spread(1, 40 + 24))
     for _ in range(8):
         found = made(x)
-        np.testing.assert_allclose(found.cpu().numpy(), F.softmax(F.softmax(x * 2, 1) @ w, 1).cpu().numpy(), 1e-5)
+        assert_within(found.cpu(), exact, bound)
         del found
     (program,) = programs(made)
     kinds = [(kind, launches) for kind, _, launches, _ in program.launcher.parts]
@@ -454,7 +484,13 @@ def test_calls_go_to_the_current_stream(gpu: Any, always: None) -> None:
     with gpu.cuda.Stream(non_blocking=True) as stream:
         found = made(x)
     assert cublas.called[-1]["stream"] == stream.ptr
-    np.testing.assert_allclose(found.cpu().numpy(), (x @ w).tanh().cpu().numpy(), 1e-5)
+    assert_within(found.cpu(), *tanh_of(x, w))
+
+
+def tanh_of(x: Any, w: Any) -> tuple[Any, Any]:
+    """Of a product, in float64; and how far off it may be, as tanh makes no difference larger."""
+    x, w = x.cpu().double(), w.cpu().double()
+    return (x @ w).tanh(), spread(abs(x) @ abs(w), x.shape[-1])
 
 
 def test_another_device(always: None) -> None:
@@ -464,7 +500,7 @@ def test_another_device(always: None) -> None:
     for _ in range(4):
         found = made(x)
     assert len(cublas.called) == 3 and found.device.index == 1
-    np.testing.assert_allclose(found.cpu().numpy(), (x @ w).cpu().numpy(), 1e-5, 1e-6)
+    assert_product(found, x, w)
 
 
 def test_threads_have_handles_of_their_own(always: None) -> None:
@@ -480,7 +516,7 @@ def test_threads_have_handles_of_their_own(always: None) -> None:
         t.join()
     assert len({call["handle"] for call in cublas.called}) == 3 and len(found) == 2
     for y in found:
-        np.testing.assert_allclose(y.cpu().numpy(), (x @ w).cpu().numpy(), 1e-5, 1e-6)
+        assert_product(y, x, w)
 
 
 def test_odd_addresses(always: None) -> None:
@@ -489,7 +525,7 @@ def test_odd_addresses(always: None) -> None:
     made = tj.compile(lambda x: (x @ w).tanh())
     for begin in (0, 0, 0, 1, 1):
         x = long[begin : begin + 16 * 24].view(16, 24)
-        np.testing.assert_allclose(made(x).cpu().numpy(), (x @ w).tanh().cpu().numpy(), 1e-5)
+        assert_within(made(x).cpu(), *tanh_of(x, w))
     assert any(call["B"] % 16 == 4 for call in cublas.called)
     assert all(order(p) == [GEMM, KERNEL] and not p.stopped for p in programs(made))
 
@@ -500,8 +536,8 @@ def test_programs_with_calls_come_from_the_disk(tmp_path: Path, monkeypatch: pyt
     a, b = numbers(16, 24), numbers(24, 40, seed=1)
     function = lambda a, b: F.gelu(a @ b)
     first, second = compared(function, a, b), compared(function, a, b)
-    assert not first.from_disk and second.from_disk and second.recipe == first.recipe and second.recipe.calls
-    monkeypatch.delattr(fake_cupy.cuda, "cublas")  # a recipe with calls is of no use then
+    assert not first.from_disk and second.from_disk and second.executable == first.executable and second.executable.plan.calls
+    monkeypatch.delattr(fake_cupy.cuda, "cublas")  # an executable with calls is of no use then
     third = compared(function, a, b)
     assert not third.from_disk and order(third) == [KERNEL]
 
@@ -527,7 +563,8 @@ def test_a_refusal_is_one_warning_and_kernels_from_there(always: None) -> None:
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(5):
-            np.testing.assert_allclose(made(x).item(), eager(x).item(), 1e-5)
+            bound = spread((abs(x.cpu().double()) @ abs(expected.cpu().double())).sum(), 16 + 8 * 16)
+            assert_within(made(x).item(), eager(x).item(), bound)
     told = [str(y.message) for y in seen if issubclass(y.category, RuntimeWarning)]
     assert len(told) == 1 and "without cuBLAS from now on" in told[0] and "CUBLAS_STATUS_EXECUTION_FAILED" in told[0]
     np.testing.assert_allclose(w.cpu().numpy(), expected.cpu().numpy(), 1e-6)
@@ -543,7 +580,7 @@ def test_a_refusal_later(always: None) -> None:
         made(x)
     driver.failing["gemmEx"] = cublas.CUBLASError(13)
     with pytest.warns(RuntimeWarning, match="without cuBLAS from now on"):
-        np.testing.assert_allclose(made(x).cpu().numpy(), (x @ w).cpu().numpy(), 1e-5, 1e-6)
+        assert_product(made(x), x, w)
     driver.failing.clear()
     v = numbers(16, 24)
 
@@ -555,7 +592,7 @@ def test_a_refusal_later(always: None) -> None:
     for _ in range(4):
         late()
     (program,) = programs(late)
-    assert order(program)[-1] == GEMM and program.recipe.first_write < len(program.recipe.order) - 1
+    assert order(program)[-1] == GEMM and program.executable.plan.first_write < len(program.executable.plan.order) - 1
     driver.failing["gemmEx"] = cublas.CUBLASError(13)
     with pytest.raises(RuntimeError, match=r"in the middle of a program.*cuBLAS refuses a product"):
         late()
@@ -579,9 +616,9 @@ def test_explain_says_which_products_are_calls(always: None) -> None:
     for _ in range(4):
         made(x)
     told = str(made.explain(kernels=True))
-    assert "a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in told and "what else there is to a product" in told
+    assert "a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in told and "the rest of the matmul" in told
     (program,) = programs(made)
-    assert program.what == "Triton kernels for sm_90, 1 launch, 1 product by cuBLAS"
+    assert program.what == "Triton kernels for sm_90, 1 launch, 1 matmul by cuBLAS"
     assert "a call of cuBLAS" in page(gather([made], "gpu"))
     call, rest = program.report()["kernels"]
     assert call["kind"] == "product" and call["flops"] == 2 * 16 * 24 * 40 + 16 * 40 and rest["flops"] == 0
@@ -593,7 +630,7 @@ def test_the_table_of_kernels_ahead_of_time(tmp_path: Path, always: None) -> Non
     graph = recorded(lambda a, b: (a @ b, (a + 1) @ (b + 1)), a, b)
     units, forms = units_of(graph, "sm_90")
     calls = [x for x in units if x.gemm is not None]
-    assert len(calls) == 2 and all(moved_by(x, forms) == 4 * (16 * 24 + 24 * 40 + 16 * 40) for x in calls)
+    assert len(calls) == 2 and all(bytes_moved(x, forms) == 4 * (16 * 24 + 24 * 40 + 16 * 40) for x in calls)
     (program,) = ahead_of_time([("step", recorded(lambda a, b: a @ b, a, b))], DEVICES["H100"], tmp_path, lambda *_: None)
     text = (tmp_path / "step" / "table.txt").read_text()
     assert "cublas_matmul is a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in text
@@ -606,4 +643,4 @@ def test_bytes_of_what_is_around_a_call_are_counted(always: None) -> None:
     graph = recorded(lambda a, b: (a @ b).tanh(), tj.randn(16, 24), tj.randn(24, 40))
     units, forms = units_of(graph, "sm_90")
     call, rest = units
-    assert moved_by(call, forms) == 4 * (16 * 24 + 24 * 40 + 16 * 40) and moved_by(rest, forms) == 4 * 2 * 16 * 40
+    assert bytes_moved(call, forms) == 4 * (16 * 24 + 24 * 40 + 16 * 40) and bytes_moved(rest, forms) == 4 * 2 * 16 * 40

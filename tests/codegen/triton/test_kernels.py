@@ -13,13 +13,14 @@ import tapejit.nn.functional as F
 pytest.importorskip("triton", reason="Triton has no wheel for this platform", exc_type=ImportError)
 
 from tapejit.codegen.triton.runtime.launcher import OP
-from test_cuda_compile import gpu as gpu
-from test_cuda_compile import numbers, programs, same
+
+from .test_compile import gpu as gpu
+from .test_compile import numbers, programs, same
 
 
 def only_kernels(compiled: Any) -> None:
     """No op is called as it is: what is tested here has kernels of its own."""
-    assert not any(kind == OP for p in programs(compiled) for kind, _ in p.recipe.order)
+    assert not any(kind == OP for p in programs(compiled) for kind, _ in p.executable.plan.order)
 
 
 def test_attention() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
-from test_native import run, values
+from support import shadow
+from support.codegen.programs import run, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
-import interpreted
+from support.codegen import interpreted
 
 LONG = 17001
 

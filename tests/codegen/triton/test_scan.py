@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
-from test_native import run, values
+from support import shadow
+from support.codegen.programs import run, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
-import interpreted
+from support.codegen import interpreted
 from tapejit.codegen.triton.device import compile as aot
 
 SCANS = {"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "recurrence"}
@@ -95,7 +95,7 @@ def test_kernels_compile() -> None:
     graphs = shadow.recorded(lambda: [x.cumsum(1), tall.cumsum(0), *x.cummax(1)])
     for printed in [k for g in graphs for k in interpreted.Interpreted(g).kernels if k is not None]:
         for kernel in printed.kernels:
-            used = aot.resources(aot.compiled(printed, kernel, "sm_90"), "sm_90")
+            used = aot.resources(aot.compile_kernel(printed, kernel, "sm_90"), "sm_90")
             assert used.spills == 0, (kernel.name, used)
             if kernel.name == "cumsum":
                 assert set(used.loads) == {128} and set(used.stores) == {128}, used

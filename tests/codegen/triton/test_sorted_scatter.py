@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
-from tapejit.codegen.ir.expr import Exprs
-from tapejit.codegen.ir.index import Index, Picked, atom
+from support import shadow
+from support.codegen.programs import run, values
+from tapejit.codegen.ir.expr import ExprBuilder
+from tapejit.codegen.ir.index import Index, IndirectIndex, atom
 from tapejit.codegen.nests.loop_nest import Nest, Scatter
 from tapejit.codegen.schedule.step import Domain
-from test_native import run, values
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
-import interpreted
+from support.codegen import interpreted
 from tapejit.codegen.triton.device import compile as aot
-from tapejit.codegen.triton.loops.nest_printer.print_nest import printed
-from tapejit.codegen.triton.device.interpreter import run as launch
+from tapejit.codegen.triton.device.interpreter import run_kernels as launch
+from tapejit.codegen.triton.loops.print_nest import print_nest
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
 
 def added(rows: int, cols: int, targets: int, dtype: str, step: int = 0) -> Nest:
     """table[index[r] * step + c] += given[r, c]; rows begin `step` elements after each other, or side by side."""
-    exprs, domain = Exprs(), Domain(rows, cols)
-    pick = Picked(exprs.load("index", domain.row, (), "int64"), targets)
+    exprs, domain = ExprBuilder(), Domain(rows, cols)
+    pick = IndirectIndex(exprs.load("index", domain.row, (), "int64"), targets)
     value = exprs.load("given", domain.row * cols + domain.col, (), dtype)
     place: Index = atom(pick) * (step or cols) + domain.col
     return Nest(domain, [], "c", (), ("index_sum",), (Scatter("table", place, value, dtype),))
@@ -58,7 +58,7 @@ def test_each_sum_is_added_up_in_order(rows: int, cols: int, targets: int, dtype
     index = rng.integers(0, targets, rows)
     given = (rng.standard_normal((rows, cols)) * 10.0 ** rng.integers(-3, 3, (rows, cols))).astype(dtype)
     target = np.full(targets * cols, 7, dtype)
-    found = printed(added(rows, cols, targets, dtype), {"table": target.size}, deterministic=True)
+    found = print_nest(added(rows, cols, targets, dtype), {"table": target.size}, deterministic=True)
     launch(found, {"index": index, "given": given, "table": target}, {})
     np.testing.assert_array_equal(target, in_order(index, given, target.size))
 
@@ -67,7 +67,7 @@ def test_rows_that_overlap_are_added_element_by_element() -> None:
     rng = np.random.default_rng(3)
     index, given = rng.integers(0, 4, 30), rng.standard_normal((30, 5)).astype(np.float32)
     target = np.zeros(4 * 2 + 5, np.float32)
-    found = printed(added(30, 5, 4, "float32", step=2), {"table": target.size}, deterministic=True)
+    found = print_nest(added(30, 5, 4, "float32", step=2), {"table": target.size}, deterministic=True)
     launch(found, {"index": index, "given": given, "table": target}, {})
     np.testing.assert_array_equal(target, in_order(index, given, target.size, step=2))
 
@@ -75,7 +75,7 @@ def test_rows_that_overlap_are_added_element_by_element() -> None:
 def test_indices_out_of_bounds_add_nothing() -> None:
     index, given = np.array([1, 9_000_000_000, -3, 1]), np.ones((4, 3), np.float32)
     target = np.zeros(6, np.float32)
-    launch(printed(added(4, 3, 2, "float32"), {"table": 6}, True), {"index": index, "given": given, "table": target}, {})
+    launch(print_nest(added(4, 3, 2, "float32"), {"table": 6}, True), {"index": index, "given": given, "table": target}, {})
     assert target.tolist() == [0, 0, 0, 2, 2, 2]
 
 
@@ -95,6 +95,6 @@ def test_gradients_of_what_was_picked(seen: Any) -> None:
 
 
 def test_kernels_compile() -> None:
-    found = printed(added(2100, 256, 50, "bfloat16"), {"table": 50 * 256}, deterministic=True)
+    found = print_nest(added(2100, 256, 50, "bfloat16"), {"table": 50 * 256}, deterministic=True)
     for kernel in found.kernels:
-        assert aot.resources(aot.compiled(found, kernel, "sm_90"), "sm_90").spills == 0, kernel.name
+        assert aot.resources(aot.compile_kernel(found, kernel, "sm_90"), "sm_90").spills == 0, kernel.name

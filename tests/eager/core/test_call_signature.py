@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from harness import ALL, Case
-from tapejit.eager.core.call_signature import is_due
+from support.harness import ALL, Case
+from tapejit.eager.core.call_signature import expects_tensor
 from tapejit.eager.core.op import OPS
 from tapejit.eager.core.tape.gradient_rules import parameters
 
@@ -150,7 +150,7 @@ def due(case: Case) -> list[int]:
         if isinstance(a, (list, tuple)):
             return found
         if hasattr(a, "kind"):
-            if i < len(positional) and is_due(function, positional[i]):
+            if i < len(positional) and expects_tensor(function, positional[i]):
                 found.append(number)
             number += 1
     return found
@@ -164,7 +164,7 @@ def test_what_is_no_tensor_is_a_type_error(key: str) -> None:
             values: list[Any] = [tj.from_numpy(a) for a in case.arrays()]
             values[place] = wrong
             with pytest.raises(TypeError, match=type(wrong).__name__):
-                case.call(values, OPS[key].face)
+                case.call(values, OPS[key].public_function)
 
 
 def test_lists_of_what_is_no_tensor() -> None:

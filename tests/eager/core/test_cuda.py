@@ -13,7 +13,7 @@ import fake_cupy
 import numpy as np
 import pytest
 import tapejit as tj
-from harness import Case, assert_same, cases, flat, floats, gradients, tensors, value
+from support.harness import Case, assert_same, cases, flat, floats, gradients, tensors, value
 from tapejit.eager.arrays import devices
 
 GPUS = devices._driver_device_count()

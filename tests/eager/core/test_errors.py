@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from harness import ALL, Case, cases, tensors
+from support.harness import ALL, Case, cases, tensors
 from tapejit.eager.core.op import OPS
 
 # The call, the exception's type, and what its sentence must contain.

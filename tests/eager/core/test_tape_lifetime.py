@@ -236,7 +236,7 @@ def test_ten_thousand_steps_do_not_grow() -> None:
 def test_values_die_when_their_last_reader_is_done() -> None:
     w = leaf(4, 4)
     h = w.exp()
-    array = weakref.ref(h._array)
+    array = weakref.ref(h.tj_array)
     node, tensor = weakref.ref(h.grad_fn), weakref.ref(h)
     loss = h.sum()
     del h
@@ -254,7 +254,7 @@ def test_backward_frees_as_it_goes() -> None:
     for _ in range(10):
         h = (h * 1e-3).exp()
         h.register_hook(lambda g: seen.append(sum(a() is not None for a in alive)))
-        alive.append(weakref.ref(h._array))
+        alive.append(weakref.ref(h.tj_array))
     loss = h.sum()
     del h
     loss.backward()
@@ -264,7 +264,7 @@ def test_backward_frees_as_it_goes() -> None:
 def test_a_tape_does_not_keep_what_it_does_not_need() -> None:
     w = leaf(4, 4)
     h = w + 1
-    array = weakref.ref(h._array)
+    array = weakref.ref(h.tj_array)
     total = (h + 1).sum()
     del h
     assert array() is None

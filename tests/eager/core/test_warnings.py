@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from harness import ALL, floats
+from support.harness import ALL, floats
 
 EXTREMES = {
     "infinite": [np.inf, -np.inf, 1.0],

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from harness import (
+from support.harness import (
     ALL,
     HALF,
+    LAYOUT,
     Case,
     assert_same,
     assert_slopes,
@@ -22,13 +23,14 @@ from harness import (
     numerical,
     oracles,
     projected,
+    scatter,
     tensors,
     value,
     weights_like,
 )
 from tapejit.eager.arrays.dtypes import can_cast
-from tapejit.eager.core.op import OPS, PRIMITIVES, Op
 from tapejit.eager.arrays.op_samples import A
+from tapejit.eager.core.op import OPS, PRIMITIVES, Op
 from tapejit.eager.core.tape.node import local
 
 # Ops whose results follow from nothing a sample can say. Each has tests of its own.
@@ -36,8 +38,6 @@ WITHOUT_SAMPLES: dict[str, str] = {}
 WITHOUT_ORACLE: dict[str, str] = {}
 # Ops that are meant to write into an argument.
 WRITES: dict[str, str] = {}
-# Ops whose meaning depends on the memory layout.
-LAYOUT = {"view": "refuses memory that is not in order", "as_strided": "is about the memory itself"}
 
 
 def writes(case: Case) -> bool:
@@ -129,16 +129,6 @@ def test_any_memory_layout(case: Case) -> None:
     if case.differentiable:
         expected = gradients(case, tensors(case, straight, grad=True))
         assert_same(gradients(case, tensors(case, scattered, grad=True)), expected, rtol=1e-12, atol=1e-13)
-
-
-def scatter(array: np.ndarray) -> np.ndarray:
-    """The same values in memory that is out of order and has gaps."""
-    if array.ndim == 0:
-        return array
-    wide = np.zeros((*array.shape[::-1], 2), array.dtype)
-    found = wide[..., 1].T
-    found[...] = array
-    return found
 
 
 @pytest.mark.parametrize("case", cases(lambda c: bool(c.specs) and not writes(c)))

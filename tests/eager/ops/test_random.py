@@ -12,11 +12,10 @@ import fake_cupy
 import numpy as np
 import pytest
 import tapejit as tj
-from tapejit.eager.arrays import devices
-from tapejit.eager.arrays import philox
-from tapejit.eager.core.op import execute
-from tapejit.eager.ops.random import bernoulli_mask
+from tapejit.eager.arrays import devices, philox
+from tapejit.eager.core.dispatch import execute
 from tapejit.eager.core.tape.node import local
+from tapejit.eager.ops.random import bernoulli_mask
 
 # Random123's kat_vectors for philox4x32-10: counter, key, result.
 VECTORS = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from tapejit.eager.ops.reduce import total
+from tapejit.eager.ops.reduce import sum_array
 
 INF, NAN = math.inf, math.nan
 
@@ -56,7 +56,7 @@ def test_quick_sums_are_sums(shape: tuple[int, ...], keepdim: bool) -> None:
         for start in range(len(shape) - n + 1):
             dims = tuple(range(start, start + n))
             exact = x.astype(np.float64).sum(axis=dims, keepdims=keepdim)
-            found = total(np, x, dims, keepdim)
+            found = sum_array(np, x, dims, keepdim)
             assert found.shape == exact.shape and found.dtype == np.float32
             np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-4)
 

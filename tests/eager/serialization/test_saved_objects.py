@@ -12,12 +12,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tapejit as tj
 from tapejit import nn
-from tapejit.eager.serialization import safetensors
+from tapejit.eager.serialization import safetensors, saved_objects
 from tapejit.eager.serialization.safetensors import FileError
 from tapejit.nn import functional as F
 
@@ -327,5 +328,24 @@ def test_classes_of_a_script(tmp_path):
         done = subprocess.run([sys.executable, str(script), action, str(tmp_path / "net.pt")], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Net(\n  (fc): Linear(")
-    with pytest.raises(AttributeError, match="Can't get attribute 'Net' on <module '__main__'"):
+    with pytest.raises(AttributeError, match=r"Can't get attribute 'Net' on <module '(pytest\.)?__main__'"):
         tj.load(tmp_path / "net.pt", weights_only=False)
+
+
+def test_files_from_before_the_packages_were_moved() -> None:
+    """Written when the package was flat: classes and functions are stored under module paths that no longer exist."""
+    saved = tj.load(Path(__file__).parent / "data" / "flat_layout.tj", weights_only=False)
+    q = tj.ones(2, 1, 4)
+    np.testing.assert_allclose(saved["model"].eval()(tj.ones(5, 3)).detach().numpy(), saved["out"].numpy(), atol=1e-5)
+    np.testing.assert_allclose(saved["attention"](q, q, q)[0].detach().numpy(), saved["attended"].numpy(), atol=1e-5)
+    assert type(saved["optimizer"]) is tj.optim.AdamW and type(saved["scaler"]) is tj.amp.GradScaler
+    np.testing.assert_allclose(saved["scheduler"].get_last_lr(), 0.1 * (1 + np.cos(np.pi / 10)) / 2)
+    assert saved["distribution"].sample().shape == (2,)
+
+
+def test_moved_names_must_be_unique_and_the_librarys() -> None:
+    assert saved_objects.find("tapejit.eager.long.gone:Linear") is tj.nn.Linear
+    with pytest.raises(ModuleNotFoundError):
+        saved_objects.find("somebody.elses:Linear")
+    with pytest.raises(ModuleNotFoundError):
+        saved_objects.find("tapejit.eager.long.gone:NoSuchThing")

@@ -186,7 +186,7 @@ def test_killed_while_writing_leaves_the_old_file(tmp_path):
     code = textwrap.dedent("""
         import os, signal, sys
         import tapejit as tj
-        from tapejit.eager import safetensors
+        from tapejit.eager.serialization import safetensors
 
         real = safetensors._bytes
         def dying(array):

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import tapejit as tj
-from browser import DARK, LIGHT, browse, needs_browser
+from support.browser import DARK, LIGHT, browse, needs_browser
 from tapejit import nn
 from tapejit.nn import functional as F
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from tapejit.codegen.llvm.runtime import jit
 from tapejit.codegen.llvm.ir.builder import I64, PTR, Function, Module, Type, Value
 from tapejit.codegen.llvm.ir.target import Target, host
+from tapejit.codegen.llvm.runtime import jit
 
 SCALARS = {
     "float32": "float",
@@ -44,7 +44,7 @@ class Emitted:
             kind = Type(scalar(dtype), lanes)
             found = body(f, *(f.load(f.pointer(p, loop.index, kind.scalar), kind) for p in places))
             store(f, found, out, loop.index)
-        f.back()
+        f.ret()
         self.library = jit.link([jit.compile_text(str(module), target)], {}, ["run"])
         self.function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (operands + 1), ctypes.c_int64)(self.library["run"])
 

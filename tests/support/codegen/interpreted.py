@@ -8,18 +8,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import shadow
-from tapejit.codegen.nests.kernels import Launch, launches, scheduled
-from tapejit.codegen.program.call_wrapper import shown
-from tapejit.codegen.triton.launches.print_launch import Prints, prepared_for_gpu
-from tapejit.codegen.triton.device.interpreter import run
+from tapejit.codegen.nests.kernels import Launch, make_launches, make_schedule
+from tapejit.codegen.program.call_wrapper import view_function
+from tapejit.codegen.triton.device.interpreter import run_kernels
+from tapejit.codegen.triton.launches.print_launch import LaunchPrinter, prepare_for_gpu
 from tapejit.codegen.triton.printing.kernel_text import Printed
 from tapejit.tracer.execute import reference_program as program
-from tapejit.tracer.graph.ir.functionalize import graph_of
-from tapejit.tracer.graph.ir.ir import Graph, GraphError
-from tapejit.tracer.graph.ir.interpreter import copied, run_op
-from tapejit.tracer.graph.ir.passes import optimised
-from tapejit.tracer.trace.trace.trace import Number
+from tapejit.tracer.graph.functionalize import graph_of
+from tapejit.tracer.graph.interpreter import copied, run_op
+from tapejit.tracer.graph.ir import Graph, GraphError
+from tapejit.tracer.graph.passes import optimize
+from tapejit.tracer.trace.trace import Number
+
+from support import shadow
 
 
 class Interpreted:
@@ -27,10 +28,10 @@ class Interpreted:
 
     def __init__(self, graph: Graph, deterministic: bool = False) -> None:
         self.graph = graph
-        self.work = prepared_for_gpu(graph)
-        self.schedule = scheduled(self.work, gpu=True)
-        self.launches = launches(self.schedule)
-        prints = Prints(self.work.forms, self.schedule.layout, deterministic=deterministic)
+        self.work = prepare_for_gpu(graph)
+        self.schedule = make_schedule(self.work, gpu=True)
+        self.launches = make_launches(self.schedule)
+        prints = LaunchPrinter(self.work.forms, self.schedule.layout, deterministic=deterministic)
         self.kernels: list[Printed | None] = [prints.of(x) for x in self.launches]
 
     def run(self, arrays: list[Any], scalars: list[Any]) -> None:
@@ -47,13 +48,13 @@ class Interpreted:
                 if name not in memory:
                     memory[name] = np.full(forms[name].shape, 77).astype(forms[name].dtype)
             if kernel is not None:
-                run(kernel, memory, numbers)
+                run_kernels(kernel, memory, numbers)
             else:
                 self.called(launch, memory, scalars)
         for o, value in work.outputs:
             view = memory[value]
             for op, attrs, index in o.chain:
-                view = shown(op, attrs)(view)
+                view = view_function(op, attrs)(view)
                 view = view if index is None else view[index]
             arrays[o.slot] = view
 
@@ -93,7 +94,7 @@ def shadowed(seen: Any, both: Callable[..., None], make: Callable[..., Any], det
     def make_both(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
         plain = make(trace, start, stop, keep)
         try:
-            fast = Interpreted(optimised(graph_of(trace, start, stop, keep)), deterministic)
+            fast = Interpreted(optimize(graph_of(trace, start, stop, keep)), deterministic)
         except GraphError as reason:
             seen.left.append(str(reason))
             return plain

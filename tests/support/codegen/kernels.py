@@ -11,12 +11,12 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 import tapejit as tj
-from tapejit.codegen.llvm.runtime import jit
-from tapejit.codegen.llvm.step_function import Kernels, Made
 from tapejit.codegen.llvm.ir.builder import Module
-from tapejit.codegen.llvm.ir.kernel import Kernel
+from tapejit.codegen.llvm.ir.kernel import NativeKernel
 from tapejit.codegen.llvm.ir.target import Target, host
-from tapejit.codegen.llvm.program import Native
+from tapejit.codegen.llvm.program import NativeProgram
+from tapejit.codegen.llvm.runtime import jit
+from tapejit.codegen.llvm.step_function import KernelCall, KernelEmitter
 
 PAGE = mmap.PAGESIZE
 count = itertools.count()
@@ -49,7 +49,7 @@ def machine() -> Any:
 class Compiled:
     """A kernel that can be called with arrays."""
 
-    def __init__(self, module: Module, kernel: Kernel, pointers: int) -> None:
+    def __init__(self, module: Module, kernel: NativeKernel, pointers: int) -> None:
         parsed = llvm.parse_assembly(str(module))
         parsed.verify()
         self.kernel = kernel
@@ -80,7 +80,7 @@ def ranges(pieces: int, order: np.random.Generator | None) -> Sequence[tuple[int
     return [found[i] for i in order.permutation(len(found))]
 
 
-def native_of(function: Callable[..., Any], *args: Any) -> Native:
+def native_of(function: Callable[..., Any], *args: Any) -> NativeProgram:
     """The native program of a function that is one segment."""
     made = tj.compile(function, backend="llvm")
     for _ in range(3):
@@ -93,11 +93,11 @@ def native_of(function: Callable[..., Any], *args: Any) -> Native:
 class OneKernel:
     """The one kernel of a program, for some CPU."""
 
-    def __init__(self, native: Native, cpu: Target) -> None:
+    def __init__(self, native: NativeProgram, cpu: Target) -> None:
         build = native.build
-        made = Kernels(build.forms, cpu, build.layout, build.plans).make(build.steps[0])
+        made = KernelEmitter(build.forms, cpu, build.layout, build.plans).make(build.steps[0])
         assert len(build.steps) == 1 and made is not None and not made.numbers
-        self.made: Made = made
+        self.made: KernelCall = made
         names = [phase.function for phase in made.kernel.phases]
         self.library = jit.link([jit.compile_text(made.text, cpu)], {}, names)
         kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * (len(made.args) + 2), ctypes.c_int64, ctypes.c_int64)

@@ -140,9 +140,9 @@ leave:
 STEPS = ("relay", "hold", "report", "spread", "halve", "waste")
 
 
-def steps(pool: threads.Pool | None = None) -> jit.Library:
+def steps(pool: threads.ThreadPool | None = None) -> jit.Library:
     """The steps above, linked with a pool's barrier."""
-    return jit.link([jit.compile_text(TEXT)], (pool or threads.pool()).imports(), STEPS)
+    return jit.link([jit.compile_text(TEXT)], (pool or threads.process_pool()).imports(), STEPS)
 
 
 def relay(first: Any, rounds: int) -> Any:

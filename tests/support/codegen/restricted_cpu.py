@@ -7,15 +7,15 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import harness
 import numpy as np
-import shadow
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
-from tapejit.codegen.llvm.runtime import jit
 from tapejit.codegen.llvm.ir.target import host
+from tapejit.codegen.llvm.runtime import jit
 from tapejit.tracer.execute import reference_program as program
+
+from support import harness, shadow
 
 EVERY = 9  # one op of so many
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from support.traced import Program, agree, tensors
 from tapejit import nn
-from traced import Program, agree, tensors
 
 
 def batches(n: int, *shapes: tuple[int, ...]) -> list:

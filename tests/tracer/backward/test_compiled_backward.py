@@ -635,12 +635,12 @@ def test_nothing_is_kept_alive() -> None:
     try:
         for i in range(CALLS):
             y = model(tj.randn(4, 6))
-            saved = [weakref.ref(a) for a in getattr(getattr(y._node, "of", None), "arrays", ())]
+            saved = [weakref.ref(a) for a in getattr(getattr(y.tj_node, "of", None), "arrays", ())]
             loss = y.sum()
             loss.backward()
-            kept = {id(p._array) for p in module.parameters()}
+            kept = {id(p.tj_array) for p in module.parameters()}
             assert not [r for r in saved if r() is not None and id(r()) not in kept]
-            node = weakref.ref(y._node)
+            node = weakref.ref(y.tj_node)
             del y, loss
             assert node() is None
             assert i < 2 or saved

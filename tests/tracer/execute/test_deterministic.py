@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import tapejit as tj
-from tapejit.tracer.execute import backends as generators
-from tapejit.tracer.execute.reference_program import Plain
+from tapejit.tracer.execute import tiering
+from tapejit.tracer.execute.reference_program import ReferenceProgram
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def deterministic() -> Iterator[None]:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code that seems slower than the plain program, whatever is measured."""
-    monkeypatch.setattr(generators, "MARGIN", 0.0)
+    monkeypatch.setattr(tiering, "MARGIN", 0.0)
 
 
 def told(function: Any) -> str:
@@ -44,10 +44,10 @@ def test_a_clock_decides_otherwise(slow: None) -> None:
 def test_native_code_is_used_from_the_first_call_on(
     background: bool, slow: None, deterministic: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Plain, "write", lambda self: pytest.fail("the plain program ran"))
+    monkeypatch.setattr(ReferenceProgram, "write", lambda self: pytest.fail("the plain program ran"))
     function, results = run(background)
     assert len(set(results)) == 1
-    assert "native code, not compared with the plain program" in told(function)
+    assert "native code, not timed against the reference program" in told(function)
 
 
 def test_what_has_no_native_code_runs_as_ever(deterministic: None) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import tapejit as tj
 from tapejit.codegen.llvm.runtime import load_library as opening
 from tapejit.tracer.execute import preload as preparing
+from tapejit.tracer.execute.backends import BACKENDS
 
 FORKING = """
 import os
@@ -37,12 +39,22 @@ print(f(tj.ones(3)).item() > 0)
 """
 
 
+class Loaders:
+    """The backends' `preload`, by name."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.monkeypatch = monkeypatch
+        for name in BACKENDS:
+            self[name] = None
+
+    def __setitem__(self, name: str, preload: Any) -> None:
+        self.monkeypatch.setitem(BACKENDS, name, replace(BACKENDS[name], preload=preload))
+
+
 @pytest.fixture
-def loaders(monkeypatch: Any) -> Iterator[dict[str, Any]]:
+def loaders(monkeypatch: Any) -> Iterator[Loaders]:
     monkeypatch.setattr(preparing, "_begun", set())
-    found: dict[str, Any] = {}
-    monkeypatch.setattr(preparing, "LOADERS", found)
-    yield found
+    yield Loaders(monkeypatch)
 
 
 def settle() -> None:
@@ -59,7 +71,7 @@ def test_forks_while_it_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: dict[str, Any], monkeypatch: Any) -> None:
+def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: Loaders, monkeypatch: Any) -> None:
     """Python has its list of what comes before a fork by then, but not that of what comes after it."""
     told: list[str] = []
     importing = threading.Event()
@@ -77,7 +89,7 @@ def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: dict[
     def load() -> Any:
         importing.set()
         time.sleep(0.2)  # meanwhile the fork begins, and waits
-        preparing.around_forks(Locks())
+        preparing.notify_forks(Locks())
         return lambda: None
 
     monkeypatch.setattr(preparing, "_told", [])
@@ -93,7 +105,7 @@ def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: dict[
     assert told == ["before", "after"]
 
 
-def test_it_is_made_once(loaders: dict[str, Any]) -> None:
+def test_it_is_made_once(loaders: Loaders) -> None:
     made: list[str] = []
     loaders["llvm"] = lambda: made.append("loaded") or (lambda: made.append("made"))  # type: ignore[func-returns-value]
     for _ in range(3):
@@ -103,7 +115,7 @@ def test_it_is_made_once(loaders: dict[str, Any]) -> None:
     assert made == ["loaded", "made"]
 
 
-def test_switched_off_nothing_is_made(loaders: dict[str, Any], monkeypatch: Any) -> None:
+def test_switched_off_nothing_is_made(loaders: Loaders, monkeypatch: Any) -> None:
     monkeypatch.setenv("TAPEJIT", "eager")
     loaders["llvm"] = lambda: pytest.fail("it is loaded")
     tj.compile(lambda x: x, backend="llvm")
@@ -111,7 +123,7 @@ def test_switched_off_nothing_is_made(loaders: dict[str, Any], monkeypatch: Any)
     assert not preparing._begun
 
 
-def test_what_goes_wrong_is_told_where_a_program_is_made(loaders: dict[str, Any], monkeypatch: Any) -> None:
+def test_what_goes_wrong_is_told_where_a_program_is_made(loaders: Loaders, monkeypatch: Any) -> None:
     def missing() -> Any:
         raise ImportError("there is no such module")
 
@@ -121,7 +133,7 @@ def test_what_goes_wrong_is_told_where_a_program_is_made(loaders: dict[str, Any]
     assert [f(tj.ones(2)).tolist() for _ in range(4)] == [[2.0, 2.0]] * 4 and not preparing._begun
 
 
-def test_a_wrong_setting_is_told_where_it_is_used(loaders: dict[str, Any], monkeypatch: Any) -> None:
+def test_a_wrong_setting_is_told_where_it_is_used(loaders: Loaders, monkeypatch: Any) -> None:
     monkeypatch.setenv("TAPEJIT_BACKEND", "nonsense")
     f = tj.compile(lambda x: x + 1)
     with pytest.raises(ValueError, match="TAPEJIT_BACKEND is 'nonsense'"):
@@ -144,18 +156,18 @@ compiled = tj.compile(function, backend="llvm")
 assert abs(compiled(*given).item() - function(*given).item()) < 1e-3
 (segment,) = compiled.traces[0].programs.values() if compiled.traces else compiled.candidate.programs.values()
 assert segment.native is not None
-names = ("native_build", "llvm.gemm", "llvm.conv", "llvm.attention")
-print(*[name for name in names if f"tapejit.codegen.{name}" in sys.modules])
+names = ("build", "gemm.select_kernel", "conv.from_graph", "attention.forward")
+print(*[name for name in names if f"tapejit.codegen.llvm.{name}" in sys.modules])
 """
 
 
 @pytest.mark.parametrize(
     ("kind", "needed"),
     [
-        ("loops", "native_build"),
-        ("product", "native_build llvm.gemm"),
-        ("convolution", "native_build llvm.gemm llvm.conv"),
-        ("attention", "native_build llvm.attention"),
+        ("loops", "build"),
+        ("product", "build gemm.select_kernel"),
+        ("convolution", "build gemm.select_kernel conv.from_graph"),
+        ("attention", "build attention.forward"),
     ],
 )
 def test_what_is_not_needed_is_not_imported(kind: str, needed: str, tmp_path: Path) -> None:
@@ -169,12 +181,12 @@ def test_what_is_not_needed_is_not_imported(kind: str, needed: str, tmp_path: Pa
 
 OPENING = """
 import sys
-from tapejit.codegen.llvm.runtime.load_library import load_beside
+from tapejit.codegen.llvm.runtime.load_library import load_without_gil
 
-print(load_beside(), "llvmlite.binding" in sys.modules)
+print(load_without_gil(), "llvmlite.binding" in sys.modules)
 import llvmlite.binding
 
-print(llvmlite.binding.llvm_version_info > (0,), load_beside())
+print(llvmlite.binding.llvm_version_info > (0,), load_without_gil())
 """
 
 
@@ -188,12 +200,12 @@ def test_the_library_is_loaded_before_llvmlite() -> None:
 def test_a_library_that_is_not_there_is_llvmlites_affair(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.delitem(sys.modules, "llvmlite.binding", raising=False)
     monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: None)
-    assert not opening.load_beside()
+    assert not opening.load_without_gil()
     monkeypatch.setattr(opening.importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
-    assert not opening.load_beside()
+    assert not opening.load_without_gil()
     if os.name == "posix":
         (tmp_path / "binding").mkdir()
         (tmp_path / "binding" / ("libllvmlite.dylib" if sys.platform == "darwin" else "libllvmlite.so")).write_text(
             "no library"
         )
-        assert not opening.load_beside()
+        assert not opening.load_without_gil()

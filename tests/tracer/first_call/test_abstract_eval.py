@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from harness import HALF, Case, cases, flat, gradients, tensors
-from tapejit.eager.core.op import Op, execute
-from tapejit.eager.random import default_generator
+from support.harness import HALF, LAYOUT, Case, cases, flat, gradients, scatter, tensors
+from tapejit.eager.core.dispatch import execute
+from tapejit.eager.core.generator import default_generator
+from tapejit.eager.core.op import Op
 from tapejit.eager.core.tape.node import local
 from tapejit.eager.core.tensor import Tensor
-from tapejit.tracer.first_call.abstract_recorder import imagined
-from tapejit.tracer.first_call.abstract_eval import UnforeseenError, foreseen, in_order, stand_in
-from tapejit.tracer.trace.trace.call_frame import expanded, run_parts
-from test_ops import LAYOUT, scatter
+from tapejit.tracer.first_call.abstract_eval import AbstractEvalError, abstract_eval, in_order, stand_in
+from tapejit.tracer.first_call.abstract_recorder import abstract_results
+from tapejit.tracer.trace.call_frame import is_decomposed, run_decomposed
 
 
 class Watch:
@@ -32,8 +32,8 @@ class Watch:
 
     def __call__(self, op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Tensor | None) -> Any:
         state = local.state
-        if expanded(op, inputs, state):
-            return run_parts(op, inputs, attrs, out)
+        if is_decomposed(op, inputs, state):
+            return run_decomposed(op, inputs, attrs, out)
         found = foresight(op, inputs, attrs)
         if found is None:
             self.unforeseen.add(op.name)
@@ -45,7 +45,7 @@ class Watch:
         if found is not None and out is None:
             made, several = found
             assert several is (type(result) is tuple), op
-            real = [t._array for t in (result if several else (result,))]
+            real = [t.tj_array for t in (result if several else (result,))]
             assert [form(a) for a in made] == [form(a) for a in real], op
         return result
 
@@ -53,8 +53,8 @@ class Watch:
 def foresight(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
     drawn = default_generator.get_state().tolist()
     try:
-        return None if op.mutates else imagined(op, [x._array if isinstance(x, Tensor) else x for x in inputs], attrs)
-    except (Exception, UnforeseenError):  # as `Dry.perform` has it
+        return None if op.mutates else abstract_results(op, [x.tj_array if isinstance(x, Tensor) else x for x in inputs], attrs)
+    except (Exception, AbstractEvalError):  # as `AbstractRecorder.perform` has it
         return None
     finally:
         assert default_generator.get_state().tolist() == drawn
@@ -162,9 +162,9 @@ def test_stand_ins() -> None:
 
 def test_other_numbers_are_foreseen_apart() -> None:
     x = np.ones(3, np.uint8)
-    add = tj.eager.op.PRIMITIVES["add"]
-    assert foreseen(add, [x, 1], {})[0][0][1] == np.uint8
-    with pytest.raises(UnforeseenError):
-        foreseen(add, [x, 300], {})
-    assert foreseen(add, [x, 1.0], {})[0][0][1] != np.uint8
-    assert foreseen(add, [x, True], {})[0][0][1] == np.uint8
+    add = tj.eager.core.op.PRIMITIVES["add"]
+    assert abstract_eval(add, [x, 1], {})[0][0][1] == np.uint8
+    with pytest.raises(AbstractEvalError):
+        abstract_eval(add, [x, 300], {})
+    assert abstract_eval(add, [x, 1.0], {})[0][0][1] != np.uint8
+    assert abstract_eval(add, [x, True], {})[0][0][1] == np.uint8

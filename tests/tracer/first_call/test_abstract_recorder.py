@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tapejit as tj
 from tapejit import nn
-from tapejit.tracer.execute import backends as generators
-from tapejit.tracer.first_call.abstract_recorder import Dry
-from tapejit.tracer.record.recorder.recorder import Recorder
+from tapejit.tracer.execute import tiering
+from tapejit.tracer.first_call.abstract_recorder import AbstractRecorder
+from tapejit.tracer.record.recorder import Recorder
 from tapejit.utils.checkpoint import checkpoint
 
 
@@ -22,14 +22,14 @@ from tapejit.utils.checkpoint import checkpoint
 def woken(monkeypatch: Any) -> list[int]:
     """How many ops had been noted each time that a recorder woke."""
     found: list[int] = []
-    wake = Dry.wake
+    start_running = AbstractRecorder.start_running
 
     def counted(self: Any) -> None:
         if self.region is None:
             found.append(len(self.trace.entries))
-        wake(self)
+        start_running(self)
 
-    monkeypatch.setattr(Dry, "wake", counted)
+    monkeypatch.setattr(AbstractRecorder, "start_running", counted)
     return found
 
 
@@ -214,7 +214,7 @@ def test_in_the_background_with_a_break(monkeypatch: pytest.MonkeyPatch) -> None
                 self.target()
             return self.asked < 2
 
-    monkeypatch.setattr(generators, "threading", SimpleNamespace(Thread=Slow))
+    monkeypatch.setattr(tiering, "threading", SimpleNamespace(Thread=Slow))
 
     @tj.compile(background=True, backend="llvm")
     def f(x, y):

@@ -12,19 +12,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-import random_programs
 import tapejit as tj
 import tapejit.nn.functional as F
+from support import random_programs
+from support.traced import Program, agree, tensors
 from tapejit import nn
-from tapejit.eager.core.op import PRIMITIVES, apply
+from tapejit.eager.core.dispatch import apply
+from tapejit.eager.core.op import PRIMITIVES
 from tapejit.eager.optim.sgd import SGD_UPDATE
 from tapejit.tracer.execute import reference_program as program
-from tapejit.tracer.graph.ir.functionalize import contiguous, graph_of
-from tapejit.tracer.graph.ir.ir import Graph, GraphError, Input, Node, Output, WriteBack, verify
-from tapejit.tracer.graph.ir.interpreter import aliased, namespace, run_graph
-from tapejit.tracer.graph.ir.passes import algebra, common_subexpressions, constants, copies, dead_code, optimised
-from tapejit.tracer.trace.trace.trace import Constant, Number
-from traced import Program, agree, tensors
+from tapejit.tracer.graph.functionalize import contiguous, graph_of
+from tapejit.tracer.graph.interpreter import has_aliased_inputs, namespace, run_graph
+from tapejit.tracer.graph.ir import Graph, GraphError, Input, Node, Output, WriteBack, verify
+from tapejit.tracer.graph.passes import optimize
+from tapejit.tracer.graph.simplify import (
+    fold_constants,
+    merge_common_subexpressions,
+    remove_copies,
+    remove_dead_code,
+    simplify_algebra,
+)
+from tapejit.tracer.trace.trace import Constant, Number
 
 # ---- running programs by their graphs
 
@@ -39,8 +47,8 @@ def by_text(graph: Graph, arrays: Any, scalars: Any) -> None:
 
 EXECUTORS: dict[str, tuple[Callable[[Graph], Graph], Callable[..., None]]] = {
     "as recorded": (lambda graph: graph, run_graph),
-    "optimised": (optimised, run_graph),
-    "as text": (optimised, by_text),
+    "optimised": (optimize, run_graph),
+    "as text": (optimize, by_text),
 }
 
 
@@ -61,7 +69,7 @@ def compared(seen: Any, executor: str) -> Callable[..., Any]:
         seen.graphs.append(graph)
 
         def both(arrays: Any, scalars: Any) -> None:
-            if aliased(graph, arrays):
+            if has_aliased_inputs(graph, arrays):
                 seen.aliased += 1
                 plain(arrays, scalars)
                 return
@@ -301,8 +309,8 @@ def test_inputs_that_share_memory_are_noticed() -> None:
     x, y = Input("x0", 0), Input("x1", 1)
     node = Node(PRIMITIVES["exp"], ("x1",), {}, ("v0",), False, "demo.py:1")
     graph = Graph((x, y), (), (node,), (), (WriteBack(x, "v0"),), {"x0": form, "x1": form, "v0": form})
-    assert aliased(graph, [memory[:4], memory[2:]])
-    assert not aliased(graph, [memory[:2], memory[2:]])
+    assert has_aliased_inputs(graph, [memory[:4], memory[2:]])
+    assert not has_aliased_inputs(graph, [memory[:2], memory[2:]])
 
 
 def test_an_update_of_two_views_of_one_memory_has_no_graph(monkeypatch: Any) -> None:
@@ -313,9 +321,7 @@ def test_an_update_of_two_views_of_one_memory_has_no_graph(monkeypatch: Any) -> 
 
     found = kept(monkeypatch)
     agree(lambda: Program(f), batches((3,)))
-    with pytest.raises(
-        GraphError, match=r"sgd_update at .*test_graph.py:\d+ writes into memory that another input of it shows"
-    ):
+    with pytest.raises(GraphError, match=r"sgd_update at .*test_graph.py:\d+ writes memory that another of its inputs shares"):
         for segment in found:
             graph_of(*segment)
 
@@ -413,9 +419,9 @@ def segment(
     x0[...] = v0
     return (v3,)
 """
-    graph = dead_code(graph_in(source, (3,), (3,)))
+    graph = remove_dead_code(graph_in(source, (3,), (3,)))
     assert str(graph) == expected.lstrip()
-    assert dead_code(graph) is graph
+    assert remove_dead_code(graph) is graph
 
 
 def test_common_subexpressions(graph_in: Any) -> None:
@@ -442,19 +448,19 @@ def segment(
     x0[...] = v4
     return (v6, v7)
 """
-    graph = common_subexpressions(graph_in(source, (3,), (3,)))
+    graph = merge_common_subexpressions(graph_in(source, (3,), (3,)))
     assert str(graph) == expected.lstrip()
-    assert common_subexpressions(graph) is graph
+    assert merge_common_subexpressions(graph) is graph
 
 
 def test_what_is_handed_out_twice_is_copied(graph_in: Any) -> None:
-    graph = common_subexpressions(graph_in("def f(x):\n    return x.exp(), x.exp()\n", (3,)))
+    graph = merge_common_subexpressions(graph_in("def f(x):\n    return x.exp(), x.exp()\n", (3,)))
     assert [(n.op.name, n.operands) for n in graph.nodes] == [("exp", ("x0",)), ("clone", ("v0",))]
     assert [o.value for o in graph.outputs] == ["v0", "v1"]
 
 
 def test_random_numbers_of_two_calls_are_two(graph_in: Any) -> None:
-    graph = optimised(graph_in("def f(x):\n    return tj.rand(3) + tj.rand(3) * x\n", (3,)))
+    graph = optimize(graph_in("def f(x):\n    return tj.rand(3) + tj.rand(3) * x\n", (3,)))
     assert [n.op.name for n in graph.nodes] == ["random_uniform", "random_uniform", "mul", "add"]
 
 
@@ -481,9 +487,9 @@ def segment(
     v6 = ops.clone(v5)  # float32[4]  demo.py:3
     return (v6,)
 """
-    graph = constants(graph_in(MEAN, (4,), (4,), grad=True))
+    graph = fold_constants(graph_in(MEAN, (4,), (4,), grad=True))
     assert str(graph) == expected.lstrip()
-    assert constants(graph) is graph
+    assert fold_constants(graph) is graph
 
 
 def test_all_passes(graph_in: Any) -> None:
@@ -495,7 +501,7 @@ def segment(
     v5 = ops.mul(v4, x0)  # float32[4]  demo.py:3
     return (v5,)
 """
-    assert str(optimised(graph_in(MEAN, (4,), (4,), grad=True))) == expected.lstrip()
+    assert str(optimize(graph_in(MEAN, (4,), (4,), grad=True))) == expected.lstrip()
 
 
 def test_algebra(graph_in: Any) -> None:
@@ -512,7 +518,7 @@ def segment(
     v6 = ops.mul(x0, x0)  # float32[4]  demo.py:3
     return (v5, v6)
 """
-    assert str(dead_code(algebra(graph_in(source, (4,), (4,), grad=True)))) == expected.lstrip()
+    assert str(remove_dead_code(simplify_algebra(graph_in(source, (4,), (4,), grad=True)))) == expected.lstrip()
 
 
 def test_a_gradient_needs_no_copy(graph_in: Any) -> None:
@@ -523,11 +529,11 @@ def f(x, w):
 """
     graph = graph_in(source, (4,), (4,), grad=True)
     assert any(n.op.name == "clone" for n in graph.nodes)
-    assert not any(n.op.name == "clone" for n in optimised(graph).nodes)
+    assert not any(n.op.name == "clone" for n in optimize(graph).nodes)
 
 
 def test_constants_that_are_arrays(graph_in: Any) -> None:
-    graph = optimised(graph_in("def f(x):\n    return x * tj.arange(4).float()\n", (4,)))
+    graph = optimize(graph_in("def f(x):\n    return x * tj.arange(4).float()\n", (4,)))
     assert [n.op.name for n in graph.nodes] == ["constant", "mul"]
     space = namespace(graph)
     exec(str(graph), space)
@@ -582,7 +588,7 @@ def test_integers_have_no_negative_zero() -> None:
     zero = Node(PRIMITIVES["full"], (Constant(-0.0),), attrs, ("v2",), False, "demo.py:1")
     forms = {**graph.forms, "v2": contiguous((8,), np.dtype(np.int64), tj.device("cpu"))}
     graph = replace(graph, nodes=(zero, *graph.nodes), forms=forms)
-    assert len(algebra(graph).nodes) == 3
+    assert len(simplify_algebra(graph).nodes) == 3
 
 
 def constant(x: Any) -> Any:
@@ -591,10 +597,10 @@ def constant(x: Any) -> Any:
 
 def check_algebra(graph: Graph, given: Any, spared: bool) -> None:
     verify(graph)
-    simpler = algebra(graph)
+    simpler = simplify_algebra(graph)
     assert (len(simpler.nodes) == 1) is spared
     found = []
-    for g in (graph, simpler, optimised(graph)):
+    for g in (graph, simpler, optimize(graph)):
         arrays: list[Any] = [given.copy(), None]
         run_graph(g, arrays, [])
         found.append(arrays[1].tobytes())
@@ -630,7 +636,7 @@ def test_copies_do_not_take_what_is_taken() -> None:
     second = replace(graph.nodes[1], results=("v2",))
     outputs = (*graph.outputs, Output(2, "v2", ()))
     forms = {**graph.forms, "v2": graph.forms["v0"]}
-    found = copies(replace(graph, nodes=(*graph.nodes, second), outputs=outputs, forms=forms))
+    found = remove_copies(replace(graph, nodes=(*graph.nodes, second), outputs=outputs, forms=forms))
     assert [o.value for o in found.outputs] == ["v0", "v2"]
 
 

@@ -20,11 +20,10 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from footguns import both
+from support.soundness_harness import both, entered, inputs
 from tapejit import nn
 from tapejit.eager.arrays import dtypes
-from tapejit.tracer.guards.code_guards import Witness
-from test_regions import entered, inputs
+from tapejit.tracer.guards.code_observer import CodeObserver
 
 CALLS = 24
 
@@ -108,13 +107,13 @@ PATCHES = {
     "a function that a layer finds in nn.functional": lambda: (
         (F, "linear", doubled), run_model(lambda: nn.Linear(4, 3)), "Linear"),
     "the namespace that a layer's module has": lambda: (
-        (module("nn.activation"), "F", lambda f: mock.Mock(wraps=f, softmax=lambda x, dim: x * 2)),
+        (module("nn.modules.activation"), "F", lambda f: mock.Mock(wraps=f, softmax=lambda x, dim: x * 2)),
         run_model(lambda: nn.Softmax(-1)), "Softmax"),
     "a method of a layer's class": lambda: (
         (nn.LSTM, "_last_states", lambda f: lambda self, states, batched: f(self, [s * 2 for s in states], batched)),
         run_model(lambda: nn.LSTM(4, 3), sequence(5, 2, 4)), "LSTM"),
     "a method of a base class of a layer": lambda: (
-        (module("nn.rnn").RNNBase, "_zero_states", lambda f: lambda self, *xs: f(self, *xs) + 1),
+        (module("nn.modules.rnn").RNNBase, "_zero_states", lambda f: lambda self, *xs: f(self, *xs) + 1),
         run_model(lambda: nn.GRU(4, 3), sequence(5, 2, 4)), "GRU"),
     "how a layer finds its attributes": lambda: (
         (nn.Linear, "__getattr__", lambda f: lambda self, name: f(self, name) * 2),
@@ -124,7 +123,7 @@ PATCHES = {
     "a helper of an encoder's layer": lambda: (
         (nn.TransformerEncoderLayer, "_ff_block", doubled), run_model(ENCODER, sequence(*TOKENS)), "TransformerEncoderLayer"),
     "attention, deep inside of a layer": lambda: (
-        (module("ops.multihead"), "scaled_dot_product_attention", doubled),
+        (module("ops.neural.multihead_attention"), "scaled_dot_product_attention", doubled),
         run_model(lambda: Attended(), sequence(*TOKENS)), "MultiheadAttention"),
     "an operator of tensors inside of a function": lambda: (
         (tj.Tensor, "__mul__", lambda f: lambda a, b: f(a, b) + 1),
@@ -132,19 +131,19 @@ PATCHES = {
     "a method of tensors inside of a function": lambda: (
         (tj.Tensor, "mean", doubled), run_function(lambda x: F.huber_loss(x, x.flip(0))), "huber_loss"),
     "a helper of a function": lambda: (
-        (module("ops.loss"), "promoted", lambda f: lambda *xs: [x * 2 for x in f(*xs)]),
+        (module("ops.neural.loss"), "promote_operands", lambda f: lambda *xs: [x * 2 for x in f(*xs)]),
         run_function(lambda x: F.mse_loss(x, x.flip(0))), "mse_loss"),
     "a helper of the function that tells which dtype a result has": lambda: (
         (module("ops.pointwise"), "result_type", lambda f: lambda *xs: tj.float64),
         run_function(lambda x: F.mse_loss(x, x.flip(0))), "mse_loss"),
     "a constant of a module": lambda: (
-        (module("ops.norm"), "NORMALISE", lambda op: module("op").PRIMITIVES[op.name]),
+        (module("ops.neural.normalization"), "NORMALISE", lambda op: module("core.op").PRIMITIVES[op.name]),
         run_model(lambda: nn.LayerNorm(4)), "LayerNorm"),
     "the update of an optimizer": lambda: (
         (tj.optim.SGD, "update", lambda f: lambda self, params, group: f(self, params[:1], group)),
         run_training(lambda ps: tj.optim.SGD(ps, lr=0.1)), "SGD.step"),
     "a helper of an optimizer": lambda: (
-        (module("optim.adam"), "number", lambda f: lambda x: f(x) * 0.5),
+        (module("optim.adam"), "as_number", lambda f: lambda x: f(x) * 0.5),
         run_training(lambda ps: tj.optim.Adam(ps, lr=0.1)), "Adam.step"),
     "a method of tensors that gradients need": lambda: (
         (tj.Tensor, "__mul__", lambda f: lambda a, b: f(f(a, b), 2)),
@@ -337,8 +336,8 @@ def test_a_reloaded_module() -> None:
 
 def test_what_was_seen_keeps_no_frames() -> None:
     """A frame holds the variables of a step and of its callers; in Python 3.13 what a first call made seemed to outlive it."""
-    witness = Witness()
-    with witness.seeing():
-        kept = witness.turns
+    observer = CodeObserver()
+    with observer.observing():
+        kept = observer.turns
         kept.append(sys._getframe())
-    assert kept == [] and witness.turns == []
+    assert kept == [] and observer.turns == []

@@ -16,7 +16,8 @@ import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
-from tapejit.tracer.skip.skipped_call import settle_all
+from tapejit.tracer.skip.skipped_call import materialise_all
+from tapejit.tracer.trace.logging import display_line
 
 CALLS = 12
 SCALE = 2.0
@@ -361,23 +362,23 @@ def outer(x: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
-    "an attribute": (counting, "not its own|writes"),
+    "an attribute": (counting, "writes to an object other than a tensor"),
     "a global": (by_global, "global statement"),
     "prints": (printing, "print"),
-    "a branch that is not taken": (in_a_branch, "not its own"),
+    "a branch that is not taken": (in_a_branch, "writes to an object other than a tensor"),
     "a context": (opening, "context"),
     "try": (trying, "try statement"),
-    "a list": (collecting, "append of a list|list finds"),
-    "a generator": (generating, "no plain function"),
+    "a list": (collecting, "`append` of a list|list customises"),
+    "a generator": (generating, "not a plain function"),
     "an assignment inside": (walking, "namedexpr"),
     "a function inside": (outer, "functiondef"),
     "a dict": (spreading, "objects"),
     "a property": (lambda x: x + COUNTER.next, "computed"),
-    "an object that is called": (lambda x: COUNTER(x) + 1, "calls Counter"),
+    "an object that is called": (lambda x: COUNTER(x) + 1, "calls `Counter"),
     "an object with elements": (lambda x: x + COUNTER[0], "objects"),
     "an array": (lambda x: x + tj.from_numpy(GIVEN), "may change"),
     "time": (lambda x: x + tj.tensor(COUNTER.count), "may change"),
-    "a class": (lambda x: x + Counter().count, "calls Counter"),
+    "a class": (lambda x: x + Counter().count, "calls `Counter"),
     "others": (lambda x: x + np.float32(1), "float32"),
 }
 
@@ -391,7 +392,17 @@ def test_not_skipped(name: str, capsys: Any) -> None:
     assert skipped(f) == 0
     assert any(part in why(f) for part in reason.split("|")), why(f)
     assert capsys.readouterr().out == "here\n" * CALLS * (name == "prints")
-    assert "runs its Python at each call" in str(f.explain())
+    assert "Python still runs: could not prove that " in str(f.explain())
+
+
+def test_the_reason_names_the_line() -> None:
+    f = tj.compile(printing)
+    for seed in range(CALLS):
+        f(batch(seed)[0])
+    path, first = printing.__code__.co_filename, printing.__code__.co_firstlineno
+    assert f"could not prove that {display_line(f'{path}:{first + 1}')} only touches tensors (it calls `print`)" in str(
+        f.explain()
+    )
 
 
 def test_side_effects_happen_at_each_call() -> None:
@@ -621,7 +632,7 @@ def test_guards_that_are_not_worth_it() -> None:
         before = skipped(step)
         for i in range(calls):
             step(*batch(i))
-            settle_all()  # as another function that has the same parameters would
+            materialise_all()  # as another function that has the same parameters would
         return skipped(step) - before
 
     run(CALLS)
@@ -633,7 +644,7 @@ def test_guards_that_are_not_worth_it() -> None:
     for trace in step.traces:
         trace.quickest = 0.0
     run(40)
-    assert run(10) == 0 and not step.steady
+    assert run(10) == 0 and not step.stable_path
 
 
 def test_arguments_that_can_be_reached_are_arguments() -> None:

@@ -131,12 +131,12 @@ def test_a_model_is_gone_when_its_users_drop_it() -> None:
     function = tj.compile(step)
     model, opt = made()
     run(function, [(model, opt)], [0] * CALLS)
-    assert skipped(function) and function.pures
+    assert skipped(function) and function.skipped_calls
     gone = [weakref.ref(x) for x in (model, opt, model.head.weight)]
     gc.disable()
     try:
         del model, opt
-        assert [x() for x in gone] == [None] * 3 and not function.pures  # at once, by reference counts
+        assert [x() for x in gone] == [None] * 3 and not function.skipped_calls  # at once, by reference counts
     finally:
         gc.enable()
 
@@ -180,7 +180,7 @@ def test_ids_are_used_again() -> None:
             del model, opt
         results.append(losses)
     assert results[0] == results[1]
-    assert skipped(function) >= 12 and not function.pures
+    assert skipped(function) >= 12 and not function.skipped_calls
 
 
 def test_one_that_refers_to_itself_is_right_and_not_kept() -> None:
@@ -194,7 +194,7 @@ def test_one_that_refers_to_itself_is_right_and_not_kept() -> None:
         return [(model, tj.optim.SGD(model.parameters(), lr=0.1))]
 
     function = both([0] * CALLS, make=make)
-    assert skipped(function) == 0 and "kept alive" in str(function.traces[0].impure)
+    assert skipped(function) == 0 and "a guard would keep alive" in str(function.traces[0].impure)
     sides = make()
     run(function, sides, [0] * CALLS)
     gone = weakref.ref(sides[0][0])
@@ -231,11 +231,11 @@ def test_while_another_thread_uses_the_function() -> None:
     held.wait(10)
     gone = weakref.ref(model)
     del model, opt
-    assert gone() is None and len(pure.doomed) == 1
+    assert gone() is None and len(pure.calls_to_discard) == 1
     done.set()
     thread.join()
     run(function, [made(2)], [0] * CALLS)
-    assert not pure.doomed
+    assert not pure.calls_to_discard
 
 
 # ---- objects of the user's
@@ -297,7 +297,7 @@ def test_with_a_promise_they_are_not_kept_either() -> None:
     assert run(function, [(model, opt)], [0] * CALLS) == run(step, [other], [0] * CALLS)
     gone = weakref.ref(model)
     del model, opt
-    assert gone() is None and not function.pures
+    assert gone() is None and not function.skipped_calls
 
 
 def test_none_in_the_place_of_one_that_is_gone() -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from footguns import both
-from scripts import batch, state_of
+from support.scripts import batch, state_of
+from support.soundness_harness import both
 from tapejit import nn
 
 CALLS = 40

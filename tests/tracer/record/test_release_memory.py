@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from footguns import both, snippet_script
-from scripts import batch, state_of
-from snippets import SNIPPETS
+from support.scripts import batch, state_of
+from support.snippets import SNIPPETS
+from support.soundness_harness import both, snippet_script
 from tapejit import nn
-from tapejit.tracer.record.recorder import release_memory as release
+from tapejit.tracer.record import release_memory as release
 
 
 @pytest.fixture
 def at_once(monkeypatch: Any) -> None:
     """It is looked before each op what can be let go."""
-    monkeypatch.setattr(release, "FEWEST", -1)
-    monkeypatch.setattr(release, "EACH", -1)
+    monkeypatch.setattr(release, "MIN_BYTES", -1)
+    monkeypatch.setattr(release, "MIN_BYTES_PER_VALUE", -1)
 
 
 def peak(function: Any, *args: Any) -> int:
@@ -43,7 +43,7 @@ def trained(w: Any) -> None:
 
 @pytest.mark.parametrize("function", [chain, trained])
 def test_memory_of_a_recorded_call(function: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(release, "FEWEST", 1 << 20)
+    monkeypatch.setattr(release, "MIN_BYTES", 1 << 20)
     x = tj.ones(1 << 19, requires_grad=function is trained)
     function(x)
     most = peak(function, x)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from footguns import both
-from scripts import batch
+from support.scripts import batch
+from support.soundness_harness import both
 
 CALLS = 24
 

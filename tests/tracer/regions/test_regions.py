@@ -1,6 +1,6 @@
 """Regions: calls of the library's modules and steps of its optimizers, which a replay takes at once, do what their code does.
 
-Each script runs eagerly and compiled, as in test_footguns.py; it changes between calls something that the code of a module or
+Each script runs eagerly and compiled, as in `test_footguns.py`; it changes between calls something that the code of a module or
 an optimizer looks at. How often regions were entered says that they were used where nothing had changed.
 """
 
@@ -10,7 +10,6 @@ import copy
 import gc
 import warnings
 import weakref
-from collections import Counter
 from random import Random
 from typing import Any
 
@@ -18,27 +17,13 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from footguns import both
+from support.soundness_harness import both, entered, inputs
 from tapejit import nn
-
-
-def entered(f: Any) -> Counter[str]:
-    """How often the regions of a compiled function were entered, by their title."""
-    found: Counter[str] = Counter()
-    for trace in f.traces:
-        for regions in trace.regions.values():
-            for region in regions.values():
-                found[region.title] += region.entered
-    return found
 
 
 def mlp(*last: nn.Module) -> nn.Sequential:
     tj.manual_seed(1)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), *last)
-
-
-def inputs(seed: int = 0, n: int = 5) -> Any:
-    return tj.tensor(np.random.default_rng(seed).normal(size=(n, 4)).astype(np.float32))
 
 
 def state(model: nn.Module, *more: Any) -> list[Any]:

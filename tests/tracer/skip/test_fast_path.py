@@ -9,8 +9,9 @@ import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
-from tapejit.tracer.skip.skipped_call import Pure
-from tapejit.tracer.guards.reachable_state import Reach, of_others
+from tapejit.tracer.guards.plain_values import is_non_user_module
+from tapejit.tracer.guards.reachable_state import ReachableState
+from tapejit.tracer.skip.skipped_call import SkippedCall
 
 OPTIMIZERS = {
     "sgd": lambda p: tj.optim.SGD(p, lr=0.1),
@@ -53,15 +54,15 @@ def test_the_usual_way_is_taken(optimizer: str, backend: str, pure: bool, monkey
     model, _, step = training(optimizer)
     compiled = tj.compile(step, pure=pure, backend=backend)
     losses = [compiled(*batch) for batch in data[:25]]
-    assert compiled.pures and compiled.pures[0].usual is not None
-    general = Pure.run
+    assert compiled.skipped_calls and compiled.skipped_calls[0].fast_path is not None
+    general = SkippedCall.run
 
     def never(self: Any, *given: Any) -> Any:
         raise AssertionError("the general way was taken")
 
-    monkeypatch.setattr(Pure, "run", never)
+    monkeypatch.setattr(SkippedCall, "run", never)
     losses += [compiled(*batch) for batch in data[25:]]
-    monkeypatch.setattr(Pure, "run", general)
+    monkeypatch.setattr(SkippedCall, "run", general)
     np.testing.assert_allclose([x.item() for x in losses], expected, rtol=1e-4)
     for mine, theirs in zip(model.parameters(), eager_model.parameters(), strict=True):
         np.testing.assert_allclose(mine.detach().numpy(), theirs.detach().numpy(), rtol=1e-3, atol=1e-6)
@@ -90,5 +91,9 @@ def test_the_memory_of_gradients_that_were_looked_at_is_not_taken_again() -> Non
 
 def test_methods_that_the_package_shows_are_the_librarys() -> None:
     """Those of tensors say that they are from `tapejit`, and what they are made of is not among the names to be watched."""
-    assert of_others("tapejit") and of_others("tapejit.eager.core.op") and not of_others("tapejit_scripts")
-    assert not Reach(lambda x: x, tj.Tensor.mean).names
+    assert (
+        is_non_user_module("tapejit")
+        and is_non_user_module("tapejit.eager.core.op")
+        and not is_non_user_module("tapejit_scripts")
+    )
+    assert not ReachableState(lambda x: x, tj.Tensor.mean).names

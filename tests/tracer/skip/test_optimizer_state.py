@@ -140,8 +140,8 @@ def test_parameters_of_different_ages() -> None:
 def test_a_step_of_ones_own_is_not_skipped() -> None:
     class Slower(tj.optim.Adagrad):
         @staticmethod
-        def foretell(settings, *remembered):
-            numbers, after, variant = tj.optim.Adagrad.foretell(settings, *remembered)
+        def compute_hyperparameters(settings, *remembered):
+            numbers, after, variant = tj.optim.Adagrad.compute_hyperparameters(settings, *remembered)
             told.append(remembered)
             return (numbers[0] / 2, *numbers[1:]), after, variant
 
@@ -155,11 +155,11 @@ def test_a_step_of_ones_own_is_not_skipped() -> None:
 
 
 def test_a_method_that_is_replaced_in_between(monkeypatch) -> None:
-    """What the library foretells is only believed while it is the library's."""
-    right = tj.optim.Adagrad.foretell
+    """What the library computes is only believed while it is the library's."""
+    right = tj.optim.Adagrad.compute_hyperparameters
 
     def between(i: int, side: Side) -> None:
         patched = staticmethod(lambda settings, *rest: ((0.5, *right(settings, *rest)[0][1:]), *right(settings, *rest)[1:]))
-        monkeypatch.setattr(tj.optim.Adagrad, "foretell", staticmethod(right) if i < 8 else patched)
+        monkeypatch.setattr(tj.optim.Adagrad, "compute_hyperparameters", staticmethod(right) if i < 8 else patched)
 
     both("Adagrad", between, pure=True)

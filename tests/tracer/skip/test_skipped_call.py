@@ -7,7 +7,6 @@ import gc
 import io
 import pickle
 import signal
-import sys
 import threading
 import types
 import weakref
@@ -19,10 +18,11 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from support.traced import Program, agree
 from tapejit import nn
 from tapejit.eager.core.tape.node import local
+from tapejit.tracer.skip import policy
 from tapejit.tracer.skip.skipped_call import MISS
-from traced import Program, agree
 
 # ---- a training step, eager and pure, side by side
 
@@ -286,7 +286,7 @@ def trained(optimizer: Callable[[Any], Any] = adam, steps: int = 8) -> Side:
     side = Side(True, optimizer)
     for batch in batches(steps):
         side.step(*batch)
-    assert side.step.pures[0].armed and not side.step.pures[0].seen
+    assert side.step.skipped_calls[0].is_bound and not side.step.skipped_calls[0].seen
     return side
 
 
@@ -313,9 +313,9 @@ def test_what_is_looked_at_is_lent_again() -> None:
         side.model.first.weight.grad.tolist()
         side.model.first.bias.tolist()
         side.optimizer.state[side.model.first.bias]["step"]
-        assert side.step.pures[0].seen
+        assert side.step.skipped_calls[0].seen
         side.step(*batch)
-        assert not side.step.pures[0].seen
+        assert not side.step.skipped_calls[0].seen
     assert side.runs[0] <= 4
 
 
@@ -726,7 +726,7 @@ def test_modes() -> None:
 
 def skips(f: Any, *args: Any) -> bool:
     """Whether a call would run without Python."""
-    return any(pure.run(local.state, args, {}) is not MISS for pure in f.pures)
+    return any(pure.run(local.state, args, {}) is not MISS for pure in f.skipped_calls)
 
 
 def test_guards_on_arguments() -> None:
@@ -862,7 +862,7 @@ def test_random_numbers() -> None:
     generator = tj.Generator().manual_seed(5)
     draw = tj.compile(lambda: tj.rand(2, generator=generator), pure=True)
     assert len({tuple(draw().tolist()) for _ in range(6)}) == 6
-    assert "generator of its own" in str(draw.explain())
+    assert "a random generator other than the default" in str(draw.explain())
 
 
 # ---- what is returned
@@ -1068,16 +1068,17 @@ def test_reasons_are_told() -> None:
         return frozen.grad
 
     wanted = {
-        counts: "sets attributes of its own", reads: "a value is read", makes: "no op has made", own_memory: "found by name",
-        own_leaf: "found by name", counter: "a number is", fresh: "another at each call", thaws: "requires a gradient",
-        boxed: "returns a SimpleNamespace", gradient: "the gradient of a leaf",
+        counts: "sets attributes during the call", reads: "a value is read", makes: "no op made",
+        own_memory: "not reachable by name", own_leaf: "not reachable by name", counter: "a number is",
+        fresh: "differs from call to call", thaws: "`requires_grad`", boxed: "returns a SimpleNamespace",
+        gradient: "the gradient of a leaf",
     }  # fmt: skip
     for function, words in wanted.items():
         f = tj.compile(function, pure=True)
         for _ in range(8):
             f(tj.ones(2))
         assert words in str(f.explain()), function
-        assert not f.pures
+        assert not f.skipped_calls
 
 
 def test_numbers_that_differ_at_each_call() -> None:
@@ -1085,7 +1086,7 @@ def test_numbers_that_differ_at_each_call() -> None:
     f = tj.compile(lambda x, scale: x * scale, pure=True)
     for i in range(20):
         assert f(tj.ones(2), float(i)).tolist() == [i, i]
-    assert not f.pures
+    assert not f.skipped_calls
     for i in range(60):
         assert f(tj.ones(2), float(i // 2)).tolist() == [i // 2, i // 2]
     assert "guards fail" in str(f.explain())
@@ -1205,7 +1206,7 @@ def test_threads() -> None:
 
 def test_a_program_that_fails() -> None:
     side = trained()
-    pure = side.step.pures[0]
+    pure = side.step.skipped_calls[0]
     run = pure.segment.run
     before = side.everything()
     side.step(*batches(1)[0])
@@ -1230,7 +1231,7 @@ def test_ctrl_c_waits_for_the_end_of_a_step() -> None:
     other, side = Side(False, adam), trained()
     for batch in batches(9):
         other.step(*batch)
-    pure = side.step.pures[0]
+    pure = side.step.skipped_calls[0]
     run = pure.segment.run
 
     def interrupted(arrays, scalars):
@@ -1266,8 +1267,8 @@ def test_native_programs() -> None:
 def test_reset() -> None:
     side = trained()
     side.step.reset()
-    assert not isinstance(side.model.first.weight._array, type(None)) and type(side.model.first.weight._array) is np.ndarray
-    assert "state" in side.optimizer.__dict__ and type(side.model.first.weight._grad._array) is np.ndarray
+    assert not isinstance(side.model.first.weight.tj_array, type(None)) and type(side.model.first.weight.tj_array) is np.ndarray
+    assert "state" in side.optimizer.__dict__ and type(side.model.first.weight.tj_grad.tj_array) is np.ndarray
 
 
 def test_strides_of_results_and_methods_of_modules() -> None:
@@ -1329,10 +1330,9 @@ def test_an_argument_that_is_also_captured_is_an_argument_if_another_was_given_b
 def test_what_cannot_be_told_is_seldom_looked_at_again(monkeypatch: Any) -> None:
     """Whoever watches a call holds the gradients from before it, so that the next ones need memory of their own."""
     weight, x = tj.randn(4, 3).requires_grad_(), tj.randn(4, 3)
-    module: Any = sys.modules["tapejit.tracer.api.compile"]  # the function has its name
     watched = []
 
-    class Watching(module.Before):
+    class Watching(policy.ObservedCall):
         def __init__(self, *given: Any) -> None:
             watched.append(step.calls)
             super().__init__(*given)
@@ -1343,7 +1343,7 @@ def test_what_cannot_be_told_is_seldom_looked_at_again(monkeypatch: Any) -> None
         loss.backward()
         return loss
 
-    monkeypatch.setattr(module, "Before", Watching)
+    monkeypatch.setattr(policy, "ObservedCall", Watching)
     step = tj.compile(plain, pure=True)
     for _ in range(100):
         step(x)

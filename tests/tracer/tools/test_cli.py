@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from tapejit.tracer.tools import cli
-from tapejit.tracer.tools.cli import bench as cli_bench
+from support.paths import ROOT
+from tapejit.tracer.tools import cli, compare_speed, observe_run
 from tapejit.tracer.tools.cli import demo as cli_demo
-from tapejit.tracer.tools.cli import run as cli_run
-
-ROOT = Path(__file__).parents[1]
 
 TRAIN = """
 import sys
@@ -88,7 +85,7 @@ def test_run_tells_what_happened(script: str, capsys: pytest.CaptureFixture[str]
     assert float(out.split("the loss is ")[1].split()[0]) == pytest.approx(losses(40), rel=1e-5)
     assert f"step (train.py:{line_of('@tj.compile')})" in out
     assert f"at train.py:{line_of('item()')}: a value is read" in out
-    assert f"diverged once at train.py:{line_of('(w * x)')}: mul is given a tensor of shape [1], and was given [3]" in out
+    assert f"diverged once at train.py:{line_of('(w * x)')}: mul gets a tensor of shape [1], recorded with [3]" in out
     assert "advice: `loss.item()`" in out and "recording and compiling took" in out
 
 
@@ -101,15 +98,15 @@ def test_run_counts_calls_and_replays(script: str, capsys: pytest.CaptureFixture
 
 
 def test_time_saved_is_what_the_figures_say() -> None:
-    samples = cli_run.Samples()
+    samples = observe_run.Samples()
     facts = {"replays": 100, "recordings": 2, "seconds": {"recording": 1.0, "compiling": 1.0, "running": 1.0}}
-    assert "not measured" in cli_run.time_saved(facts, samples)
+    assert "not measured" in observe_run.time_saved(facts, samples)
     samples.eager, samples.replayed = [0.1], [0.01]
-    assert cli_run.time_saved(facts, samples).startswith("time saved: 7.20 s. 10.00 ms a replayed call, 100.00 ms eagerly")
+    assert observe_run.time_saved(facts, samples).startswith("time saved: 7.20 s. 10.00 ms a replayed call, 100.00 ms eagerly")
     samples.eager = [0.02]
-    assert "none yet, 960.00 ms to go, about 96 calls" in cli_run.time_saved(facts, samples)
+    assert "none yet, 960.00 ms to go, about 96 calls" in observe_run.time_saved(facts, samples)
     samples.eager = [0.005]
-    assert "none, 2.49 s lost" in cli_run.time_saved(facts, samples)
+    assert "none, 2.49 s lost" in observe_run.time_saved(facts, samples)
 
 
 def test_samples_do_not_change_what_a_script_does(script: str) -> None:
@@ -119,7 +116,7 @@ def test_samples_do_not_change_what_a_script_does(script: str) -> None:
         space: dict[str, Any] = {"__name__": "again"}
         exec(compile(TRAIN, "train.py", "exec"), space)
         if watch:
-            with cli_run.watched() as functions:
+            with observe_run.watched() as functions:
                 results = [space["step"](tj.ones(3)).item() for _ in range(40)]
             assert [len(s.eager) for s in functions.values()] == [3]
         else:
@@ -138,7 +135,7 @@ def test_run_without_compiled_functions(tmp_path: Path, capsys: pytest.CaptureFi
 def test_run_tells_even_if_the_script_fails(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", script, "no number"]) == 1
     printed = capsys.readouterr()
-    assert "invalid literal for int()" in printed.err and "cli_run.py" not in printed.err
+    assert "invalid literal for int()" in printed.err and "observe_run.py" not in printed.err
     assert "tapejit: no compiled function was called" in printed.out
 
 
@@ -182,21 +179,21 @@ trainer = Trainer()
 def test_arguments_are_those_of_the_script(tmp_path: Path, header: str) -> None:
     """A method with a keyword argument, which the script calls for ever: at once, or only as a script."""
     (tmp_path / "own.py").write_text(OWN.format(header))
-    side = cli_bench.Side(str(tmp_path / "own.py"), "trainer.step")
+    side = compare_speed.Side(str(tmp_path / "own.py"), "trainer.step")
     assert side.compiled.calls == 0  # so that the first compiled step is still to come
     w, expected = np.ones(3), []
-    for i in [*range(cli_bench.NOTED), *range(cli_bench.NOTED), *range(4)]:
+    for i in [*range(compare_speed.NOTED), *range(compare_speed.NOTED), *range(4)]:
         expected.append(float((w * i).sum()))
         w = w - 0.5 * i
-    assert side.start(12)["results"] == [[[x]] for x in expected[cli_bench.NOTED :]]
+    assert side.start(12)["results"] == [[[x]] for x in expected[compare_speed.NOTED :]]
 
 
 def test_results_that_differ_have_no_times() -> None:
-    assert cli_bench.agree([[[1.0, 2.0]]], [[[1.0, 2.0002]]]) == pytest.approx(1e-4)
-    assert cli_bench.agree([[]], [[]]) is None
+    assert compare_speed.agree([[[1.0, 2.0]]], [[[1.0, 2.0002]]]) == pytest.approx(1e-4)
+    assert compare_speed.agree([[]], [[]]) is None
     for other in ([1.0, 2.01], [1.0, float("nan")], [1.0]):
-        with pytest.raises(cli_bench.RefusalError, match=r"differ by .* no time is worth printing"):
-            cli_bench.agree([[[1.0, 2.0]]], [[other]])
+        with pytest.raises(compare_speed.RefusalError, match=r"differ by .* so no times are printed"):
+            compare_speed.agree([[[1.0, 2.0]]], [[other]])
 
 
 def test_bench_of_the_workloads(capfd: pytest.CaptureFixture[str]) -> None:
@@ -204,7 +201,7 @@ def test_bench_of_the_workloads(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "tiny", "--peers", "jax", "--jax-python", "/no/python", *few]) == 1
     printed = capfd.readouterr()
     assert "6 losses agree" in printed.out
-    assert "the peer jax was asked for and did not take part: there is no interpreter /no/python" in printed.err
+    assert "the peer jax was requested but not measured: there is no interpreter /no/python" in printed.err
 
 
 # ---- demo
@@ -314,13 +311,13 @@ def test_the_picture_shows_both_curves() -> None:
     (["run"], "run needs a script"),
     (["run", "broken.py"], "broken.py is not Python: invalid syntax"),
     (["bench", "nothing.py:step"], "there is no script nothing.py"),
-    (["bench", "train.py"], "which function of train.py is to be measured?"),
+    (["bench", "train.py"], "name the function of train.py to measure"),
     (["bench", "train.py:nothing"], "there is no nothing in train.py"),
-    (["bench", "train.py:uncompiled"], "uncompiled in train.py is no compiled function"),
+    (["bench", "train.py:uncompiled"], "uncompiled in train.py is not a compiled function"),
     (["bench", "train.py:step", "--json", "no/folder.json"], "there is no folder no"),
     (["bench", "train.py:step", "--json", "."], "it is a folder"),
     (["bench", "train.py:step", "--rounds", "0"], "at least one round"),
-    (["bench", "fails.py:step"], "step fails when it is run eager: ZeroDivisionError: division by zero"),
+    (["bench", "fails.py:step"], "step fails when run eager: ZeroDivisionError: division by zero"),
     (["bench", "alone.py:step"], "step needs arguments, but alone.py never calls it, and has no function inputs() that"),
     (["bench", "nonsense"], "no workload is called 'nonsense'"),
     (["bench", "tiny", "--peers", "nobody"], "no peer is called 'nobody'"),

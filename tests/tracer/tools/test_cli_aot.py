@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import tapejit as tj
 from tapejit.codegen.triton import export as ahead
-from tapejit.codegen.triton.device.specs import DEVICES, LAUNCH, family, kind_of, shared_memory
+from tapejit.codegen.triton.device.specs import DEVICES, LAUNCH_SECONDS, compute_kind, shared_memory, table_target
+from tapejit.tracer.execute.backends import BACKENDS
 from tapejit.tracer.tools import cli
 from tapejit.tracer.tools.cli import aot as cli_aot
-from tapejit.tracer.execute.backends import GENERATORS
 
 SCRIPT = """
 import sys
@@ -49,15 +49,15 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install 'tapejit[gpu]'")
 def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    generators = dict(GENERATORS)
+    backends = dict(BACKENDS)
     assert cli.main(["aot", script, "--device", "H100", "-o", "found", "--", "4096"]) == 0
     said = capsys.readouterr().out
     assert "step, compiled for sm_90; times are the least on H100" in said and "scaled, compiled for sm_90" in said
     assert said.count("bits: the widest access") == 1 and "--precision tf32 allows it" in said
-    assert "it ran to its end" not in said and generators == GENERATORS
+    assert "it ran to its end" not in said and backends == BACKENDS
     table = json.loads((tmp_path / "found" / "scaled" / "table.json").read_text())
     (row,) = table["rows"]
-    assert table["launches"] == 1 and row["bytes"] == 2 * 4 * 4096 and row["flops"] == 4096 and row["seconds"] == LAUNCH
+    assert table["launches"] == 1 and row["bytes"] == 2 * 4 * 4096 and row["flops"] == 4096 and row["seconds"] == LAUNCH_SECONDS
     assert row["width"] == 128 and not row["narrow"] and not row["spills"] and not row["matrix"] and not row["error"]
     assert row["registers"] > 0 and row["lines"] == [f"steps.py:{line_of('return x * 2')}"]
     for name in row["files"]:
@@ -84,9 +84,9 @@ def test_devices() -> None:
     """Times are bytes or arithmetic over what a device can do, whichever takes longer, and no less than a launch."""
     device = DEVICES["A100"]
     assert device.seconds(2_039_000_000, 1, "float32") == pytest.approx(1e-3)
-    assert device.seconds(1, 312_000_000_000, kind_of("bfloat16", "ieee", product=True)) == pytest.approx(1e-3)
-    assert device.seconds(1, 19_500_000_000, kind_of("bfloat16", "ieee", product=False)) == pytest.approx(1e-3)
-    assert device.seconds(1, 1, "float64") == LAUNCH
+    assert device.seconds(1, 312_000_000_000, compute_kind("bfloat16", "ieee", product=True)) == pytest.approx(1e-3)
+    assert device.seconds(1, 19_500_000_000, compute_kind("bfloat16", "ieee", product=False)) == pytest.approx(1e-3)
+    assert device.seconds(1, 1, "float64") == LAUNCH_SECONDS
     assert {d.target for d in DEVICES.values()} == {"sm_80", "sm_90", "sm_100", "gfx942"}
 
 
@@ -94,7 +94,7 @@ def test_every_kind_of_arithmetic_has_a_rate_and_matrix_units_are_no_slower() ->
     for device in DEVICES.values():
         for dtype in ("float16", "bfloat16", "float32", "float64"):
             for precision in ("ieee", "tf32"):
-                alone, product = (device.flops[kind_of(dtype, precision, x)] for x in (False, True))
+                alone, product = (device.flops[compute_kind(dtype, precision, x)] for x in (False, True))
                 assert product >= alone > 0
 
 
@@ -108,13 +108,13 @@ def test_times_are_those_of_what_computes(tmp_path: Path) -> None:
             step()
     ((_, graph),) = found.graphs
     units, forms = ahead.units_of(graph, "sm_90")
-    assert {u.kind: ahead.dtype_of(u, forms) for u in units} == {"attention": "bfloat16", "nest": "float64"}
+    assert {u.kind: ahead.compute_dtype(u, forms) for u in units} == {"attention": "bfloat16", "nest": "float64"}
 
 
 def test_kinds_of_devices() -> None:
     """Those for desks have the matrix units of sm_80, and less shared memory."""
     kinds = {"sm_89": "sm_80", "sm_120": "sm_80", "sm_103": "sm_100", "sm_90": "sm_90", "gfx950": "gfx942"}
-    assert {name: family(name) for name in kinds} == kinds
+    assert {name: table_target(name) for name in kinds} == kinds
     room = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx942": 64}
     assert {name: shared_memory(name) >> 10 for name in room} == room
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from support.traced import seen
 from tapejit import nn
 from tapejit.eager.arrays import devices
 from tapejit.eager.core.tape.node import local
 from tapejit.tracer.execute import reference_program as program
-from tapejit.tracer.tools.diff import Observer
+from tapejit.tracer.tools.diff.compare import Observer
 from tapejit.tracer.tools.diff.state_snapshot import Before, Memory
 from tapejit.tracer.tools.diff.ulps import distance
-from traced import seen
 
 
 def here(offset: int = 0) -> str:
@@ -113,7 +113,7 @@ def test_a_wrong_kernel_after_a_break(monkeypatch) -> None:
     assert found.ulps == 1 and found.index == ()
     assert found.compiled == np.nextafter(found.eager, np.float32(np.inf))
     text = str(found)
-    assert "mul at tests/test_diff.py:" in text or found.line in text
+    assert "mul at tests/tracer/tools/test_diff.py:" in text or found.line in text
     assert "1 ulps" in text and str(found.eager[()]) in text and str(found.compiled[()]) in text
 
 

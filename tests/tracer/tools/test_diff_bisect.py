@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from support.traced import seen
 from tapejit import nn
-from tapejit.codegen.schedule import fusion as fuse
-from tapejit.codegen.lowering import op_lowering as lower
 from tapejit.codegen.llvm.runtime import jit
-from tapejit.codegen.schedule.element_reader import Reading
+from tapejit.codegen.lowering import op_lowering as lower
+from tapejit.codegen.schedule import fusion as fuse
+from tapejit.codegen.schedule.element_reader import ElementReader
 from tapejit.tracer.tools.diff.ulps import errors, gap, moved, noise_of
-from traced import seen
 
 
 @pytest.fixture(autouse=True)
@@ -40,16 +40,16 @@ def wrong_function(monkeypatch, name: str, other: str) -> None:
 
 def wrong_where_fused(monkeypatch, name: str) -> None:
     """What reads an op's result without its being in memory reads another number."""
-    right = Reading.read
+    right = ElementReader.read
 
     def read(self, value, place, guard):
         found = right(self, value, place, guard)
-        maker = self.schedule.maker.get(value)
-        if maker is None or maker[0].op.name != name or value in self.schedule.kept:
+        maker = self.schedule.producer.get(value)
+        if maker is None or maker[0].op.name != name or value in self.schedule.visible:
             return found
         return self.exprs.op("add", found.dtype, found, self.exprs.const(1.0, found.dtype))
 
-    monkeypatch.setattr(Reading, "read", read)
+    monkeypatch.setattr(ElementReader, "read", read)
 
 
 class Training:
@@ -103,7 +103,7 @@ def test_a_wrong_function_in_the_forward_pass(monkeypatch) -> None:
     assert found.op == "gelu" and found.line.endswith(t.lines["forward"])
     assert found.ulps > 1e3 and found.compiled[found.index] != found.eager[found.index]
     text = str(found)
-    assert "in native code; without it, it is right" in text and str(found.compiled[found.index]) in text
+    assert "only in native code: the reference program is right" in text and str(found.compiled[found.index]) in text
 
 
 def test_a_wrong_update_of_memory(monkeypatch) -> None:
@@ -219,8 +219,8 @@ def test_an_op_that_refuses_what_eager_accepts(monkeypatch) -> None:
 
     i = tj.tensor([0, 2])
     line = step(tj.ones(3, 2), i)[1]
-    right = fuse.looked_at
-    monkeypatch.setattr(fuse, "looked_at", lambda exprs, x, attrs: right(exprs, x, {**attrs, "size": 1}))
+    right = fuse.check_exprs
+    monkeypatch.setattr(fuse, "check_exprs", lambda exprs, x, attrs: right(exprs, x, {**attrs, "size": 1}))
     found = tj.diff(step, tj.ones(3, 2), i)
     assert found.op == "index" and found.line.endswith(line) and found.index is None and "refuses" in str(found)
 

@@ -12,13 +12,13 @@ import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
 from tapejit.tracer.tools.explain.advice import advice_for
-from tapejit.tracer.tools.explain.explain import shown
+from tapejit.tracer.trace.logging import display_line
 
 
 def here(offset: int = 0) -> str:
     """The line this is called from, as reports show it."""
     frame = inspect.currentframe().f_back
-    return shown(f"{frame.f_code.co_filename}:{frame.f_lineno + offset}")
+    return display_line(f"{frame.f_code.co_filename}:{frame.f_lineno + offset}")
 
 
 def training(read=True, **settings):
@@ -124,7 +124,7 @@ def test_advice_for_bounds_that_keep_changing() -> None:
     for i in (0, 0, 1, 2, 3):
         f(x, i)
     (advice,) = f.explain().to_dict()["advice"]
-    assert advice.startswith("slice at ") and "is given other settings each time ({" in advice and "x[i + arange(n)]" in advice
+    assert advice.startswith("slice at ") and "gets other settings each time ({" in advice and "x[i + arange(n)]" in advice
     g = tj.compile(lambda x, i: x[i + tj.arange(2)] * 2)
     for i in (0, 0, 1, 2, 3):
         assert g(x, tj.tensor(i)).tolist() == [2 * i, 2 * i + 2]
@@ -136,7 +136,7 @@ def test_advice_for_bounds_that_differ_from_the_first_call_on() -> None:
     for i in range(4):
         f(tj.arange(12), i)
     (advice,) = f.explain().to_dict()["advice"]
-    assert advice.startswith("slice is given other settings each time ({")
+    assert advice.startswith("slice gets other settings each time ({")
 
 
 def test_advice_for_a_break_at_a_slice_that_moves() -> None:
@@ -144,7 +144,7 @@ def test_advice_for_a_break_at_a_slice_that_moves() -> None:
     for i in range(40):
         f(tj.arange(60), i)
     (found,) = f.explain().to_dict()["paths"][0]["breaks"]
-    assert found["reason"] == "a slice begins elsewhere at each call"
+    assert found["reason"] == "a slice starts elsewhere in each call"
     assert "x[i + arange(n)]" in str(advice_for(found["reason"]))
 
 
@@ -152,9 +152,9 @@ def test_advice_for_shapes_that_keep_changing() -> None:
     step, lines = training(read=False)
     facts = called(step, [3, 3, 3, 4, 5, 6]).to_dict()
     assert [d["line"] for d in facts["divergences"]] == [lines["loss"]] * 3
-    assert facts["divergences"][0]["reason"] == "linear is given a tensor of shape [4, 4], and was given [3, 4]"
+    assert facts["divergences"][0]["reason"] == "linear gets a tensor of shape [4, 4], recorded with [3, 4]"
     (advice,) = facts["advice"]
-    assert advice.startswith(f"linear at {lines['loss']} is given tensors of 4 shapes ([3, 4], [4, 4], [5, 4], [6, 4])")
+    assert advice.startswith(f"linear at {lines['loss']} gets tensors of 4 shapes ([3, 4], [4, 4], [5, 4], [6, 4])")
     assert "drop_last" in advice and "pad" in advice and "budget=16" in advice
 
 
@@ -163,7 +163,7 @@ def test_shapes_that_change_in_the_warm_up() -> None:
     found = called(step, [3, 4, 5])
     facts = found.to_dict()
     assert facts["warming_up"] == 3 and not facts["paths"]
-    assert facts["disagreement"] == "its recordings never agree: linear is given tensors of 3 shapes ([3, 4], [4, 4], [5, 4])"
+    assert facts["disagreement"] == "every call takes a new path: linear gets tensors of 3 shapes ([3, 4], [4, 4], [5, 4])"
     assert facts["disagreement"] in str(found) and "drop_last" in facts["advice"][0]
 
 
@@ -172,12 +172,12 @@ def test_numbers_that_keep_changing() -> None:
     f = tj.compile(lambda x, n: (w * x) ** n)
     for n in (2, 3, 4):
         f(tj.ones(3), n)
-    assert f.explain().to_dict()["disagreement"] == "its recordings never agree: pow is given 3 numbers (2, 3, 4)"
+    assert f.explain().to_dict()["disagreement"] == "every call takes a new path: pow gets 3 numbers (2, 3, 4)"
     f.reset()
     for n in (2, 2, 2, 3, 4, 5):
         f(tj.ones(3), n)
     (advice,) = f.explain().to_dict()["advice"]
-    assert "given other numbers each time (2, 3, 4, 5)" in advice and "make it a tensor" in advice
+    assert "gets other numbers each time (2, 3, 4, 5)" in advice and "make it a tensor" in advice
 
 
 def test_what_fell_back() -> None:
@@ -201,12 +201,12 @@ def test_a_recording_that_cannot_be_replayed_says_why() -> None:
         f()
     assert array.tolist() == [4, 4, 4]
     (fallback,) = f.explain().to_dict()["fell_back"]
-    assert "a NumPy array shows is written" in fallback["reason"] and fallback["times"] == 4
+    assert "writes memory that a NumPy array shares" in fallback["reason"] and fallback["times"] == 4
 
 
 def test_giving_up() -> None:
     f = tj.compile(lambda x: x + 1, budget=1)
-    with pytest.warns(UserWarning, match=r"runs eagerly from now on.*add is given tensors of 4 shapes"):
+    with pytest.warns(UserWarning, match=r"runs eagerly from now on.*add gets tensors of 4 shapes"):
         for n in range(1, 8):
             f(tj.ones(n))
     found = f.explain()
@@ -226,8 +226,8 @@ def test_reset_forgets() -> None:
 def test_paths_are_relative_to_the_current_directory(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     inside, outside = str(tmp_path / "deep" / "train.py") + ":3", str(tmp_path.parent / "train.py") + ":3"
-    assert shown(inside) == os.path.join("deep", "train.py") + ":3"
-    assert shown(outside) == outside and shown("<stdin>:1") == "<stdin>:1"
+    assert display_line(inside) == os.path.join("deep", "train.py") + ":3"
+    assert display_line(outside) == outside and display_line("<stdin>:1") == "<stdin>:1"
 
 
 # ---- TAPEJIT_LOG
@@ -254,7 +254,7 @@ def test_log_of_breaks(log) -> None:
 def test_log_of_recompiles(log) -> None:
     step, lines = training()
     found = log("recompiles", lambda: called(step, [3] * 5 + [4] * 3))
-    reason = "linear is given a tensor of shape [4, 4], and was given [3, 4]"
+    reason = "linear gets a tensor of shape [4, 4], recorded with [3, 4]"
     assert found == [f"[tapejit recompiles] step diverges at {lines['loss']}: {reason}"]
 
 
@@ -297,7 +297,7 @@ def test_strict_raises_where_it_diverges() -> None:
     with pytest.raises(tj.CompileError) as raised:
         called(step, [4])
     assert isinstance(raised.value, RuntimeError)
-    reason = "linear is given a tensor of shape [4, 4], and was given [3, 4]"
+    reason = "linear gets a tensor of shape [4, 4], recorded with [3, 4]"
     remedy = "With strict=True this is an error; without it the call goes on eagerly."
     assert str(raised.value).startswith(f"[compile] step diverges from its recording at {lines['loss']}: {reason}. {remedy}")
     del raised  # its traceback holds arrays, so that nobody can tell who sees them being written
@@ -318,7 +318,7 @@ def test_strict_leaves_what_was_done_before() -> None:
 
     for _ in range(4):
         f(tj.ones(2), False)
-    with pytest.raises(tj.CompileError, match="exp comes where the recording has"):
+    with pytest.raises(tj.CompileError, match="exp runs where the recording has"):
         f(tj.ones(2), True)
     assert total.tolist() == [5, 5] and [t.tolist() for t in out] == [[2, 2]] * 5
 
@@ -341,7 +341,7 @@ def test_strict_raises_in_the_place_of_giving_up() -> None:
     for n in range(1, 4):
         f(tj.ones(n))
     with pytest.raises(
-        tj.CompileError, match=r"finds no recording to replay, last at .*: its recordings never agree: add is given"
+        tj.CompileError, match=r"finds no recording to replay, last at .*: every call takes a new path: add gets"
     ):
         f(tj.ones(4))
 
@@ -350,7 +350,7 @@ def test_strict_raises_for_what_cannot_be_replayed() -> None:
     x = tj.from_numpy(array := np.zeros(3, np.float32))
     f = tj.compile(lambda: x.add_(1), strict=True)
     f()
-    with pytest.raises(tj.CompileError, match="cannot be replayed: memory that a NumPy array shows"):
+    with pytest.raises(tj.CompileError, match="cannot be replayed: writes memory that a NumPy array shares"):
         f()
     assert array.tolist() == [2, 2, 2]
 

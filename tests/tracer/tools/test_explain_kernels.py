@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from support.paths import TESTS
 from tapejit import nn
-from tapejit.tracer.tools.explain.explain import shown
+from tapejit.tracer.trace.logging import display_line
 
 CALLS = 8  # enough for a program to be compared with a plain one
 
 
 def here(offset: int = 0) -> str:
     frame = inspect.currentframe().f_back
-    return shown(f"{frame.f_code.co_filename}:{frame.f_lineno + offset}")
+    return display_line(f"{frame.f_code.co_filename}:{frame.f_lineno + offset}")
 
 
 def compiled(function: Any, *args: Any, **settings: Any) -> Any:
@@ -64,7 +65,7 @@ def test_a_training_step_names_its_lines() -> None:
     (program,) = found.to_dict()["paths"][0]["programs"]
     report = program["native"]
     assert program["from"] == lines["layer"]
-    assert program["told"].startswith(("native code: ", "a plain program"))
+    assert program["told"].startswith(("native code: ", "reference program"))
     named = [line for k in report["kernels"] for line in k["lines"]]
     assert set(lines.values()) <= set(named)
     first = report["kernels"][0]
@@ -127,9 +128,9 @@ def test_bytes_of_views() -> None:
 def test_products() -> None:
     (k,) = kernels(lambda a, b: a @ b, tj.randn(17, 23), tj.randn(23, 29))
     assert k["kind"] == "product" and k["flops"] == 2 * 17 * 23 * 29
-    assert k["bytes"] == 4 * (17 * 23 + 23 * 29 + 17 * 29) and k["what"] == "a product, m 17 n 29 k 23"
+    assert k["bytes"] == 4 * (17 * 23 + 23 * 29 + 17 * 29) and k["what"] == "matmul, m 17 n 29 k 23"
     (k,) = kernels(lambda a, b: tj.tanh(a @ b + 1), tj.randn(5, 7, 3), tj.randn(5, 3, 4))
-    assert k["flops"] == 5 * (2 * 7 * 3 * 4 + 2 * 7 * 4) and k["what"].startswith("5 products, m 7 n 4 k 3, then ")
+    assert k["flops"] == 5 * (2 * 7 * 3 * 4 + 2 * 7 * 4) and k["what"].startswith("5 matmuls, m 7 n 4 k 3, then ")
     (k,) = kernels(lambda a: a @ a.T, tj.randn(6, 8))
     assert sum(k["read"].values()) == 4 * 6 * 8 and "as [8, 6] by strides [1, 8]" in k["call"]
 
@@ -154,7 +155,7 @@ def test_ops_that_are_called_as_they_are() -> None:
         return tj.sort(x * 2, 1)[0] + 1, x.long() @ x.long().T
 
     found = {k["call"].split(" = ")[1].split("(")[0]: k for k in kernels(function, tj.randn(6, 9)) if k["kind"] == "opaque"}
-    assert found["sort"]["what"].startswith("sort, called as it is: there are no loops or kernels for it on float32, int64")
+    assert found["sort"]["what"].startswith("sort, an opaque op: no code is generated for it on float32, int64")
     assert "for it on int64" in found["matmul"]["what"]
     assert all(k["flops"] is None and k["seconds"] > 0 for k in found.values())
 
@@ -181,7 +182,7 @@ def test_indices_are_made_up_within_bounds() -> None:
 
     found = kernels(function, tj.tensor([1, 10, 3]))
     assert all(k["seconds"] > 0 for k in found)
-    assert any(k["what"].startswith("a look at 3 indices") for k in found)
+    assert any(k["what"].startswith("bounds check of 3 indices") for k in found)
     assert any(k["what"].startswith("sums at indices") for k in found)
 
 
@@ -223,8 +224,8 @@ def test_a_plain_program_says_so() -> None:
     made = compiled(lambda x: x * 2, tj.randn(3), backend="plain")
     found = made.explain(kernels=True)
     (program,) = found.to_dict()["paths"][0]["programs"]
-    assert program["told"] == "a plain program: the backend is plain" and "native" not in program
-    assert "a plain program: the backend is plain" in str(found) and "kernel 0" not in str(found)
+    assert program["told"] == "reference program: the backend is plain" and "native" not in program
+    assert "reference program: the backend is plain" in str(found) and "kernel 0" not in str(found)
 
 
 def test_without_kernels_it_says_how_each_segment_runs() -> None:
@@ -244,7 +245,7 @@ def test_before_it_was_measured() -> None:
     for _ in range(3):
         made(tj.randn(5))
     (program,) = made.explain().to_dict()["paths"][0]["programs"]
-    assert program["told"] == "native code, not yet compared with a plain program"
+    assert program["told"] == "native code, not yet timed against the reference program"
 
 
 def test_a_program_from_disk_is_told_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +290,7 @@ def test_plans_do_not_depend_on_the_order_of_sets() -> None:
     for seed in ("1", "2", "3"):
         ran = subprocess.run(
             [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed, "HOME": "/nonexistent", "TAPEJIT_CACHE": "0"},
-            capture_output=True, text=True, cwd=Path(__file__).parent, check=True,
+            capture_output=True, text=True, cwd=TESTS, check=True,
         )  # fmt: skip
         found.add(ran.stdout)
     assert len(found) == 1 and "define void" in found.pop()
@@ -307,3 +308,33 @@ def test_numbers_are_plain_python() -> None:
     step, _, args = training()
     for k in kernels(step, *args):
         assert not any(isinstance(v, np.generic) for v in k.values())
+
+
+# ---- passes
+
+
+def test_passes_are_listed_with_what_they_changed() -> None:
+    def f(x):
+        unused = x.exp()  # noqa: F841
+        return x.neg().neg().tanh() + x.tanh()
+
+    step = compiled(f, tj.randn(5))
+    found = step.explain(passes=True)
+    (path,) = found.to_dict()["paths"]
+    runs = path["programs"][-1]["passes"]
+    assert [r["name"] for r in runs[:7]] == [
+        "dead code", "device placement", "constant folding", "algebra", "common subexpressions", "copy removal", "dead code",
+    ]  # fmt: skip
+    by_name = {r["name"]: r for r in reversed(runs)}
+    assert (by_name["common subexpressions"]["before"], by_name["common subexpressions"]["after"]) == (4, 3)
+    assert by_name["algebra"]["changed"] and not by_name["device placement"]["changed"]
+    assert all(r["seconds"] > 0 for r in runs)
+    text = str(found)
+    assert "      passes:\n        dead code: " in text and "        common subexpressions: 4 -> 3 nodes, " in text
+    assert "passes:" not in str(step.explain())
+
+
+def test_without_a_backend_there_are_no_passes() -> None:
+    step = compiled(lambda x: (x * 2).sum(), tj.randn(5), backend="plain")
+    (path,) = step.explain(passes=True).to_dict()["paths"]
+    assert path["programs"][-1]["passes"] == []

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 import tapejit as tj
-from scripts import SCRIPTS
+from support.scripts import SCRIPTS
+from support.traced import seen
 from tapejit.eager.core.op import PRIMITIVES, Op
-from tapejit.tracer.execute import backends as generators
+from tapejit.tracer.execute import tiering
+from tapejit.tracer.tools.observe_run import watched
 from tapejit.tracer.tools.profiler import tables as profile_rows
-from tapejit.tracer.tools.cli.run import watched
 from tapejit.tracer.tools.profiler.tables import Event
-from traced import seen
 
 NAP = 0.05
 HERE = Path(__file__).name
@@ -154,7 +154,7 @@ def test_kernels_share_out_what_was_measured() -> None:
 
 @pytest.mark.parametrize("pure", [False, True])
 def test_calls_without_python_have_kernels_too(pure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generators, "MARGIN", float("inf"))  # whatever a busy machine measures
+    monkeypatch.setattr(tiering, "MARGIN", float("inf"))  # whatever a busy machine measures
     w = tj.ones(8, requires_grad=True)
     optimizer = tj.optim.SGD([w], lr=0.1)
 
@@ -168,15 +168,15 @@ def test_calls_without_python_have_kernels_too(pure: bool, monkeypatch: pytest.M
 
     for _ in range(20):
         step(tj.ones(8))
-    (recipe,) = step.pures
-    usual = recipe.usual
+    (recipe,) = step.skipped_calls
+    usual = recipe.fast_path
     assert usual is not None
     with tj.profiler.profile() as prof:
         for _ in range(3):
             step(tj.ones(8))
     kernels = [row for row in prof.key_averages() if row.kind == "kernel"]
     assert kernels and all(row.count % 3 == 0 for row in kernels)
-    assert recipe.usual is usual, "calls after it are as quick as before"
+    assert recipe.fast_path is usual, "calls after it are as quick as before"
 
 
 def test_the_trace_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     tj.ones(3, requires_grad=True).exp().sum().backward()
     train("plain", 4)
     assert len(prof.events) == noted
-    assert tj.eager.tape.local.state.handler is None  # type: ignore[attr-defined]
+    assert tj.eager.core.tape.node.local.state.handler is None  # type: ignore[attr-defined]
 
 
 def history(script: Any) -> list[Any]:

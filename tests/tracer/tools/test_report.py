@@ -16,25 +16,23 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tapejit as tj
+from support.paths import ROOT, TESTS
 from tapejit.codegen.inspect import machine_peaks as roof
-from tapejit.codegen.llvm.runtime import jit
 from tapejit.codegen.llvm.ir.target import host
-from tapejit.tracer.tools.explain import advice
-from tapejit.tracer.tools import cli
+from tapejit.codegen.llvm.runtime import jit
+from tapejit.tracer.api.compiled_function import CompiledFunction
+from tapejit.tracer.tools import cli, observe_run
 from tapejit.tracer.tools.cli import report as cli_report
-from tapejit.tracer.tools.cli import run as cli_run
-from tapejit.tracer.api.compile import Compiled
+from tapejit.tracer.tools.explain import advice
+from tapejit.tracer.tools.profiler.timeline import noted
 from tapejit.tracer.tools.report import data
-from tapejit.tracer.tools.report.elements import collapse_repeats as fold
 from tapejit.tracer.tools.report.data import gather
-from tapejit.tracer.tools.report.elements.timeline import WORDS
-from tapejit.tracer.tools.report.elements.html import tag
 from tapejit.tracer.tools.report.eager_memory import eager_memory
+from tapejit.tracer.tools.report.elements import collapse_repeats as fold
+from tapejit.tracer.tools.report.elements.html import tag
+from tapejit.tracer.tools.report.elements.timeline import WORDS
 from tapejit.tracer.tools.report.page import page
 from tapejit.tracer.tools.report.user_source import sources_of
-from tapejit.tracer.tools.profiler.timeline import noted
-
-ROOT = Path(__file__).parents[1]
 
 TRAIN = """
 import sys
@@ -117,17 +115,17 @@ def test_the_timeline_tells_each_call(facts: dict[str, Any]) -> None:
     assert sum("compare" in found for n, found in kinds.items() if n < 20) == 1
     assert kinds[21] == ["diverge"] and kinds[24][0] == "replay"
     note = next(s["note"] for s in timeline["spans"] if s["kind"] == "diverge")
-    assert "linear is given a tensor of shape [4, 6], and was given [8, 6]" in note
+    assert "linear gets a tensor of shape [4, 6], recorded with [8, 6]" in note
     starts = [s["start"] for s in timeline["spans"]]
     assert starts == sorted(starts)
 
 
 def test_nothing_is_noted_outside() -> None:
     """The block leaves functions as they were, also if it fails."""
-    before = Compiled.__call__
+    before = CompiledFunction.__call__
     with pytest.raises(ZeroDivisionError), noted() as timelines:
         raise ZeroDivisionError
-    assert Compiled.__call__ is before and not timelines
+    assert CompiledFunction.__call__ is before and not timelines
 
 
 def test_findings_have_a_cause_and_an_advice(facts: dict[str, Any]) -> None:
@@ -165,12 +163,12 @@ def test_kernels_have_bytes_and_a_share_of_the_roofline(facts: dict[str, Any]) -
 
 def test_what_a_machine_allows() -> None:
     """By hand: bytes at the speed for so many of them, between two sizes by the logarithm; floats, half as many of 8 bytes."""
-    found = roof.Roof(((100, 10.0), (10_000, 1.0)), 1000.0)
+    found = roof.MachinePeaks(((100, 10.0), (10_000, 1.0)), 1000.0)
     assert [found.bandwidth(n) for n in (10, 100, 1000, 10_000, 10**6)] == pytest.approx([10, 10, 5.5, 1, 1])
     assert found.least_seconds(100, 500, False) == (10.0, "memory")
     assert found.least_seconds(100, 20_000, False) == (20.0, "arithmetic")
     assert found.least_seconds(0, 20_000, True) == (40.0, "arithmetic")
-    paired = roof.Roof(((100, 10.0), (10_000, 1.0)), 1000.0, 2000.0)
+    paired = roof.MachinePeaks(((100, 10.0), (10_000, 1.0)), 1000.0, 2000.0)
     assert paired.least_seconds(0, 20_000, False, in_pairs=True) == (10.0, "arithmetic")
 
 
@@ -193,7 +191,7 @@ def test_what_is_measured_multiplies_pairs() -> None:
     pairs = np.full(2 * count, 3.0, ml_dtypes.bfloat16)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library["multiply_pairs"])(pairs.ctypes.data, 5)
     assert (pairs.view(np.float32) == 5 * 2 * 3 * 3).all()
-    assert roof.roof().in_pairs > 0.9 * roof.roof().flops
+    assert roof.machine_peaks().in_pairs > 0.9 * roof.machine_peaks().flops
 
 
 def test_edges_are_what_one_kernel_leaves_for_another(facts: dict[str, Any]) -> None:
@@ -343,9 +341,9 @@ def test_texts_are_left_out_where_they_are_too_much(facts: dict[str, Any], monke
 
 def reasons_in_the_code() -> set[str]:
     """All reasons that the tracer can give for a break or a divergence, with `op` in the place of what is put in."""
-    calls = re.compile(r"\b(?:stop|diverge|catch_up|run_now|NotARegionError|outside)\((?:\w+, )?(f?)\"([^\"]+)\"")
+    calls = re.compile(r"\b(?:stop|diverge|flush|run_now|NotARegionError|graph_break)\((?:\w+, )?(f?)\"([^\"]+)\"")
     found = set()
-    for file in [*(ROOT / "tracer").glob("*.py"), *(ROOT / "eager").rglob("*.py")]:
+    for file in [*(ROOT / "tracer").rglob("*.py"), *(ROOT / "eager").rglob("*.py")]:
         for _, text in calls.findall(file.read_text(encoding="utf-8")):
             found.add(re.sub(r"\{[^}]*\}", "op", text))
     return found - {"the end"}
@@ -353,25 +351,25 @@ def reasons_in_the_code() -> set[str]:
 
 def test_each_reason_has_an_advice() -> None:
     found = reasons_in_the_code()
-    assert {"a value is read", "op depends on values", "the function returns earlier", "data is assigned"} <= found
+    assert {"a value is read", "op depends on values", "the function returns earlier", "`data` is assigned"} <= found
     assert not [r for r in found if advice.advice_for(r) is None and advice.advice_for(f"backward: {r}") is None]
 
 
 @pytest.mark.parametrize("reason, words", [
-    ("mul is given a tensor of shape [1], and was given [3]", "drop_last"),
-    ("pow is given the number 4, and was given 3", "make it a tensor"),
-    ("slice is given {'index': 1}, and was given {'index': 2}", "arange"),
-    ("add is given float64, and was given float32", "x.to(float32)"),
-    ("add is given a tensor with requires_grad=True, unlike before", "detach()"),
+    ("mul gets a tensor of shape [1], recorded with [3]", "drop_last"),
+    ("pow gets the number 4, recorded with 3", "make it a tensor"),
+    ("slice gets {'index': 1}, recorded with {'index': 2}", "arange"),
+    ("add gets float64, recorded with float32", "x.to(float32)"),
+    ("add gets a tensor with requires_grad=True, unlike the recording", "detach()"),
     ("add runs without gradients, unlike the recording", "two functions"),
-    ("exp comes where the recording has tanh", "where"),
-    ("Double.apply", "Double runs as it is"),
-    ("nonzero depends on values", "how much nonzero gives"),
-    ("a value goes to another device", "make it where it is wanted"),
+    ("exp runs where the recording has tanh", "where"),
+    ("Double.apply", "Double runs eagerly"),
+    ("nonzero depends on values", "the result shape of nonzero"),
+    ("a value moves to another device", "create it on the device that needs it"),
     ("backward: a hook", "compute the loss inside"),
     ("pure=True, but it sets attributes: replayed with Python", "it sets attributes"),
-    ("a plain program: the backend is plain", "backend"),
-    ("native code: 9 us a run, 3 us without, so it is not used", "larger batch"),
+    ("reference program: the backend is plain", "backend"),
+    ("native code: 9 us a run, 3 us by the reference program, so it is not used", "larger batch"),
     ("TAPEJIT=eager", "unset"),
 ])  # fmt: skip
 def test_advice_by_reason(reason: str, words: str) -> None:
@@ -423,7 +421,7 @@ def test_the_page_has_all_parts_and_no_address(facts: dict[str, Any]) -> None:
 
 def test_what_the_page_needs_is_in_the_wheel() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    folder = ROOT / "tracer" / "report"
+    folder = ROOT / "tracer" / "tools" / "report"
     shipped = settings["package-data"]["tapejit.tracer.tools.report"]
     assert {f.name for f in folder.iterdir() if f.is_file() and f.suffix != ".py"} == set(shipped)
     assert "tapejit.tracer.tools.report" in settings["packages"]
@@ -454,7 +452,7 @@ def test_hostile_text_stays_text(facts: dict[str, Any]) -> None:
 
 def colours(look: int) -> dict[str, tuple[float, ...]]:
     """The colours of the page by name, light (0) or dark (1)."""
-    css = (ROOT / "tracer" / "report" / "page.css").read_text()
+    css = (ROOT / "tracer" / "tools" / "report" / "page.css").read_text()
     found = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", css)
     return {name: tuple(int(pair[look][i : i + 2], 16) / 255 for i in (1, 3, 5)) for name, *pair in found}
 
@@ -578,13 +576,13 @@ def fake_tools(folder: Path, **scripts: str) -> dict[str, str]:
 ])  # fmt: skip
 def test_installing_chromium_never_fails_nor_stalls(tools: dict[str, str], words: str, tmp_path: Path) -> None:
     """An apt-get that hangs is stopped: the script is over long before it would be."""
-    script = [str(shutil.which("sh")), str(ROOT / "tests" / "chromium.sh")]
+    script = [str(shutil.which("sh")), str(TESTS / "support" / "chromium.sh")]
     done = subprocess.run(script, env=fake_tools(tmp_path, **tools), capture_output=True, text=True, timeout=40)
     assert done.returncode == 0 and words in done.stdout and ("skipped" in done.stdout) is bool(words)
 
 
 def test_samples_are_told(facts: dict[str, Any]) -> None:
-    samples = cli_run.Samples()
+    samples = observe_run.Samples()
     step = tj.compile(lambda x: x + 1, name="added")
     step(tj.ones(3))
     told = gather([step], "t", samples={step: samples})["functions"][0]

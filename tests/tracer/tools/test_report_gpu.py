@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pretended
 import pytest
 import tapejit as tj
+from support import fake_gpu
 from tapejit.tracer.tools.report.data import gather
 from tapejit.tracer.tools.report.page import page
 
@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="Triton has no wheel for this platform", ex
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("TAPEJIT_BACKEND", "auto")
     monkeypatch.setenv("TAPEJIT_TUNE", "0")
-    with pretended.gpu(True) as xp:
+    with fake_gpu.gpu(True) as xp:
         yield xp
 
 

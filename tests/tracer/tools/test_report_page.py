@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from browser import DARK, LIGHT, asked, browse, needs_browser
+from support.browser import DARK, LIGHT, asked, browse, needs_browser
+from tapejit.tracer.tools.profiler.timeline import noted
 from tapejit.tracer.tools.report.data import gather
 from tapejit.tracer.tools.report.page import page
-from tapejit.tracer.tools.profiler.timeline import noted
 
 pytestmark = needs_browser
 

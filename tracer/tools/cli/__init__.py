@@ -1,4 +1,4 @@
-"""The command `tapejit`: run a script and tell what was compiled, compare eager with compiled, the demonstration.
+"""The command `tapejit`: run a script and report what was compiled, compare eager with compiled speed, show a demo.
 
     tapejit run script.py [ARGUMENT ...]
     tapejit report script.py [ARGUMENT ...] [-o report.html]
@@ -8,7 +8,7 @@
     tapejit demo [--steps 600] [-o report.html]
     tapejit ops
 
-What cannot be done is told in one sentence on standard error, and the exit code is not zero.
+If a command cannot be carried out, one sentence on standard error says why, and the exit code is not zero.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ....eager.core import library
+from ..files import RefusalError, check_surroundings, check_writable
 from . import aot as cli_aot
 from . import bench as cli_bench
 from . import demo as cli_demo
 from . import ops_table as cli_ops
 from . import report as cli_report
 from . import run as cli_run
-from ..files import RefusalError, check_surroundings, check_writable
 
-PACKAGE = Path(__file__).resolve().parents[1]
-OWN = re.compile(r"\.py(:|$)")  # a script, and not the name of a workload
+PACKAGE = Path(library.ROOT).resolve()
+OWN = re.compile(r"\.py(:|$)")  # matches a script, not the name of a workload
 COMMANDS = ("run", "report", "aot", "bench", "demo", "ops")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the arguments say, and give the exit code."""
+    """Run a command and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):
         print(__doc__.strip() if __doc__ else "")
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("tapejit: stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # nobody reads on: `tapejit run train.py | head`
+    except BrokenPipeError:  # the reader has closed the pipe: `tapejit run train.py | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
@@ -68,49 +69,52 @@ def command(name: str, rest: list[str]) -> int:
     if name == "aot":
         return cli_aot.aot(rest)
     if name == "demo":
-        return demo(rest)
+        return demo_command(rest)
     if name == "bench":
-        return bench_own(rest) if any(OWN.search(x) for x in rest if not x.startswith("-")) else bench_steps(rest)
+        return bench_command(rest) if any(OWN.search(x) for x in rest if not x.startswith("-")) else bench_workloads(rest)
     raise RefusalError(f"there is no command {name!r}; there are: {', '.join(COMMANDS)}")
 
 
-def demo(rest: list[str]) -> int:
+def demo_command(rest: list[str]) -> int:
     parser = argparse.ArgumentParser("tapejit demo", description="Train a character GPT eagerly, then compiled.")
-    parser.add_argument("--steps", type=int, help=f"of each ({cli_demo.STEPS}, or fewer where eager ones are slow)")
-    parser.add_argument("-o", "--output", type=Path, default=Path(cli_report.DEFAULT), help="the page about the compiled step")
+    parser.add_argument("--steps", type=int, help=f"steps per training ({cli_demo.STEPS}, or fewer if eager steps are slow)")
+    parser.add_argument("-o", "--output", type=Path, default=Path(cli_report.DEFAULT), help="file for the report")
     options = parser.parse_args(rest)
     if options.steps is not None and options.steps < 1:
         raise RefusalError("--steps must be at least 1")
     return cli_demo.demo(options.steps, options.output)
 
 
-def bench_own(rest: list[str]) -> int:
-    """A user's own function."""
+def bench_command(rest: list[str]) -> int:
+    """Compare eager with compiled speed of a user's own function."""
     parser = argparse.ArgumentParser("tapejit bench", description=cli_bench.__doc__, formatter_class=Plainly)
     parser.add_argument("target", metavar="SCRIPT.py:FUNCTION")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=0.3, help="of each turn")
-    parser.add_argument("--steps", type=int, default=8, help="whose results are compared")
+    parser.add_argument("--seconds", type=float, default=0.3, help="seconds to measure in each round")
+    parser.add_argument("--steps", type=int, default=8, help="number of calls whose results are compared")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(rest)
     if options.rounds < 1 or options.steps < 1:
         raise RefusalError("at least one round and one step are needed")
     script, _, name = options.target.rpartition(":")
     if not script:
-        raise RefusalError(f"which function of {name} is to be measured? Say `tapejit bench {name}:step`")
+        raise RefusalError(f"name the function of {name} to measure: `tapejit bench {name}:step`")
     check_writable(options.json)
     return cli_bench.bench(script, name, options)
 
 
 class Plainly(argparse.RawDescriptionHelpFormatter):
-    """Help with its line breaks."""
+    """Help formatter that keeps the description's line breaks."""
 
 
-def bench_steps(rest: list[str]) -> int:
-    """The workloads in `bench/`, which are in a clone and not in an installed package."""
+def bench_workloads(rest: list[str]) -> int:
+    """Run the workloads in `bench/`, which only a clone of the repository has."""
     folder = PACKAGE / "bench"
     if not (folder / "steps.py").exists():
-        raise RefusalError("the benchmarks are in a clone of the repository; your own step: `tapejit bench my_script.py:step`")
+        raise RefusalError(
+            "the benchmark workloads are only in a clone of the repository; to measure your own step: "
+            "`tapejit bench my_script.py:step`"
+        )
     sys.path.insert(0, str(folder))
     try:
         steps: Any = importlib.import_module("steps")
@@ -118,7 +122,7 @@ def bench_steps(rest: list[str]) -> int:
         check_writable(options.json)
         check_writable(options.plot)
         steps.main(rest)
-    except SystemExit as end:  # its words go to standard error
+    except SystemExit as end:  # its message goes to standard error
         if isinstance(end.code, str):
             raise RefusalError(end.code) from None
         return int(end.code or 0)
@@ -128,5 +132,5 @@ def bench_steps(rest: list[str]) -> int:
     missing = [p for p in options.peers if steps.reason_to_skip(p, options)] if asked else []
     for peer in missing:
         reason = steps.reason_to_skip(peer, options)
-        print(f"tapejit: the peer {peer} was asked for and did not take part: {reason}", file=sys.stderr)
+        print(f"tapejit: the peer {peer} was requested but not measured: {reason}", file=sys.stderr)
     return 1 if missing else 0

@@ -1,7 +1,7 @@
-"""`tapejit aot script.py --target sm_90`: what a script's compiled functions would be on a GPU that need not be here.
+"""`tapejit aot script.py --target sm_90`: compile a script's functions for a GPU that this machine need not have.
 
-The script runs on this machine until its functions have been recorded, and is stopped then. Their programs are compiled for the
-target: files with the kernels go to a folder, and a table says what each kernel takes and how long it would take at least.
+The script runs on this machine until its functions have been recorded, and is then stopped. Their programs are compiled for the
+target: the kernels are written to a folder, and a table lists each kernel's resources and a lower bound on its time.
 """
 
 from __future__ import annotations
@@ -18,29 +18,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..files import RefusalError, module_of
-from ...api.compile import Compiled, switched_off
-from ...graph.functionalize import graph_of
-from ...execute.backends import AHEAD_OF_TIME, GENERATORS
-from ...graph.ir import Graph, GraphError
-from ...graph.passes import optimised
+from ...api.compiled_function import CompiledFunction
+from ...api.eager_switch import switched_off
+from ...execute.backends import BACKENDS, Backend
 from ...execute.reference_program import Program
+from ...graph.functionalize import graph_of
+from ...graph.ir import Graph, GraphError
+from ...graph.passes import optimize
 from ...trace.trace import Trace
+from ..files import RefusalError, module_of
 
-CALLS = 8  # in which nothing new turned up, before the script is stopped
+CALLS = 8  # without anything new to record, before the script is stopped
 
 
 class EnoughError(BaseException):
-    """Everything has been recorded; no script's business, so it passes through `except Exception`."""
+    """Stops the script once everything has been recorded. A BaseException, so `except Exception` does not catch it."""
 
 
 @dataclass
 class Seen:
-    """What was recorded of a script."""
+    """Graphs recorded from a script."""
 
     limit: int
     graphs: list[tuple[str, Graph]] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)  # why some segments have no graph
+    left: list[str] = field(default_factory=list)  # reasons why segments have no graph
     calls: dict[str, int] = field(default_factory=dict)
     quiet: int = 0  # calls since something new turned up
     current: str = ""
@@ -53,10 +54,10 @@ class Seen:
             raise EnoughError
 
     def note(self, trace: Trace, start: int, stop: int, keep: frozenset[int], _: Program) -> Any:
-        """In the place of a generator of code."""
+        """Record a segment's graph; stands in for `Backend.compile_entries`."""
         self.quiet = 0
         try:
-            graph = optimised(graph_of(trace, start, stop, keep))
+            graph = optimize(graph_of(trace, start, stop, keep))
         except GraphError as reason:
             self.left.append(f"{self.current}: {reason}")
             raise
@@ -64,45 +65,58 @@ class Seen:
         raise GraphError("it is only recorded")
 
     def unique(self, name: str) -> str:
-        """A name for files that no other program has."""
+        """Return a file name that no other program has."""
         base = re.sub(r"\W+", "_", name.rpartition("<locals>.")[2]).strip("_") or "function"
         names = {n for n, _ in self.graphs}
         return next(n for n in [base, *[f"{base}_{k}" for k in range(2, len(names) + 2)]] if n not in names)
 
 
+class Noting(Backend):
+    """Backend that only notes graphs, installed while a script is recorded."""
+
+    def __init__(self, seen: Seen, before: Backend) -> None:
+        super().__init__(before.name, before.compile)
+        self.seen = seen
+
+    def compile_entries(self, *entries: Any) -> Any:
+        return self.seen.note(*entries)
+
+
 @contextlib.contextmanager
 def recording(limit: int) -> Iterator[Seen]:
-    """In this block compiled functions are recorded, and run by plain programs."""
+    """Record compiled functions within this block, and run them by their reference programs."""
     found = Seen(limit)
-    call, before, backend = Compiled.__call__, dict(GENERATORS), os.environ.get("TAPEJIT_BACKEND")
+    call, before, backend = CompiledFunction.__call__, dict(BACKENDS), os.environ.get("TAPEJIT_BACKEND")
 
-    def counted(self: Compiled, /, *args: Any, **kwargs: Any) -> Any:
+    def counted(self: CompiledFunction, /, *args: Any, **kwargs: Any) -> Any:
         found.called(self.name)
         return call(self, *args, **kwargs)
 
-    Compiled.__call__ = counted  # type: ignore[method-assign, assignment]
-    GENERATORS.update(dict.fromkeys(before, found.note))
+    CompiledFunction.__call__ = counted  # type: ignore[method-assign, assignment]
+    BACKENDS.update({name: Noting(found, one) for name, one in before.items()})
     os.environ["TAPEJIT_BACKEND"] = "auto"
     try:
         yield found
     finally:
         os.environ.pop("TAPEJIT_BACKEND")
         os.environ.update({} if backend is None else {"TAPEJIT_BACKEND": backend})
-        Compiled.__call__ = call  # type: ignore[method-assign]
-        GENERATORS.update(before)
+        CompiledFunction.__call__ = call  # type: ignore[method-assign]
+        BACKENDS.update(before)
 
 
 def aot(rest: list[str]) -> int:
-    """The exit code: 1 if some kernel did not compile."""
+    """Run the command and return its exit code: 1 if a kernel did not compile."""
     options = parsed(rest)
     if importlib.util.find_spec("triton") is None:
         raise RefusalError("Triton, which compiles the kernels, is not installed: pip install 'tapejit[gpu]', on Linux")
     if switched_off():
         raise RefusalError("TAPEJIT=eager switches compiling off: run this without it")
-    ahead = AHEAD_OF_TIME["triton"]()
+    export = BACKENDS["triton"].export
+    assert export is not None
+    ahead = export()
     device = device_of(options, ahead.DEVICES)
     check_folder(options.output)
-    folder = options.output.absolute()  # the script may change the folder
+    folder = options.output.absolute()  # the script may change the working directory
     found = recorded(options)
     try:
         programs = ahead.ahead_of_time(found.graphs, device, folder, say, options.precision)
@@ -133,7 +147,7 @@ def parsed(rest: list[str]) -> argparse.Namespace:
 
 
 def device_of(options: argparse.Namespace, devices: dict[str, Any]) -> Any:
-    """The device that was asked for by name, by target or by both; the folder is named after its target if it has no name."""
+    """Find the device asked for by name, target or both. Without an output folder, one is named after the target."""
     targets = {d.target: d for d in devices.values()}
     if options.target is not None and options.target not in targets:
         raise RefusalError(f"there is no target {options.target!r}; there are: {', '.join(targets)}")
@@ -148,7 +162,7 @@ def device_of(options: argparse.Namespace, devices: dict[str, Any]) -> Any:
 
 
 def check_folder(path: Path) -> None:
-    """Whether files can be written into a folder, which need not be there yet."""
+    """Refuse a folder that cannot be written to; it need not exist yet."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise RefusalError(f"{path} cannot be written: {existing} is a file")
@@ -157,7 +171,7 @@ def check_folder(path: Path) -> None:
 
 
 def recorded(options: argparse.Namespace) -> Seen:
-    """Run the script until nothing new turns up."""
+    """Run the script until there is nothing new to record."""
     with module_of(options.script, "__main__", options.arguments) as (module, code), recording(options.calls) as found:
         try:
             exec(code, module.__dict__)
@@ -181,6 +195,6 @@ def recorded(options: argparse.Namespace) -> Seen:
 
 
 def say(done: int, count: int) -> None:
-    """Progress, where somebody sees it."""
+    """Print progress, if standard error is a terminal."""
     if sys.stderr.isatty():
         print(f"\rcompiling: {done} of {count} kernels", end="\n" if done == count else "", file=sys.stderr, flush=True)

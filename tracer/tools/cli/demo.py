@@ -1,8 +1,8 @@
 """`tapejit demo`: a character GPT learns Shakespeare's sonnets, first eagerly, then compiled, and both are compared.
 
-Both trainings begin from the same weights and see the same batches, so their losses have to be the same. Ctrl-C ends a
-training; what was measured up to there is told. How many steps there are is chosen so that it takes about two minutes. At the
-end a page shows what became of the compiled step.
+Both trainings start from the same weights and see the same batches, so their losses must be equal. Ctrl-C ends a
+training, and what was measured so far is printed. The number of steps is chosen so that the demo takes about two minutes. At
+the end a page shows the compiled step.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from types import SimpleNamespace
 from typing import Any
 
 from ....eager import cuda
+from ....eager.core import library
 from ....eager.random import manual_seed
 from ....eager.utils.progress import progress
-from .bench import peak_bytes, segments
+from ...api.compile import compile
+from ...api.compiled_function import CompiledFunction
+from ..compare_speed import peak_bytes, segments
 from ..files import RefusalError, check_writable
-from .run import duration
-from ...api.compile import Compiled, compile
+from ..observe_run import duration
+from ..profiler.timeline import Timelines, noted
 from ..report import write
 from ..report.data import gather
-from ..profiler.timeline import Timelines, noted
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-SAME = 1e-3  # relative: rounding grows from step to step, as each begins where the last ended
-EXTRA = 2  # steps for the measurement of memory
+EXAMPLES = Path(library.ROOT).resolve() / "examples"
+SAME = 1e-3  # relative: rounding errors accumulate from step to step
+EXTRA = 2  # steps that measure memory
 STEPS, FEWEST, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
-ROWS, COLUMNS = 8, 64  # of the curves
-DOTS = 25  # of one, on the page
+ROWS, COLUMNS = 8, 64  # size of the plotted curves
+DOTS = 25  # dots of one curve on the page
 
 
 class Training:
-    """One of the two trainings, and what was measured of it."""
+    """One of the two trainings, with its measurements."""
 
     def __init__(self, example: Any, steps: int, device: str, compiled: bool) -> None:
         manual_seed(1337)
@@ -51,8 +53,8 @@ class Training:
         self.stopped = False
 
     @property
-    def compiled(self) -> Compiled | None:
-        return self.step if isinstance(self.step, Compiled) else None
+    def compiled(self) -> CompiledFunction | None:
+        return self.step if isinstance(self.step, CompiledFunction) else None
 
     def train(self, steps: int) -> None:
         bar = progress(range(steps), desc=f"{self.name:8}")
@@ -76,7 +78,7 @@ class Training:
         return [loss.item() for loss in self.losses[: len(self.times)]]
 
     def steady(self) -> float:
-        """Seconds for a step, of a compiled one once it is replayed."""
+        """Seconds per step; for the compiled training, per replayed step."""
         return statistics.median(self.times[self.replayed :] or self.times)
 
 
@@ -108,7 +110,7 @@ def demo(wanted: int | None, path: Path) -> int:
 
 
 def page_facts(done: list[Training], timelines: Timelines, told: list[str], failure: str | None) -> dict[str, Any]:
-    """What the page shows: the table, and the compiled step if there is one."""
+    """Facts for the page: the table, and the compiled step if there is one."""
     samples = {
         t.compiled: SimpleNamespace(eager=done[0].times, replayed=t.times[t.replayed :] if t.replayed else [])
         for t in done
@@ -118,7 +120,7 @@ def page_facts(done: list[Training], timelines: Timelines, told: list[str], fail
 
 
 def curves(done: list[Training]) -> dict[str, Any]:
-    """The losses: a line for the first training, and dots on it for the second, which would hide it."""
+    """Loss curves: a line for the first training, dots for the second, so that neither hides the other."""
     rows = []
     for i, training in enumerate(done):
         numbers: list[float | None] = list(training.numbers())
@@ -128,7 +130,7 @@ def curves(done: list[Training]) -> dict[str, Any]:
 
 
 def both(example: Any, steps: int, device: str) -> tuple[list[Training], bool]:
-    """The trainings that had a step at least, and whether they were stopped."""
+    """Run both trainings. Returns those with at least one step, and True if they were stopped."""
     done: list[Training] = []
     for compiled in (False, True):
         try:
@@ -144,7 +146,7 @@ def both(example: Any, steps: int, device: str) -> tuple[list[Training], bool]:
 
 
 def fitting(example: Any, device: str) -> int:
-    """How many steps fit into the time for eager ones, by the first few."""
+    """Estimate from a few steps how many eager ones fit into the time."""
     trial = Training(example, EXTRA, device, compiled=False)
     times = []
     for _ in range(2 * EXTRA):
@@ -155,7 +157,7 @@ def fitting(example: Any, device: str) -> int:
 
 
 def told_load() -> str:
-    """A warning, if others use this machine."""
+    """Warning if other processes load this machine, else an empty string."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load < 0.7 * cores:
         return ""
@@ -172,7 +174,7 @@ def example_named(name: str) -> Any:
         sys.path.remove(str(EXAMPLES))
 
 
-# ---- words
+# ---- printed text
 
 
 def table(done: list[Training], stopped: bool = False) -> list[str]:
@@ -196,19 +198,19 @@ def table(done: list[Training], stopped: bool = False) -> list[str]:
 
 
 def told_curves(done: list[Training]) -> bool:
-    """Print both curves in one picture and say whether they are the same."""
+    """Print both curves in one plot, and say if they agree."""
     eager, compiled = (t.numbers() for t in done)
     print("\n".join(["", *picture(eager, compiled)]))
     pairs = list(zip(eager, compiled, strict=False))
     largest = max(abs(a - b) / max(abs(a), 1e-6) for a, b in pairs)
-    same = largest <= SAME  # also not where a loss is no number
+    same = largest <= SAME  # False if a loss is NaN
     verdict = "are the same" if same else "DIFFER"
     print(f"The two curves {verdict}: over {len(pairs)} steps the losses are within {largest:.0e} of each other, relatively.")
     return same
 
 
 def picture(eager: list[float], compiled: list[float]) -> list[str]:
-    """The losses, smoothed: `o` eager, `x` compiled, `*` where both are at the same place."""
+    """Plot the smoothed losses as text: `o` eager, `x` compiled, `*` where they coincide."""
     columns = min(COLUMNS, len(eager))
     curves = [smoothed(values, columns, len(eager)) for values in (eager, compiled)]
     known = [v for curve in curves for v in curve if v is not None]
@@ -225,6 +227,6 @@ def picture(eager: list[float], compiled: list[float]) -> list[str]:
 
 
 def smoothed(values: list[float], columns: int, length: int) -> list[float | None]:
-    """The mean of each column's share of the steps."""
+    """Mean loss of the steps in each column."""
     parts = [values[length * x // columns : length * (x + 1) // columns] for x in range(columns)]
     return [statistics.fmean(part) if part else None for part in parts]

@@ -1,4 +1,4 @@
-"""`tapejit ops`: the op table as Markdown, which is what `docs/ops.md` holds.
+"""`tapejit ops`: the op table as Markdown, the content of `docs/ops.md`.
 
 tapejit ops > docs/ops.md
 """
@@ -25,20 +25,26 @@ PREFIXES = {"": "", "nn.functional": "F.", "Tensor": "Tensor."}
 
 
 def page() -> str:
-    """All families, in the order of the table."""
+    """Render all op families, in the order of the table."""
     families: dict[str, list[Op]] = {}
     for op in OPS.values():
-        families.setdefault(plain(op).__module__.rpartition(".")[2], []).append(op)
+        families.setdefault(source_path(op), []).append(op)
     lines = [INTRODUCTION]
-    for family, ops in sorted(families.items()):
-        lines += [f"## {family}", "", f"`eager/ops/{family}.py`", "", "| name | | kind | meaning |", "|---|---|---|---|"]
+    for path, ops in sorted(families.items()):
+        family = path.removeprefix("eager/ops/").removesuffix(".py")
+        lines += [f"## {family}", "", f"`{path}`", "", "| name | | kind | meaning |", "|---|---|---|---|"]
         lines += [row(op) for op in sorted(ops, key=lambda op: shown_name(op).lower())]
         lines.append("")
     return "\n".join(lines) + f"{len(OPS)} functions, of {len(families)} families.\n"
 
 
+def source_path(op: Op) -> str:
+    """Source file of an op, relative to the package."""
+    return plain(op).__module__.partition(".")[2].replace(".", "/") + ".py"
+
+
 def plain(op: Op) -> Any:
-    """The function as it was written."""
+    """Unwrap a function to the one in the source."""
     return inspect.unwrap(op.function) if op.function is not None else op.function
 
 
@@ -59,7 +65,7 @@ def marks(op: Op) -> Iterator[tuple[str, bool]]:
 
 
 def arguments(op: Op) -> Iterator[str]:
-    """Names, with what may be left out in the form `name=default`."""
+    """Argument names; optional ones as `name=default`."""
     starred = False
     for p in inspect.signature(plain(op)).parameters.values():
         if p.kind is p.VAR_POSITIONAL:
@@ -73,5 +79,5 @@ def arguments(op: Op) -> Iterator[str]:
 
 
 def meaning(op: Op) -> str:
-    """The first sentence of its description; a bar would end the cell."""
+    """First paragraph of an op's docstring, with bars escaped, since a bar would end the table cell."""
     return (inspect.getdoc(op.function) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")

@@ -1,6 +1,6 @@
 """`tapejit report script.py [ARGUMENT ...] [-o report.html]`: run a script and write a page about its compiled functions.
 
-The script runs as with `tapejit run`; whatever ends it, the page is written with what was seen up to there.
+The script runs as with `tapejit run`. However it ends, the page is written with what was seen until then.
 """
 
 from __future__ import annotations
@@ -8,26 +8,27 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from . import run as cli_run
 from ..files import RefusalError, check_writable, module_of
+from ..observe_run import executed, watched
+from ..profiler.timeline import noted
 from ..report import in_order, write
 from ..report.data import gather
-from ..profiler.timeline import noted
+from . import run as cli_run
 
 OUTPUT = ("-o", "--output")
 DEFAULT = "report.html"
 
 
 def report(rest: list[str]) -> int:
-    """The script's exit code; 1 if it is 0 and there was nothing to report."""
+    """Run the command and return the script's exit code, or 1 if that is 0 and there was nothing to report."""
     if rest[:1] in (["-h"], ["--help"]):
         print(__doc__.strip() if __doc__ else "")
         return 0
     script, arguments, path = parsed(rest)
     check_writable(path)
-    there = path.absolute()  # the script may change the folder
-    with module_of(script, "__main__", arguments) as (module, code), cli_run.watched() as found, noted() as timelines:
-        status, failure = cli_run.executed(code, module)
+    there = path.absolute()  # the script may change the working directory
+    with module_of(script, "__main__", arguments) as (module, code), watched() as found, noted() as timelines:
+        status, failure = executed(code, module)
         sys.stdout.flush()
         if not found:
             print(f"tapejit: no compiled function was called in {script}, so there is nothing to report", file=sys.stderr)
@@ -38,7 +39,7 @@ def report(rest: list[str]) -> int:
 
 
 def parsed(rest: list[str]) -> tuple[str, list[str], Path]:
-    """The script, its own arguments, and the file to write. What follows `--` belongs to the script in any case."""
+    """Parse the script, its own arguments and the output file. Everything after `--` goes to the script."""
     script: str | None = None
     arguments: list[str] = []
     path = Path(DEFAULT)

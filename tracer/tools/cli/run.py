@@ -1,60 +1,24 @@
-"""`tapejit run script.py`: run a script, and tell at its end what became of each compiled function.
+"""`tapejit run script.py`: run a script, then summarise each compiled function.
 
-A few calls of each function are run eagerly, to know what a call would take without compiling: eager and compiled do the same,
+A few calls of each function run eagerly, to measure a call without compilation: eager and compiled results are the same,
 so the script does not notice. That happens after 8, 16, 32 ... replays, and counts neither as a call nor as a replay. The next
-call is measured too, to compare with.
+call is measured too, for comparison.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
-import statistics
 import sys
-import traceback
-import types
-from collections.abc import Iterator
-from time import perf_counter
 from typing import Any
 
-from ....eager.core.tape.node import local
+from ...api.compiled_function import CompiledFunction
+from ...trace.logging import display_line
+from ..explain.explain import counted, often
 from ..files import module_of
-from ...api.compile import Compiled, switched_off
-from ..explain.explain import counted, often, shown
-
-FIRST = 8  # replays before the first eager sample: by then native code has been compared with a plain program
-
-
-class Samples:
-    """What calls of one function took, eagerly and replayed."""
-
-    def __init__(self) -> None:
-        self.eager: list[float] = []
-        self.replayed: list[float] = []
-        self.next = FIRST
-
-    def due(self, compiled: Compiled) -> bool:
-        if compiled.hits < self.next or compiled.off or compiled.gave_up is not None or switched_off():
-            return False
-        self.next = 2 * compiled.hits
-        return True
-
-    def compiled_call(self, call: Any, compiled: Compiled, args: Any, kwargs: Any) -> Any:
-        began, hits = perf_counter(), compiled.hits
-        result = call(compiled, *args, **kwargs)
-        if compiled.hits > hits and len(self.replayed) < len(self.eager):
-            self.replayed.append(perf_counter() - began)
-        return result
-
-    def eager_call(self, compiled: Compiled, args: Any, kwargs: Any) -> Any:
-        began = perf_counter()
-        result = compiled.function(*args, **kwargs)
-        self.eager.append(perf_counter() - began)
-        return result
+from ..observe_run import Samples, executed, time_saved, watched
 
 
 def run(script: str, arguments: list[str]) -> int:
-    """The script's exit code."""
+    """Run the script, print the summary and return the script's exit code."""
     with module_of(script, "__main__", arguments) as (module, code), watched() as found:
         status, _ = executed(code, module)
         sys.stdout.flush()
@@ -62,58 +26,10 @@ def run(script: str, arguments: list[str]) -> int:
     return status
 
 
-def executed(code: types.CodeType, module: types.ModuleType) -> tuple[int, str | None]:
-    """Run a script: its exit code, and in a few words how it ended if not well. Its traceback is printed."""
-    try:
-        exec(code, module.__dict__)
-        return 0, None
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-        return status, f"the script ended with exit code {status}" if status else None
-    except KeyboardInterrupt:
-        return 130, "the script was stopped by Ctrl-C"
-    except BaseException as error:
-        stack = error.__traceback__  # without the frame of this function
-        traceback.print_exception(type(error), error, stack.tb_next if stack else None)
-        return 1, f"the script raised {type(error).__name__}: {error}"
+# ---- printed text
 
 
-@contextlib.contextmanager
-def watched() -> Iterator[dict[Compiled, Samples]]:
-    """In this block: all compiled functions that are called, and samples of what they take eagerly."""
-    found: dict[Compiled, Samples] = {}
-    call = Compiled.__call__
-    sampling = False
-
-    def sampled(self: Compiled, /, *args: Any, **kwargs: Any) -> Any:
-        nonlocal sampling
-        state = local.state
-        if state.tracer is not None or state.anomaly is not None or state.inference:
-            return call(self, *args, **kwargs)
-        if sampling:
-            return self.function(*args, **kwargs)
-        samples = found.setdefault(self, Samples())
-        if not samples.due(self):
-            return samples.compiled_call(call, self, args, kwargs)
-        sampling = True
-        try:
-            return samples.eager_call(self, args, kwargs)
-        finally:
-            sampling = False
-
-    Compiled.__call__ = sampled  # type: ignore[method-assign, assignment]
-    try:
-        yield found
-    finally:
-        Compiled.__call__ = call  # type: ignore[method-assign]
-
-
-# ---- words
-
-
-def summary(script: str, found: dict[Compiled, Samples]) -> list[str]:
+def summary(script: str, found: dict[CompiledFunction, Samples]) -> list[str]:
     if not found:
         return ["", f"tapejit: no compiled function was called in {script}"]
     lines = ["", f"tapejit: compiled functions of {script}"]
@@ -122,10 +38,10 @@ def summary(script: str, found: dict[Compiled, Samples]) -> list[str]:
     return lines
 
 
-def told(compiled: Compiled, samples: Samples) -> list[str]:
+def told(compiled: CompiledFunction, samples: Samples) -> list[str]:
     facts = compiled.explain().to_dict()
     code = getattr(compiled.function, "__code__", None)
-    where = "" if code is None else f" ({shown(f'{code.co_filename}:{code.co_firstlineno}')})"
+    where = "" if code is None else f" ({display_line(f'{code.co_filename}:{code.co_firstlineno}')})"
     calls, replays = facts["calls"], facts["replays"]
     rate = f"{replays / calls:.1%}" if calls else "0%"
     lines = [f"{facts['name']}{where}"]
@@ -138,7 +54,7 @@ def told(compiled: Compiled, samples: Samples) -> list[str]:
 
 
 def breaks(facts: dict[str, Any]) -> dict[tuple[str, str], int]:
-    """Where and why segments ended, and in how many replayed calls."""
+    """List where and why segments ended, and in how many replayed calls."""
     found: dict[tuple[str, str], int] = {}
     for path in facts["paths"]:
         for b in path["breaks"]:
@@ -153,26 +69,3 @@ def fallbacks(facts: dict[str, Any]) -> list[str]:
     if facts["gave_up"]:
         lines.append(f"  runs eagerly for good: {facts['gave_up']}")
     return lines
-
-
-def time_saved(facts: dict[str, Any], samples: Samples) -> str:
-    """What compiling saved in all, with all that it took counted against it."""
-    replays = facts["replays"]
-    if not samples.replayed:
-        return f"time saved: not measured: {counted(replays, 'replay')}, and the first eager call is taken after {FIRST}"
-    seconds = facts["seconds"]
-    eager, replayed = statistics.median(samples.eager), statistics.median(samples.replayed)
-    overhead = seconds["recording"] + seconds["compiling"]
-    saved = (replays + facts["recordings"]) * eager - seconds["running"] - overhead
-    measured = f"{duration(replayed)} a replayed call, {duration(eager)} eagerly (medians of {len(samples.eager)}); "
-    taken = f"recording and compiling took {duration(overhead)}"
-    if saved >= 0:
-        return f"time saved: {duration(saved)}. {measured}{taken}"
-    if eager <= replayed:
-        return f"time saved: none, {duration(-saved)} lost. {measured}{taken}"
-    more = math.ceil(-saved / (eager - replayed))
-    return f"time saved: none yet, {duration(-saved)} to go, about {counted(more, 'call')}. {measured}{taken}"
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.0f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,10 +1,10 @@
-"""`diff` for generated code: is a segment's program right, and if it is not, which op is it that makes it wrong?
+"""`diff` for generated code: checks a segment's native program, and finds the first wrong op.
 
-Three programs are compared. The *real* one is what a replay runs; of it only outcomes can be seen. The *open* one is made of
-the same graph with every value as an output: there each op's result is compared with what eager execution makes of the very
-operands that native code had, so errors do not add up, and the first op that is off is the one to blame. If all of them are
+Three programs are compared. The *real* one is what a replay runs; only its outcomes can be seen. The *open* one is built from
+the same graph with every value as an output: each op's result is compared with eager execution on the very
+operands that native code had, so errors do not accumulate, and the first op that is off is the one to blame. If all are
 right, the open program's outcomes, and those of eager execution with each input moved by one unit in the last place, tell how
-much of a difference in the real program's outcomes is rounding. If there is more, something is only wrong when it is fused:
+much of a difference in the real program's outcomes is rounding. If the difference is larger, only the fused program is wrong:
 then values are added to the real program's outputs, one at a time, to find the first that is wrong there.
 """
 
@@ -19,36 +19,36 @@ from typing import Any
 import numpy as np
 
 from ....eager.arrays import devices
+from ....eager.arrays.deferred import form_of
 from ....eager.core.op import Op
 from ....eager.ops.create import EMPTY
 from ....eager.ops.shape.views import CLONE
-from ....eager.arrays.deferred import form_of
-from ...graph.functionalize import Builder, contiguous, overlaps
+from ...graph.functionalize import GraphBuilder, contiguous, overlaps
+from ...graph.interpreter import copied, evaluate_node, has_aliased_inputs, run_op
 from ...graph.ir import Chain, Form, Graph, Node, Operand, Output, verified
-from ...graph.interpreter import aliased, copied, results, run_op
-from ...graph.passes import dead_code
-from ...execute.reference_program import calls
+from ...graph.simplify import remove_dead_code
+from ...trace.queries import calls_between
 from ...trace.trace import Call, Trace
 from .ulps import beyond, can_move, errors, gap, moved, noise_of, on_cpu
 
-EXACT = {"pointwise", "create", "movement"}  # kinds of ops each of whose elements is rounded once
-ADDING = {"unwindows", "as_strided_sum"}  # but for these
-OUTCOMES = 16  # how many times as far off as those of other right programs outcomes may be
+EXACT = {"pointwise", "create", "movement"}  # kinds of ops that round each element once
+ADDING = {"unwindows", "as_strided_sum"}  # exceptions
+OUTCOMES = 16  # tolerance for outcomes, as a multiple of the difference between other correct programs
 
 Generate = Callable[[Graph, int, Any], Any]
 
 
 class NoProgramError(Exception):
-    """There is no native program of a graph."""
+    """Raised if a graph has no native program."""
 
 
 class RefusedError(Exception):
-    """A native program gives up where eager execution did not."""
+    """Raised if a native program fails where eager execution did not."""
 
 
 @dataclass
 class Fault:
-    """The first op that is wrong, and where it is off most."""
+    """The first wrong op, and the index of its largest error."""
 
     call: Call
     eager: Any
@@ -58,8 +58,8 @@ class Fault:
     note: str = ""
 
 
-class Noting(Builder):
-    """Makes a graph, and remembers which entry each value comes from."""
+class Noting(GraphBuilder):
+    """Builds a graph, and keeps the entry that each value comes from."""
 
     def __init__(self, trace: Trace, start: int, stop: int) -> None:
         super().__init__(trace, start, stop)
@@ -74,26 +74,26 @@ class Noting(Builder):
 
 
 class Inspection:
-    """One segment: its graph, what it is given, and what eager execution makes of that."""
+    """One segment: its graph, its inputs, and its eager results."""
 
     def __init__(
         self, trace: Trace, bounds: tuple[int, int], keep: Iterable[int], inputs: dict[int, Any], scalars: list[Any],
         generate: Generate, ulps: float, rtol: float,
     ) -> None:  # fmt: skip
         builder = Noting(trace, *bounds)
-        for call in calls(trace, *bounds):
+        for call in calls_between(trace, *bounds):
             builder.add(call)
-        self.graph = dead_code(verified(builder.finished(keep)))
+        self.graph = remove_dead_code(verified(builder.finished(keep)))
         self.origin = builder.origin
         self.slots = len(trace.roots)
         self.inputs = inputs
         self.scalars = scalars
         self.generate = generate
         self.ulps, self.rtol = ulps, rtol
-        self.largest = 0.0  # error of those within the tolerance
+        self.largest = 0.0  # largest error within the tolerance
         self.maker = {name: node for node in self.graph.nodes for name in node.results}
         self.place = {name: i for i, name in enumerate(self.maker)}
-        self.noise: dict[str, float] = {}  # of each value, as far as it comes from rounding before it
+        self.noise: dict[str, float] = {}  # error of each value that earlier rounding explains
 
     # ---- running
 
@@ -104,33 +104,33 @@ class Inspection:
         return arrays
 
     def shares_memory(self) -> bool:
-        return aliased(self.graph, self.inputs)
+        return has_aliased_inputs(self.graph, self.inputs)
 
     def run(self, names: list[str], alone: bool = False) -> tuple[list[Any], dict[str, Any]]:
-        """The native program with some values as further outputs, or as all of them: all arrays, and these values."""
+        """Run the native program with these values as extra outputs, or as its only ones. Returns all arrays and the values."""
         graph = watched(replace(self.graph, outputs=(), write_backs=()) if alone else self.graph, names, self.slots)
         arrays = self.fresh(len(names))
         try:
             program = self.generate(graph, len(arrays), refuse)
-        except Exception as reason:  # whatever a backend cannot do, no step fails for it
+        except Exception as reason:  # a backend's limits must not fail the step
             raise NoProgramError(str(reason)) from reason
         program.run(arrays, self.scalars)
         return arrays, {name: on_cpu(arrays[self.slots + i]) for i, name in enumerate(names)}
 
     def eagerly(self, chance: np.random.Generator | None = None) -> dict[str, Any]:
-        """All values as eager execution makes them, of the inputs or of their neighbours."""
+        """Compute all values eagerly, from the inputs or from their floating-point neighbours."""
         arrays = self.fresh()
         known = {x.name: arrays[x.slot] for x in self.graph.inputs}
         if chance is not None:
             known = {name: moved(x, chance) if can_move(x) else x for name, x in known.items()}
         for node in self.graph.nodes:
-            known.update(zip(node.results, results(node, known, self.scalars, self.graph.forms), strict=True))
+            known.update(zip(node.results, evaluate_node(node, known, self.scalars, self.graph.forms), strict=True))
         return known
 
     # ---- what is wrong
 
     def fault(self) -> Fault | None:
-        """What is wrong with the native program, if anything is; NoProgramError if there is none."""
+        """Find the native program's first fault, None if it is right. Raises NoProgramError if there is no program."""
         names = [name for node in self.graph.nodes if node.op is not EMPTY for name in node.results]
         expected = self.eagerly()
         try:
@@ -148,11 +148,11 @@ class Inspection:
     def opened(self, names: list[str]) -> dict[str, Any]:
         try:
             return self.run(names)[1]
-        except NoProgramError:  # a value that no output can be, which is nobody's fault
+        except NoProgramError:  # some value cannot be an output, which is no fault
             return {}
 
     def refused(self, names: list[str], expected: dict[str, Any], reason: RefusedError) -> Fault:
-        """The first op that native code fails in."""
+        """Bisect for the first op that native code fails in."""
         low, high = 0, len(names)
         while high - low > 1:
             middle = (low + high) // 2
@@ -165,18 +165,18 @@ class Inspection:
         return Fault(self.origin[name], on_cpu(expected[name]), reason, None, np.inf)
 
     def wrong_op(self, opened: dict[str, Any]) -> Fault | None:
-        """The first op whose result is not what eager execution makes of the same operands."""
+        """Find the first op whose result differs from eager execution on the same operands."""
         graph, scalars = self.graph, self.scalars
         arrays = self.fresh()
         known: dict[str, Any] = {x.name: arrays[x.slot] for x in graph.inputs}
         for node in graph.nodes:
-            made = results(node, known, scalars, graph.forms)
+            made = evaluate_node(node, known, scalars, graph.forms)
             values = list(node.values())
             noise = [0.0] * len(made)
             if not exact(node):
 
                 def again(operands: list[Any], node: Node = node, values: list[str] = values) -> list[Any]:
-                    return results(node, {**known, **dict(zip(values, operands, strict=True))}, scalars, graph.forms)
+                    return evaluate_node(node, {**known, **dict(zip(values, operands, strict=True))}, scalars, graph.forms)
 
                 noise = noise_of(again, [known[v] for v in values], made)
             for name, eager, unit in zip(node.results, made, noise, strict=True):
@@ -190,7 +190,7 @@ class Inspection:
         return None
 
     def allowed(self, node: Node) -> float:
-        """How many units an op may be off: functions have two implementations, and each level of an addition may be off."""
+        """Tolerance of an op in ulps: math functions have two implementations, and each level of a sum may round."""
         if exact(node):
             return 2 * self.ulps
         most = max([self.graph.forms[x].size for x in (*node.values(), *node.results)], default=1)
@@ -208,12 +208,12 @@ class Inspection:
         index = np.unravel_index(int(worse.argmax()), worse.shape)
         return Fault(call, eager, compiled.copy(), tuple(int(i) for i in index), float(worse[index]))
 
-    # ---- what is only wrong as a whole
+    # ---- errors of the fused program only
 
     def measure(self, expected: dict[str, Any], opened: dict[str, Any]) -> None:
-        """How much rounding has to do with each value: what other right programs make of it."""
+        """Measure the rounding noise of each value: how far other correct programs differ."""
         samples = [opened]
-        with contextlib.suppress(Exception):  # some op refuses the neighbours
+        with contextlib.suppress(Exception):  # an op may refuse the neighbours
             samples.append(self.eagerly(np.random.default_rng(0)))
         for name in self.maker:
             eager = on_cpu(expected[name])
@@ -221,13 +221,13 @@ class Inspection:
             self.noise[name] = np.inf if found and eager.dtype.kind in "biu" else found
 
     def is_wrong(self, name: str, eager: Any, compiled: Any) -> bool:
-        """Whether a value of the real program is not what it is eagerly, by more than rounding."""
+        """True if a value of the real program differs from eager's by more than rounding."""
         allowed = self.ulps * (1 + math.log2(max(eager.size, 1)))
         off = errors(eager, compiled, OUTCOMES * self.noise[name] / allowed if allowed else 0.0)
         return bool(beyond(eager, compiled, off, allowed, self.rtol).any())
 
     def wrong_outcomes(self, expected: dict[str, Any], arrays: list[Any]) -> list[tuple[str, Any, Any]]:
-        """Outputs and memory that are wrong after a run: the value that is to be there, what it is eagerly, what it is."""
+        """List wrong outputs and memory after a run: the value's name, eager's array, the program's array."""
         backs = {w.input.name: w.value for w in self.graph.write_backs}
         seen: list[tuple[str, Any, Any]] = [(w.value, expected[w.value], arrays[w.input.slot]) for w in self.graph.write_backs]
         for o in self.graph.outputs:
@@ -237,11 +237,11 @@ class Inspection:
         return [x for x in seen if x[0] in self.maker and self.is_wrong(*x)]
 
     def first_in_real(self, wrong: list[tuple[str, Any, Any]], expected: dict[str, Any]) -> Fault:
-        """Where the real program goes wrong: the first value that is wrong if it is one more output."""
+        """Bisect for the first value that is wrong as an extra output of the real program."""
         name, eager, compiled = min(wrong, key=lambda x: self.place[x[0]])
         while True:
             trail = self.trail(name)
-            low, high = -1, len(trail) - 1  # right, or before all of them; wrong
+            low, high = -1, len(trail) - 1  # `low` is right, or before the first; `high` is wrong
             while high - low > 1:
                 middle = (low + high) // 2
                 found = self.seen_wrong([trail[middle]], expected)
@@ -260,14 +260,14 @@ class Inspection:
         return Fault(self.origin[name], eager, compiled.copy(), tuple(int(i) for i in index), float(off.max(initial=0)), note)
 
     def trail(self, name: str) -> list[str]:
-        """A way from an input to a value, by the operand that is made last; the value is its end."""
+        """Follow the latest-made operand back from a value to an input; returns the path, the value last."""
         found = [name]
         while above := [x for x in self.maker[found[-1]].values() if x in self.maker]:
             found.append(max(above, key=lambda x: self.place[x]))
         return found[::-1]
 
     def seen_wrong(self, names: list[str], expected: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-        """Those of some values that are wrong as further outputs of the real program."""
+        """Filter values that are wrong as extra outputs of the real program."""
         if not names:
             return []
         _, found = self.run(names)
@@ -291,7 +291,7 @@ def shown(array: Any, chain: Chain) -> Any:
 
 
 def laid_out_as(array: Any, eager: Any) -> Any:
-    """What native code has made, with eager's strides and on its device: an op may make another layout of another."""
+    """Convert a native result to eager's strides and device: an op's result layout may depend on its operand's."""
     where = devices.device_of(eager)
     found = copied(eager, form_of(eager, where))
     with devices.on(where):
@@ -300,8 +300,8 @@ def laid_out_as(array: Any, eager: Any) -> Any:
 
 
 def watched(graph: Graph, names: list[str], slots: int) -> Graph:
-    """The graph with some values as further outputs, whose slots come after all others. What is no memory of its own, or is
-    somebody's already, is copied."""
+    """Add values to a graph as extra outputs, in slots after all others. Values without memory of their own, or in memory that
+    is already in use, are copied."""
     taken = graph.owned() | {name for node in graph.nodes if node.op.view for name in node.results}
     forms = dict(graph.forms)
     nodes: list[Node] = []

@@ -1,7 +1,7 @@
-"""The state that a step can change, noted before it changes, and put back: `diff` runs a step as if it had never run.
+"""Snapshot and restore the state that a step can change, so that after `diff` it is as if the step had not run.
 
-The contents of arrays are copied when an op first comes across them, so that what no op touches costs nothing. Everything else
-that the step can reach by name (a tensor's gradient, what an optimizer remembers, a counter) is noted before it begins.
+Array contents are copied when an op first uses them, so arrays that no op touches cost nothing. Everything else
+that the step can reach by name (a tensor's gradient, an optimizer's state, a counter) is saved before it starts.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 import numpy as np
 
 from ....eager.arrays import devices
-from ....eager.nn.module import Module
-from ....eager.arrays.deferred import Pending, resolved
-from ....eager.random import default_generator
+from ....eager.arrays.deferred import DeferredArray, resolve_array
+from ....eager.core.generator import default_generator
+from ....eager.core.library import is_library
 from ....eager.core.tape.node import Node, edge_of
 from ....eager.core.tensor import Tensor
-from ...api.compile import Compiled
+from ....eager.nn.module import Module
+from ...api.compiled_function import CompiledFunction
+from ...guards.reachable_state import filled_cells, referenced_names, walk_objects
 
 PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType, np.ndarray)
 
-LIBRARY = __name__.rpartition(".tracer")[0] + "."
-
 
 class Copy:
-    """An array as it was: an array of the same form on a memory's copy."""
+    """Saved array: the same form, over a copy of its memory."""
 
     def __init__(self, memory: Memory, array: Any) -> None:
         self.memory = memory
@@ -38,11 +38,11 @@ class Copy:
         if self.plain:
             self.address = array.ctypes.data
             self.low, self.high = np.lib.array_utils.byte_bounds(array)
-        else:  # nothing, or on another device, where arrays from outside are taken for separate
+        else:  # empty, or on another device, where outside arrays are assumed not to overlap
             self.array_itself = devices.copy(array)
 
     def array(self) -> Any:
-        """The copy, as an array; arrays that overlapped do so here."""
+        """Return the copy as an array. Arrays that overlapped still do."""
         if not self.plain:
             return self.array_itself
         low, content = self.memory.part_of(self.low)
@@ -53,7 +53,7 @@ class Memory:
     """Copies of memory, each byte as it was when it was first asked for."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[int, bytearray]] = []  # address and content; they do not overlap
+        self.parts: list[tuple[int, bytearray]] = []  # addresses and contents, without overlap
 
     def part_of(self, address: int) -> tuple[int, bytearray]:
         return next(p for p in self.parts if p[0] <= address < p[0] + len(p[1]))
@@ -68,7 +68,7 @@ class Memory:
         return copy
 
     def _join(self, low: int, high: int, common: list[tuple[int, bytearray]]) -> None:
-        """Copy some memory; what was copied before stays as it was then."""
+        """Copy a range of memory; bytes copied earlier keep their first content."""
         content = bytearray(ctypes.string_at(low, high - low))
         for at, part in common:
             content[at - low : at - low + len(part)] = part
@@ -77,18 +77,18 @@ class Memory:
 
 
 class Before:
-    """See the module's text."""
+    """Snapshot of a step's reachable state; see the module docstring."""
 
     def __init__(self, function: Any, args: Any, kwargs: Any) -> None:
         self.tensors: dict[int, tuple[Tensor, dict[str, Any], int, list[int] | None]] = {}
         self.arrays: dict[int, Any] = {}
         self.memory = Memory()
         self.contents: dict[int, Copy] = {}
-        self.holders: dict[int, tuple[Any, Any]] = {}  # dicts, lists and sets, and what was in them
-        self.cells: list[tuple[Any, Any]] = []  # of closures
+        self.holders: dict[int, tuple[Any, Any]] = {}  # dicts, lists and sets, with their items
+        self.cells: list[tuple[Any, Any]] = []  # closure cells
         self.names: list[tuple[dict[str, Any], str, Any]] = []  # globals
-        self.nodes: dict[int, tuple[Node, Any]] = {}  # of the tape from before: a backward pass may use it up
-        self.frame: Any = None  # what runs the step
+        self.nodes: dict[int, tuple[Node, Any]] = {}  # existing tape nodes: a backward pass may free them
+        self.frame: Any = None  # the frame of the step
         self.random = default_generator.get_state()
         for x in reachable((args, kwargs, function)):
             self._note(x)
@@ -96,15 +96,15 @@ class Before:
             self.touch(t)
 
     def _note(self, x: Any) -> None:
-        """Note what may become of an object that the step can reach."""
+        """Save the mutable state of an object that the step can reach."""
         if isinstance(x, Tensor):
             self.see(x)
         elif isinstance(x, types.FunctionType):
-            self.cells += [(c, c.cell_contents) for c in bound(x)]
-            self.names += [(x.__globals__, n, x.__globals__[n]) for n in names_of(x.__code__) if n in x.__globals__]
+            self.cells += [(c, c.cell_contents) for c in filled_cells(x)]
+            self.names += [(x.__globals__, n, x.__globals__[n]) for n in referenced_names(x.__code__) if n in x.__globals__]
         elif isinstance(x, (dict, list, set)):
             self._hold(x)
-        elif not isinstance(x, Compiled) and is_users(type(x)):
+        elif not isinstance(x, CompiledFunction) and is_users(type(x)):
             self._hold(getattr(x, "__dict__", None))
 
     def _hold(self, x: Any) -> None:
@@ -112,29 +112,29 @@ class Before:
             self.holders.setdefault(id(x), (x, x.copy()))
 
     def see(self, t: Tensor) -> None:
-        """Note what is known of a tensor, apart from its content."""
-        if id(t) in self.tensors or (isinstance(t._array, Pending) and t._array.frame is self.frame is not None):
+        """Save a tensor's attributes, but not its content."""
+        if id(t) in self.tensors or (isinstance(t.tj_array, DeferredArray) and t.tj_array.frame is self.frame is not None):
             return  # known, or made by the step
-        array = t._array = resolved(t._array)
+        array = t.tj_array = resolve_array(t.tj_array)
         self.arrays[id(array)] = array
-        box = t._versions
-        rest = {name: value for name, value in t.__dict__.items() if name != "_array"}
+        box = t.tj_versions
+        rest = {name: value for name, value in t.__dict__.items() if name != "tj_array"}
         self.tensors[id(t)] = (t, rest, id(array), None if box is None else box[:1])
-        self._hold(t._hooks)
-        self._hold(t._after_accumulate)
-        for other in (t._grad, t._base):
+        self._hold(t.tj_hooks)
+        self._hold(t.tj_accumulate_hooks)
+        for other in (t.tj_grad, t.tj_base):
             if other is not None:
                 self.see(other)
 
     def touch(self, t: Tensor) -> None:
-        """An op is about to use a tensor: its content, as long as it is there."""
+        """Save a tensor's content before an op uses it."""
         self.see(t)
-        array = t._array
+        array = t.tj_array
         if id(array) in self.arrays and id(array) not in self.contents:
             self.contents[id(array)] = self.memory.save(array)
 
     def walk(self, roots: Iterable[Tensor]) -> None:
-        """Note the part of the tape that a backward pass is about to go through."""
+        """Save the part of the tape that a backward pass is about to walk."""
         stack = [edge_of(r) for r in roots]
         seen: set[int] = set()
         while stack:
@@ -144,7 +144,7 @@ class Before:
             elif edge is not None and id(edge) not in seen:
                 seen.add(id(edge))
                 stack.extend(edge.edges)
-                if self.frame.is_outer(edge):  # what the step itself has put there may go
+                if self.frame.is_outer(edge):  # nodes added by the step itself need not be kept
                     self.nodes.setdefault(id(edge), (edge, edge.saved))
 
     def restore(self) -> None:
@@ -155,9 +155,9 @@ class Before:
                     array[...] = was
         for t, rest, key, version in self.tensors.values():
             t.__dict__.clear()
-            t.__dict__.update(rest, _array=self.arrays[key])
+            t.__dict__.update(rest, tj_array=self.arrays[key])
             if version is not None:
-                t._versions[:1] = version  # type: ignore[index]
+                t.tj_versions[:1] = version  # type: ignore[index]
         for node, saved in self.nodes.values():
             node.saved = saved
         for held, content in self.holders.values():
@@ -170,7 +170,7 @@ class Before:
 
 
 def put_back(held: Any, content: Any) -> None:
-    """Fill a container as it was, if it is not."""
+    """Restore a container's items if they have changed."""
     if isinstance(held, list):
         held[:] = content
     elif same(held, content) and (isinstance(held, set) or same(held.values(), content.values())):
@@ -181,46 +181,27 @@ def put_back(held: Any, content: Any) -> None:
 
 
 def same(some: Iterable[Any], others: Iterable[Any]) -> bool:
-    """Whether they are the same objects, in the same order."""
+    """True if both hold the same objects, in the same order."""
     return [id(x) for x in some] == [id(x) for x in others]
 
 
 def is_users(cls: type) -> bool:
-    """Whether objects of a class are a program's own, rather than Python's, which other threads may be using."""
+    """False for the standard library's classes: other threads may be using their objects."""
     return cls.__module__.partition(".")[0] not in sys.stdlib_module_names or cls.__name__.endswith("Namespace")
 
 
-def bound(function: types.FunctionType) -> list[Any]:
-    """The cells of a closure that hold something."""
-    return [c for c in function.__closure__ or () if filled(c)]
-
-
-def filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
 def reachable(start: Any) -> Iterator[Any]:
-    """Objects that some others lead to: through containers, attributes, closures and the globals that functions name."""
-    seen: set[int] = set()
-    stack = [start]
-    kept = []  # so that no id is used twice
-    while stack:
-        x = stack.pop()
-        if isinstance(x, PLAIN) or id(x) in seen or (isinstance(x, types.FunctionType) and of_library(x)):
-            continue
-        seen.add(id(x))
-        kept.append(x)
-        yield x
-        stack.extend(parts(x))
+    """Walk all objects reachable through containers, attributes, closures and the globals that functions name."""
+    return walk_objects([start], is_skipped, parts)
+
+
+def is_skipped(x: Any) -> bool:
+    return isinstance(x, PLAIN) or (isinstance(x, types.FunctionType) and of_library(x))
 
 
 def of_library(function: types.FunctionType) -> bool:
     name = function.__module__ or ""
-    return name.startswith(LIBRARY) or name.partition(".")[0] in sys.stdlib_module_names
+    return is_library(name) or name.partition(".")[0] in sys.stdlib_module_names
 
 
 def parts(x: Any) -> Iterable[Any]:
@@ -232,7 +213,7 @@ def parts(x: Any) -> Iterable[Any]:
         return ()
     if isinstance(x, types.FunctionType):
         return surroundings(x)
-    if isinstance(x, Compiled):
+    if isinstance(x, CompiledFunction):
         return (x.function,)
     if isinstance(x, types.MethodType):
         return x.__self__, x.__func__
@@ -242,15 +223,7 @@ def parts(x: Any) -> Iterable[Any]:
 
 
 def surroundings(function: types.FunctionType) -> list[Any]:
-    """What a function can reach by name."""
-    cells = [c.cell_contents for c in bound(function)]
-    names = [function.__globals__[name] for name in names_of(function.__code__) if name in function.__globals__]
+    """Collect the objects that a function can reach by name."""
+    cells = [c.cell_contents for c in filled_cells(function)]
+    names = [function.__globals__[name] for name in referenced_names(function.__code__) if name in function.__globals__]
     return [function.__defaults__, function.__kwdefaults__, *cells, *names]
-
-
-def names_of(code: types.CodeType) -> set[str]:
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= names_of(constant)
-    return names

@@ -1,8 +1,8 @@
-"""How far apart two results are: in units in the last place, or in units of what rounding may do to an op's result.
+"""Distance of two results: in units in the last place (ulps), or in units of an op's rounding noise.
 
-The elements of most ops' results are rounded once, and an error is counted in their own units. What adds up is as exact as
-the numbers that it adds: where these cancel each other out, little is left that the order of addition does not change. So
-there an error is also counted in units of *noise*: how far the result moves if each operand moves by one unit in its last
+Most ops round each element once, and an error is counted in ulps of the element. A sum is only as exact as
+its terms: where these cancel, the order of addition decides most of the remaining digits. So
+there an error is also counted in units of *noise*: how far the result moves if each operand moves by one unit in the last
 place.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from ....eager.arrays import devices
 
-SAMPLES = 3  # of operands that are moved at random
+SAMPLES = 3  # random perturbations of the operands
 
 
 def on_cpu(array: Any) -> Any:
@@ -24,8 +24,8 @@ def on_cpu(array: Any) -> Any:
 
 
 def distance(a: Any, b: Any) -> Any:
-    """How many numbers of their dtype lie between two arrays' elements; 0 for two NaNs, infinite for one, and for one that is
-    infinite. Of integers: their difference."""
+    """Distance in ulps of two arrays' elements: 0 for two NaNs, infinite if only one is NaN or
+    infinite. For integers: their difference."""
     if a.dtype.kind in "biu":
         return np.abs(a.astype(np.float64) - b.astype(np.float64)) + ((a != b) & (a.astype(np.float64) == b.astype(np.float64)))
     x, y = in_order(a), in_order(b)
@@ -36,7 +36,7 @@ def distance(a: Any, b: Any) -> Any:
 
 
 def in_order(a: Any) -> Any:
-    """Floating point numbers as integers in the same order, one apart for neighbours."""
+    """Map floating-point numbers to integers in the same order, with neighbours one apart."""
     size = a.dtype.itemsize
     kind = np.dtype(f"u{size}")
     bits = np.ascontiguousarray(a).view(kind).reshape(a.shape)
@@ -45,7 +45,7 @@ def in_order(a: Any) -> Any:
 
 
 def gap(a: Any, b: Any) -> float:
-    """The largest difference of two arrays; infinite where one of them is no number and the other is one."""
+    """Largest difference of two arrays; infinite where only one of them is NaN."""
     a, b = a.astype(np.float64), b.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     found = np.where(same, 0.0, np.abs(a - b))
@@ -53,7 +53,7 @@ def gap(a: Any, b: Any) -> float:
 
 
 def errors(eager: Any, compiled: Any, noise: float = 0.0) -> Any:
-    """Of each element: how far it is off, in units in the last place or of noise, whichever are fewer."""
+    """Error of each element, in ulps or in units of noise, whichever is smaller."""
     found = distance(eager, compiled)
     if not noise:
         return found
@@ -66,7 +66,7 @@ def errors(eager: Any, compiled: Any, noise: float = 0.0) -> Any:
 
 
 def beyond(eager: Any, compiled: Any, found: Any, ulps: float, rtol: float) -> Any:
-    """The errors of those elements that are not close enough; 0 for the others."""
+    """Errors of the elements outside the tolerance; 0 for the others."""
     if eager.dtype.kind in "biu":
         return found
     close = found <= ulps
@@ -80,13 +80,13 @@ def beyond(eager: Any, compiled: Any, found: Any, ulps: float, rtol: float) -> A
 
 
 def can_move(array: Any) -> bool:
-    """Whether rounding is what an array's elements are subject to. Halves are computed in single precision, which they are
-    not moved by a unit of."""
+    """True if an array's elements can be perturbed by one ulp. Halves are not: they are computed in single precision, where one
+    of their ulps is far more than rounding."""
     return getattr(array, "dtype", None) is not None and array.dtype.kind == "f" and array.dtype.itemsize > 2
 
 
 def moved(array: Any, chance: np.random.Generator | None) -> Any:
-    """An array whose elements are their neighbours, upwards, or at random; zeros and what is not finite stay."""
+    """Move each element to its upper neighbour, or to a random one; zeros and non-finite elements stay."""
     values = on_cpu(array)
     up = np.ones(values.shape, np.int8) if chance is None else chance.integers(0, 2, values.shape, dtype=np.int8)
     to = np.where(up, np.inf, -np.inf).astype(values.dtype)
@@ -99,7 +99,7 @@ def moved(array: Any, chance: np.random.Generator | None) -> Any:
 
 
 def noise_of(run: Callable[[list[Any]], list[Any]], operands: list[Any], results: list[Any]) -> list[float]:
-    """Of each result of an op: how far it moves if the operands do."""
+    """Noise of each result of an op: how far it moves if the operands do."""
     found = [0.0] * len(results)
     if not any(can_move(x) for x in operands):
         return found
@@ -107,7 +107,7 @@ def noise_of(run: Callable[[list[Any]], list[Any]], operands: list[Any], results
     for how in [None, *[chance] * SAMPLES]:
         try:
             other = run([moved(x, how) if can_move(x) else x for x in operands])
-        except Exception:  # it refuses these values, which says nothing about others
+        except Exception:  # an op may refuse the moved values
             continue
         found = [max(n, gap(on_cpu(a), on_cpu(b))) for n, a, b in zip(found, results, other, strict=True)]
     return found

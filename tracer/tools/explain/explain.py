@@ -1,29 +1,28 @@
-"""What happened to a compiled function: as text, as a dict, and while it happens as log lines (`TAPEJIT_LOG=recompiles`).
+"""`explain()`: describe a compiled function, as text and as a dict.
 
-Each path is told by what it expects (guards), what may differ from call to call (runtime scalars), where it is cut (breaks) and
-how its segments run; what fell back, by its line and the reason. Where there is something to do about it, the advice says what.
+For each path: its guards, its runtime scalars, its graph breaks, and how its segments run. Then divergences and calls that ran
+eagerly, each with the user's line and the reason, and advice where something can be done about it (`advice.py`).
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
 
-from .advice import advise, listed
-from .kernels import indented, kernels_in_words
-from ...trace.trace import Backward, Call, Constant, End, First, Number, Trace, Value
+from ...api.compiled_function import CompiledFunction
+from ...api.path_cache import describe_disagreement
+from ...trace.logging import display_line
+from ...trace.trace import Backward, Call, Constant, End, NewInput, Number, Trace, Value
+from .advice import advise
+from .kernels import duration, indented, kernels_in_words
 
-if TYPE_CHECKING:
-    from ...api.compile import Compiled
-
-MOST = 6  # of a kind are listed in the text; the dict has them all
+MAX_LISTED = 6  # items of a kind in the text; the dict has all of them
 
 
 class Explanation:
-    """`print(step.explain())`."""
+    """The facts about a compiled function. `str()` gives the text, `to_dict()` the facts."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
         self.facts = facts
@@ -62,7 +61,7 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
     size = f"{counted(path['ops'], 'op')} in {counted(path['segments'], 'segment')}"
     lines = [f"  path {i}: {size}, replayed {often(path['replays'])}{without}"]
     if path["python"]:
-        lines.append(f"    runs its Python at each call: {path['python']}")
+        lines.append(f"    Python still runs: {path['python']}")
     if path["guards"]:
         lines.append(f"    expects {several(grouped(g['words'] for g in path['guards']))}")
     if path["constants"]:
@@ -75,12 +74,26 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
         lines.append(f"    {counted(len(words), 'region')} taken as a whole: {several(words)}")
     for b in path["breaks"]:
         lines.append(f"    break at {b['line']}: {b['reason']}")
-    lines += [f"    up to {line} it runs eagerly: its tape cannot be planned" for line in path["eager_segments"]]
+    lines += [f"    runs eagerly up to {line}: the tape there cannot be planned" for line in path["eager_segments"]]
     for program in path["programs"]:
         lines.append(f"    from {program['from']} to {program['to']}: {program['told']}")
         if "native" in program:
             lines += indented(kernels_in_words(program["native"]), 6)
+        if "passes" in program:
+            lines += indented(["passes:", *indented([pass_in_words(p) for p in program["passes"]])], 6)
     return lines
+
+
+def pass_in_words(run: dict[str, Any]) -> str:
+    """Describe one run of a pass. A pass may change its value without changing its size."""
+    before, after = run["before"], run["after"]
+    if not run["changed"]:
+        did = "no change"
+    elif before is None or after is None:
+        did = "changed"
+    else:
+        did = f"{before} -> {counted(after, run['unit'])}"
+    return f"{run['name']}: {did}, {duration(run['seconds'])}"
 
 
 def counted(n: int, noun: str) -> str:
@@ -92,32 +105,36 @@ def often(n: int) -> str:
 
 
 def grouped(words: Iterable[str]) -> list[str]:
-    """The same words once, with their number in front."""
+    """List equal words once, with their count in front."""
     return [w if n == 1 else f"{n} x {w}" for w, n in Counter(words).items()]
 
 
 def several(things: list[str]) -> str:
-    return "; ".join(things[:MOST]) + (f"; and {len(things) - MOST} more" if len(things) > MOST else "")
+    more = len(things) - MAX_LISTED
+    return "; ".join(things[:MAX_LISTED]) + (f"; and {more} more" if more > 0 else "")
 
 
 # ---- facts
 
 
-def explain(compiled: Compiled, kernels: bool = False, llvm: bool = False, assembly: bool = False) -> Explanation:
+def explain(
+    compiled: CompiledFunction, kernels: bool = False, llvm: bool = False, assembly: bool = False, passes: bool = False
+) -> Explanation:
     traces = list(compiled.traces)
     paths = [path_facts(t) for t in traces]
     for trace, path in zip(traces, paths, strict=True):
-        pures = [p.segment for p in compiled.pures if p.trace is trace]
-        path["programs"] = list(programs(trace, pures, kernels, llvm, assembly))
+        pures = [p.segment for p in compiled.skipped_calls if p.trace is trace]
+        path["programs"] = list(programs(trace, pures, kernels, llvm, assembly, passes))
     divergences = [
-        {"line": shown(line), "reason": reason, "times": times} for (line, reason), times in compiled.divergences.most_common()
+        {"line": display_line(line), "reason": reason, "times": times}
+        for (line, reason), times in compiled.divergences.most_common()
     ]
     hot = {t.keys for t in compiled.traces}
     names = {"record": "recording", "compile": "compiling", "replay": "running"}
     facts = {
         "name": compiled.name, "calls": compiled.calls, "replays": compiled.hits, "recordings": compiled.recordings,
         "traces": len(paths), "segments": sum(p["segments"] for p in paths), "warming_up": len(compiled.seen.keys() - hot),
-        "disagreement": disagreement(compiled.seen) if len(compiled.seen) > 1 and not paths else None,
+        "disagreement": describe_disagreement(compiled.seen) if len(compiled.seen) > 1 and not paths else None,
         "evictions": compiled.evictions, "gave_up": compiled.gave_up, "paths": paths, "divergences": divergences,
         "fell_back": [{"reason": reason, "times": times} for reason, times in compiled.fell_back.most_common()],
         "seconds": {names[name]: max(value, 0.0) for name, value in compiled.seconds.items()},
@@ -130,52 +147,64 @@ def path_facts(trace: Trace) -> dict[str, Any]:
     ops = sum(1 if isinstance(e, Call) else len(e.calls) if isinstance(e, Backward) else 0 for e in trace.entries)
     breaks = [b for b in trace.breaks() if not isinstance(b, End)]
     return {
-        "ops": ops, "segments": len(breaks) + 1, "breaks": [{"line": shown(b.line), "reason": b.reason} for b in breaks],
+        "ops": ops, "segments": len(breaks) + 1, "breaks": [{"line": display_line(b.line), "reason": b.reason} for b in breaks],
         "guards": list(guards(trace)), "constants": list(constants(trace)), "scalars": list(scalars(trace)),
         "numbers": trace.numbers, "inputs": len(trace.outside), "replays": trace.replays, "regions": list(regions(trace)),
         "skipped": trace.skipped, "python": trace.impure,
-        "eager_segments": [shown(b.line) for b in trace.breaks() if b.state is None],
+        "eager_segments": [display_line(b.line) for b in trace.breaks() if b.state is None],
     }  # fmt: skip
 
 
-def programs(trace: Trace, pures: list[Any], kernels: bool, llvm: bool, assembly: bool) -> Iterator[dict[str, Any]]:
-    """How each segment runs."""
+def programs(
+    trace: Trace, pures: list[Any], kernels: bool, llvm: bool, assembly: bool, passes: bool
+) -> Iterator[dict[str, Any]]:
+    """Describe how each segment runs."""
     for segment, start, stop in segments_of(trace, pures):
-        told = segment.told or ("native code, not yet compared with a plain program" if segment.native else "not yet compiled")
+        told = segment.status or (
+            "native code, not yet timed against the reference program" if segment.native else "not yet compiled"
+        )
         if segment.joint is not None:
-            told += "; " + segment.joint.told()
-        found: dict[str, Any] = {"from": shown(trace.entries[start].line), "to": shown(trace.entries[stop].line), "told": told}
-        if kernels and hasattr(segment.native, "report"):  # programs for GPUs are not taken apart
+            told += "; " + segment.joint.status()
+        found: dict[str, Any] = {
+            "from": display_line(trace.entries[start].line),
+            "to": display_line(trace.entries[stop].line),
+            "told": told,
+        }
+        if kernels and hasattr(segment.native, "report"):  # GPU programs have no kernel report
             found["native"] = segment.native.report(llvm=llvm, assembly=assembly)
             for kernel in found["native"]["kernels"]:
-                kernel["lines"] = [shown(line) for line in kernel["lines"]]
+                kernel["lines"] = [display_line(line) for line in kernel["lines"]]
+        if passes:
+            found["passes"] = [asdict(run) for run in segment.passes.runs]
         yield found
 
 
 def segments_of(trace: Trace, pures: list[Any]) -> list[tuple[Any, int, int]]:
-    """The segments of a path, each with its first entry and the one it ends before; there are several programs of one whose
-    results do not always outlive it."""
+    """Return the segments of a path, each with its first entry and the one before which it ends.
+
+    A segment whose results do not always outlive it has several programs.
+    """
     known = {id(segment): (segment, start, stop) for (start, stop, *_), segment in list(trace.programs.items())}
     known |= {id(segment): (segment, 0, len(trace.entries) - 1) for segment in pures if id(segment) not in known}
     return list(known.values())
 
 
 def guards(trace: Trace) -> Iterator[dict[str, Any]]:
-    """The tensors from outside, and what a call has to find in their place."""
+    """List the guards on tensors from outside."""
     grads = {
         e.leaf: e.before is not None for entry in trace.entries if isinstance(entry, Backward) for e in reversed(entry.effects)
     }
     for entry in trace.entries:
         if isinstance(entry, Call):
-            found = [w.value for w in entry.wants if isinstance(w, First)]
+            found = [w.value for w in entry.wants if isinstance(w, NewInput)]
             op = entry.op.name
         elif isinstance(entry, Backward):
-            found = [w.value for w in entry.seeds if isinstance(w, First)] + [v for _, v in entry.firsts]
+            found = [w.value for w in entry.seeds if isinstance(w, NewInput)] + [v for _, v in entry.firsts]
             op = "backward"
         else:
             continue
         for value in found:
-            yield guard(value, op, shown(entry.line), grads.get(value.index))
+            yield guard(value, op, display_line(entry.line), grads.get(value.index))
 
 
 def guard(value: Value, op: str, line: str, grad: bool | None) -> dict[str, Any]:
@@ -197,75 +226,41 @@ def guard(value: Value, op: str, line: str, grad: bool | None) -> dict[str, Any]
 
 
 def constants(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Python numbers that have to be what they were."""
+    """List the Python numbers that are constants of the recording."""
     for call in (e for e in trace.entries if isinstance(e, Call)):
         for want in call.wants:
             if isinstance(want, Constant) and want.value is not None:
-                line = shown(call.line)
+                line = display_line(call.line)
                 words = f"the number {want.value!r} in {call.op.name} at {line}"
                 yield {"value": want.value, "op": call.op.name, "line": line, "words": words}
 
 
 def regions(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Backward passes, and calls of the library's code that were replayed without running it."""
+    """List backward passes, and library calls that were replayed without running their Python."""
     found = [(r.start, r.title, len(r.entries), r.line, r.entered) for r in trace.outermost() if r.entered]
     passes = [(k, e) for k, e in enumerate(trace.entries) if isinstance(e, Backward)]
     found += [(k, "backward", len(e.calls), e.line, trace.replays) for k, e in passes]
     for _, name, ops, line, times in sorted(found):
-        yield {"name": name, "ops": ops, "line": shown(line), "times": times}
+        yield {"name": name, "ops": ops, "line": display_line(line), "times": times}
 
 
 def scalars(trace: Trace) -> Iterator[dict[str, Any]]:
-    """Python numbers that may be others at each call."""
+    """List the runtime scalars: Python numbers that may differ from call to call."""
     for call in (e for e in trace.entries if isinstance(e, Call)):
         for want in call.wants:
             if isinstance(want, Number):
-                yield {"place": want.place, "type": want.type.__name__, "op": call.op.name, "line": shown(call.line)}
+                yield {"place": want.place, "type": want.type.__name__, "op": call.op.name, "line": display_line(call.line)}
 
 
-def disagreement(recordings: Iterable[Any]) -> str:
-    """Why no path was taken often enough: how recordings, told by the keys of their entries, differ first."""
-    never = "its recordings never agree"
-    for entries in zip(*recordings, strict=False):
-        if len(set(entries)) == 1:
-            continue
-        kind, op, wants = entries[0][:3] if len(entries[0]) > 2 else ("", "", ())
-        if kind != "call" or any(e[:2] != (kind, op) or len(e[2]) != len(wants) for e in entries):
-            return never
-        for found in zip(*[e[2] for e in entries], strict=True):
-            kinds = {w[0] if isinstance(w, tuple) else w for w in found}
-            if kinds == {"first"} and len(shapes := {str(list(w[1].shape)): None for w in found}) > 1:
-                return f"{never}: {op} is given tensors of {len(shapes)} shapes ({listed(shapes)})"
-            if kinds == {"constant"} and len(numbers := {w[2]: None for w in found}) > 1:
-                return f"{never}: {op} is given {len(numbers)} numbers ({listed(numbers)})"
-        settings = {e[3]: None for e in entries}
-        return f"{never}: {op} is given {listed(settings)}" if len(settings) > 1 else never
-    return never
+def _explain(
+    self: CompiledFunction, kernels: bool = False, llvm: bool = False, assembly: bool = False, passes: bool = False
+) -> Explanation:
+    """Describe what was recorded, where it breaks and diverges, how often it was replayed, and how it runs.
+
+    `kernels=True` adds the kernels of native programs, with times that are measured now; `llvm=True` and `assembly=True` add
+    their code; `passes=True` adds what each compiler pass changed, and how long it took.
+    """
+    return explain(self, kernels or llvm or assembly, llvm, assembly, passes)
 
 
-# ---- words
-
-
-def shown(line: str) -> str:
-    """A file:line as people read it: relative to the current directory where the file is below it."""
-    try:
-        relative = os.path.relpath(line)
-    except (OSError, ValueError):  # the directory is gone, or on another drive
-        return line
-    return line if relative.startswith(os.pardir) or line.startswith("<") else relative
-
-
-def logged(kind: str, line: str, details: Callable[[], str] | None = None) -> None:
-    """Print a line to stderr if the user asked for this kind."""
-    wanted = os.environ.get("TAPEJIT_LOG", "")
-    if wanted and kind in wanted.split(","):
-        print(f"[tapejit {kind}] {line}", file=sys.stderr)
-        if details is not None:
-            print(details(), file=sys.stderr)
-
-
-def log_path(name: str, trace: Trace) -> None:
-    """The breaks of a new path."""
-    for b in trace.breaks():
-        if not isinstance(b, End):
-            logged("breaks", f"{name} breaks at {shown(b.line)}: {b.reason}")
+CompiledFunction.explain = _explain  # tracer/api does not know the tools

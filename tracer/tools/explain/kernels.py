@@ -1,4 +1,4 @@
-"""The kernels of a native program in words, for `explain(kernels=True)`: from the plain data that a generator reports."""
+"""Kernel descriptions for `explain(kernels=True)`, from the plain data that a code generator reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def kernels_in_words(report: dict[str, Any]) -> list[str]:
-    """The lines of a program."""
+    """Describe a program's kernels, line by line."""
     kernels, memory = report["kernels"], report["memory"]
     called = sum(k["kind"] == "opaque" for k in kernels)
     times = [k["seconds"] for k in kernels]
@@ -55,7 +55,7 @@ def kernel_in_words(k: dict[str, Any]) -> list[str]:
 
 
 def shared_out(k: dict[str, Any]) -> str:
-    """In how many pieces threads can do it, one number for each phase."""
+    """Number of pieces that threads can share, one for each phase."""
     pieces = k.get("pieces", [])
     if not pieces:
         return ""

@@ -1,7 +1,7 @@
-"""What a profile noted, as rows, as text and as a file for trace viewers.
+"""Tables of a profile: rows, text, and a file for trace viewers.
 
-A native program is one run of code, which cannot be timed inside. Its kernels are measured afterwards, each by itself, and
-the time of each run is shared out in their proportion: rows of kind "kernel" are estimates that add up to what was measured.
+A native program cannot be timed from inside. Its kernels are measured afterwards, one by one, and
+the time of each run is divided in proportion: rows of kind "kernel" are estimates that add up to the measured time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..explain.explain import shown
-from ...execute.backends import Warming
+from ...execute.tiering import Tiering
+from ...trace.logging import display_line
 from ...trace.trace import Trace
 
 
 class Event:
-    """Something that took time: nanoseconds of when it began and ended, and how many of them belong to others within it."""
+    """Timed event: start and end in nanoseconds, and the nanoseconds that belong to nested events."""
 
     __slots__ = ("end", "inner", "kind", "line", "name", "segment", "start", "trace")
 
@@ -27,12 +27,12 @@ class Event:
         self.name, self.kind, self.line, self.start = name, kind, line, start
         self.end = start
         self.inner = 0
-        self.segment: Any = None  # of a native program
+        self.segment: Any = None  # the segment of a native program
         self.trace: Trace | None = None
 
     @property
     def total(self) -> float:
-        """Seconds."""
+        """Seconds, nested events included."""
         return (self.end - self.start) / 1e9
 
     @property
@@ -40,18 +40,18 @@ class Event:
         return (self.end - self.start - self.inner) / 1e9
 
     def ran(self, segment: Any, trace: Trace) -> None:
-        """It is the run of a segment."""
+        """Mark this event as a run of a segment."""
         native = segment.native is not None and segment.run == segment.native.run
-        on_trial = isinstance(segment.run, Warming)
+        on_trial = isinstance(segment.run, Tiering)
         first, last = extent(segment, trace)
         self.line = first if first == last else f"{first} to {last}"
-        self.name = f"{'native' if native else 'new' if on_trial else 'plain'} program at {in_brief(self.line)}"
+        self.name = f"{'native' if native else 'new' if on_trial else 'reference'} program at {in_brief(self.line)}"
         if native:
             self.segment = segment
 
 
 def extent(segment: Any, trace: Trace) -> tuple[str, str]:
-    """The lines that a segment begins and ends with."""
+    """First and last line of a segment."""
     bounds = next(((key[0], key[1]) for key, s in list(trace.programs.items()) if s is segment), (0, len(trace.entries) - 1))
     return trace.entries[bounds[0]].line, trace.entries[bounds[1]].line
 
@@ -61,7 +61,7 @@ def in_brief(lines: str) -> str:
 
 
 class Row:
-    """Events with one name, or one line: `count` of them, with seconds in all and of their own."""
+    """Events of one name or one line: their `count`, total seconds and self seconds."""
 
     def __init__(self, key: str, kind: str) -> None:
         self.key = key
@@ -81,10 +81,10 @@ class Row:
 
 
 class Averages(list[Row]):
-    """Rows, those with most time of their own first."""
+    """Rows sorted by self time."""
 
     def table(self, limit: int = 25, *, sort_by: str | None = None, row_limit: int | None = None) -> str:
-        """As text. `sort_by` and `row_limit` are PyTorch's: by time of their own, time in all, or count."""
+        """Format as text. `sort_by` and `row_limit` are PyTorch's: by self time, total time or count."""
         if row_limit is not None:
             limit = row_limit if row_limit >= 0 else len(self)
         if sort_by is not None:
@@ -104,7 +104,7 @@ class Averages(list[Row]):
     __str__ = table
 
     def find(self, text: str) -> Row:
-        """The first row whose name has this text in it."""
+        """Find the first row whose name contains this text."""
         for row in self:
             if text in row.key:
                 return row
@@ -112,7 +112,7 @@ class Averages(list[Row]):
 
 
 def placed(lines: dict[str, None]) -> str:
-    """Where it comes from: a few of the lines."""
+    """Format a few of the lines that a row comes from."""
     known = [in_brief(line) for line in list(lines)[:2]]
     return ("from " + ", ".join(known) + ", ..." * (len(lines) > 2)) if known else ""
 
@@ -128,7 +128,7 @@ def by_line(events: list[Event], kernels: bool) -> Averages:
     rows: dict[tuple[str, str], Row] = {}
     for event, _, _, own, _, lines, count in parts(events, kernels):
         for line in lines or [event.line]:
-            key = " to ".join(shown(part) for part in line.split(" to "))
+            key = " to ".join(display_line(part) for part in line.split(" to "))
             share = 1 / max(len(lines), 1)
             rows.setdefault(("line", key), Row(key, "line")).add(own * share, own * share, count, [line])
     return ordered(rows)
@@ -138,11 +138,11 @@ def ordered(rows: dict[tuple[str, str], Row]) -> Averages:
     return Averages(sorted(rows.values(), key=lambda row: -row.own))
 
 
-Part = tuple[Event, str, str, float, float, list[str], float]  # event, name, kind, own and all seconds, lines, how often
+Part = tuple[Event, str, str, float, float, list[str], float]  # event, name, kind, self and total seconds, lines, count
 
 
 def parts(events: list[Event], kernels: bool) -> Iterator[Part]:
-    """Events, with the kernels of native programs in the place of these."""
+    """Expand native programs among the events into their kernels."""
     known: dict[int, list[Any]] = {}
     for event in events:
         found = known.setdefault(id(event.segment), shares(event.segment)) if kernels and event.segment is not None else []
@@ -153,7 +153,7 @@ def parts(events: list[Event], kernels: bool) -> Iterator[Part]:
 
 
 def shares(segment: Any) -> list[tuple[str, float, list[str]]]:
-    """Each kernel of a native program: what it is, its share of the time, its lines. Nothing if one could not be measured."""
+    """Kernels of a native program: description, share of the time, lines. Empty if one could not be measured."""
     kernels = segment.native.report()["kernels"] if hasattr(segment.native, "report") else []
     times = [k["seconds"] for k in kernels]
     if not kernels or None in times or not sum(times):
@@ -183,7 +183,7 @@ def chrome_trace(events: list[Event], kernels: bool, began: int, path: Any) -> N
 
     def add(name: str, kind: str, start: float, length: float, lines: list[str]) -> None:
         where = {"pid": process, "tid": thread, "ph": "X", "ts": start / 1e3, "dur": length / 1e3}
-        entries.append({"name": name, "cat": kind, **where, "args": {"lines": [shown(line) for line in lines]}})
+        entries.append({"name": name, "cat": kind, **where, "args": {"lines": [display_line(line) for line in lines]}})
 
     for event in sorted(events, key=lambda e: (e.start, -e.end)):
         add(event.name, event.kind, event.start - began, event.end - event.start, event.line.split(" to "))

@@ -1,12 +1,12 @@
-"""The first calls of compiled functions, one by one: when each began, how long it took, and what it was.
+"""Timeline of the first calls of compiled functions: start, duration and kind of each.
 
     with noted() as timelines:
         train()
 
-Within the block functions are put around those that are called; outside of it nothing is, so it costs nothing there. A call is
+Wrappers are installed for the length of the block, so there is no cost outside it. A call is
 `eager` (not traced), `record` (run eagerly and recorded), `diverge` (replayed up to a point, and recorded from there),
-`replay`, or `compare`: a replay by a plain program, once, to see whether native code is quicker. `compile` is the making of
-native code within a call, or beside it in another thread.
+`replay`, or `compare`: one replay by the reference program, to see if native code is faster. `compile` is the generation
+of native code within a call, or in another thread.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from time import perf_counter
 from typing import Any
 
 from ....eager.core.tape.node import local
-from ...api.compile import Compiled
-from ..explain.explain import shown
-from ...execute.backends import Warming
+from ...api.compiled_function import CompiledFunction
+from ...execute.tiering import Tiering
+from ...trace.logging import display_line
 
 BRIEF = 1e-3  # seconds
-MOST = 60  # spans that are kept of each function
+MOST = 60  # spans kept for each function
 
 
 class Span:
-    """Seconds from when the block began; those within it that were compiling are not its own."""
+    """One interval, in seconds since the block began; compilation within it does not count as its self time."""
 
     __slots__ = ("call", "compared", "compiling", "kind", "note", "seconds", "start")
 
@@ -42,7 +42,7 @@ class Span:
 
 
 class Timeline:
-    """Of one function: its first spans, and how many calls there were in all."""
+    """First spans of one function, and its total number of calls."""
 
     def __init__(self, began: float) -> None:
         self.began = began
@@ -55,46 +55,46 @@ class Timeline:
             self.spans.append(span)
 
     def to_dict(self) -> dict[str, Any]:
-        """Spans in the order in which they began."""
+        """Return the spans as plain data, in order of their start."""
         return {"calls": self.calls, "spans": [s.to_dict() for s in sorted(self.spans, key=lambda s: (s.call, s.start))]}
 
 
-Timelines = dict[Compiled, Timeline]
+Timelines = dict[CompiledFunction, Timeline]
 
 
 @contextlib.contextmanager
 def noted() -> Iterator[Timelines]:
-    """In this block the calls of compiled functions are noted."""
+    """Record the calls of compiled functions within this block."""
     found: Timelines = {}
     began = perf_counter()
-    call, generate, decide = Compiled.__call__, Warming.generate, Warming.decide
+    call, generate, decide = CompiledFunction.__call__, Tiering.compile_native, Tiering.decide
 
-    def of(function: Compiled) -> Timeline:
+    def of(function: CompiledFunction) -> Timeline:
         return found.setdefault(function, Timeline(began))
 
-    def called(self: Compiled, /, *args: Any, **kwargs: Any) -> Any:
+    def called(self: CompiledFunction, /, *args: Any, **kwargs: Any) -> Any:
         if local.state.tracer is not None:
             return call(self, *args, **kwargs)  # part of the caller's recording
         return timed_call(of(self), call, self, args, kwargs)
 
-    def generated(self: Warming) -> None:
+    def generated(self: Tiering) -> None:
         timed_generation(of(self.function), generate, self)
 
-    def decided(self: Warming, native: float, plain: float) -> None:
+    def decided(self: Tiering, native: float, reference: float) -> None:
         span = of(self.function).open
         if span is not None:
             span.compared = True
-        decide(self, native, plain)
+        decide(self, native, reference)
 
-    Compiled.__call__ = called  # type: ignore[method-assign, assignment]
-    Warming.generate, Warming.decide = generated, decided  # type: ignore[method-assign]
+    CompiledFunction.__call__ = called  # type: ignore[method-assign, assignment]
+    Tiering.compile_native, Tiering.decide = generated, decided  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Compiled.__call__, Warming.generate, Warming.decide = call, generate, decide  # type: ignore[method-assign]
+        CompiledFunction.__call__, Tiering.compile_native, Tiering.decide = call, generate, decide  # type: ignore[method-assign]
 
 
-def timed_call(timeline: Timeline, call: Any, function: Compiled, args: Any, kwargs: Any) -> Any:
+def timed_call(timeline: Timeline, call: Any, function: CompiledFunction, args: Any, kwargs: Any) -> Any:
     timeline.calls += 1
     calls, hits, recordings = function.calls, function.hits, function.recordings
     diverged, fell_back = dict(function.divergences), dict(function.fell_back)
@@ -109,7 +109,7 @@ def timed_call(timeline: Timeline, call: Any, function: Compiled, args: Any, kwa
         if function.hits > hits:
             span.kind = "compare" if span.compared else "replay"
         elif new := [key for key, times in function.divergences.items() if times > diverged.get(key, 0)]:
-            span.kind, span.note = "diverge", "; ".join(f"{shown(line)}: {reason}" for line, reason in new)
+            span.kind, span.note = "diverge", "; ".join(f"{display_line(line)}: {reason}" for line, reason in new)
         elif function.recordings > recordings:
             span.kind = "record"
         else:
@@ -119,15 +119,15 @@ def timed_call(timeline: Timeline, call: Any, function: Compiled, args: Any, kwa
         timeline.keep(span)
 
 
-def timed_generation(timeline: Timeline, generate: Any, warming: Warming) -> None:
-    within = timeline.open if threading.current_thread() is not warming.thread else None
+def timed_generation(timeline: Timeline, generate: Any, tiering: Tiering) -> None:
+    within = timeline.open if threading.current_thread() is not tiering.thread else None
     span = Span(timeline.calls, "compile", perf_counter() - timeline.began)
     try:
-        generate(warming)
+        generate(tiering)
     finally:
         span.seconds = perf_counter() - timeline.began - span.start
         span.note = "" if within is not None else "beside, in another thread"
         if within is not None:
             within.compiling += span.seconds
-        if warming.segment.native is not None or span.seconds > BRIEF:  # not where there was nothing to compile
+        if tiering.target.native is not None or span.seconds > BRIEF:  # skip it if there was nothing to compile
             timeline.keep(span)

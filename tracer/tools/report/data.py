@@ -1,6 +1,6 @@
-"""What a report shows, as plain data that can be written as JSON. `page.py` makes a page of it.
+"""Facts of a report, as plain data that can be written as JSON. `page.py` renders them.
 
-Lines of the user's are "file:line" everywhere, as `explain` shows them; kernels are named by the number of their step.
+The user's lines are "file:line" everywhere, as `explain` shows them; kernels are named by the number of their step.
 """
 
 from __future__ import annotations
@@ -12,37 +12,38 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..explain.advice import advice_for
-from ..cli.run import time_saved
-from ...api.compile import Compiled
-from ..explain.explain import explain, segments_of, shown
+from ...api.compiled_function import CompiledFunction
 from ...graph.functionalize import graph_of
 from ...graph.ir import Graph, GraphError, rows
-from ...graph.passes import optimised
-from ...execute.reference_program import calls, used_slots
-from ..profiler.timeline import Timelines
+from ...graph.passes import optimize
+from ...trace.logging import display_line
+from ...trace.queries import calls_between, used_slots
 from ...trace.trace import End, Trace
+from ..explain.advice import advice_for
+from ..explain.explain import explain, segments_of
+from ..observe_run import time_saved
+from ..profiler.timeline import Timelines
 from .eager_memory import eager_memory
 from .user_source import sources_of
 
 Facts = dict[str, Any]
 PLACED = re.compile(r"^(.*?:\d+): (.*)$")
 TEXTS = ("llvm", "triton")
-MOST_TEXT = 6_000_000  # characters of kernels' texts for one function
+MOST_TEXT = 6_000_000  # characters of kernel code for one function
 
 
 def gather(
-    functions: Iterable[Compiled],
+    functions: Iterable[CompiledFunction],
     title: str,
     timelines: Timelines | None = None,
-    samples: Mapping[Compiled, Any] | None = None,
+    samples: Mapping[CompiledFunction, Any] | None = None,
     failure: str | None = None,
     note: str | None = None,
     curves: Facts | None = None,
 ) -> Facts:
-    """All that is known of some functions. `timelines` are their first calls, if these were noted; `samples` what calls took
-    eagerly and replayed; `failure` is how the script ended, if it failed; `note` is text for the head of the page, and `curves`
-    are the numbers of a picture beside it: its title, and rows of one number for each step."""
+    """Gather the facts about functions. `timelines` are their first calls, if recorded; `samples` are the times of calls, eager
+    and replayed; `failure` says how the script ended, if it failed; `note` is text for the head of the page, and `curves`
+    is the data of a plot beside it: a title, and rows with one number per step."""
     from .... import __version__
 
     found = [function_facts(f, timelines or {}, samples or {}) for f in functions]
@@ -61,12 +62,12 @@ def gather(
     }
 
 
-def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Compiled, Any]) -> Facts:
+def function_facts(compiled: CompiledFunction, timelines: Timelines, samples: Mapping[CompiledFunction, Any]) -> Facts:
     facts = explain(compiled, kernels=True, llvm=True).to_dict()
     traces = list(compiled.traces)
-    lines: dict[str, None] = {}  # of the user's, in full
+    lines: dict[str, None] = {}  # the user's lines, with full paths
     for trace, path in zip(traces, facts["paths"], strict=True):
-        pures = [p.segment for p in compiled.pures if p.trace is trace]
+        pures = [p.segment for p in compiled.skipped_calls if p.trace is trace]
         segments = list(zip(segments_of(trace, pures), path["programs"], strict=True))
         for (segment, start, stop), program in segments:
             program.update(program_facts(trace, segment, start, stop, program))
@@ -78,7 +79,7 @@ def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Co
     code = getattr(compiled.function, "__code__", None)
     where = None if code is None else f"{code.co_filename}:{code.co_firstlineno}"
     facts |= {
-        "where": None if where is None else shown(where),
+        "where": None if where is None else display_line(where),
         "timeline": timelines[compiled].to_dict() if compiled in timelines else None,
         "each": each(samples.get(compiled)),
         "saved": time_saved(facts, samples[compiled]) if compiled in samples else None,
@@ -89,7 +90,7 @@ def function_facts(compiled: Compiled, timelines: Timelines, samples: Mapping[Co
 
 
 def shorten(paths: list[Facts]) -> None:
-    """Leave out the texts of kernels of programs that run least, where all of them would be too much for a page."""
+    """Drop kernel code, from the least-run programs first, if all of it would be too much for a page."""
     room = MOST_TEXT
     every = [(path["replays"], program["native"]) for path in paths for program in path["programs"] if "native" in program]
     for _, native in sorted(every, key=lambda x: -x[0]):
@@ -100,7 +101,7 @@ def shorten(paths: list[Facts]) -> None:
 
 
 def each(samples: Any) -> Facts | None:
-    """Seconds for a call, eager and replayed: medians."""
+    """Median seconds per call, eager and replayed."""
     if samples is None or not samples.eager or not samples.replayed:
         return None
     return {"eager": statistics.median(samples.eager), "replayed": statistics.median(samples.replayed)}
@@ -125,7 +126,7 @@ def program_facts(trace: Trace, segment: Any, start: int, stop: int, known: Fact
 
 
 def backward_programs(segment: Any) -> list[Facts]:
-    """The compiled backward passes of what a segment gave, for functions that are compiled without theirs."""
+    """Compiled backward programs of a segment's results, for functions compiled without their backward pass."""
     passes = segment.joint.passes.values() if segment.joint is not None else ()
     found = []
     for one in passes:
@@ -134,8 +135,8 @@ def backward_programs(segment: Any) -> list[Facts]:
         native = one.native.report(llvm=True)
         lines = [node.line for node in one.native.graph.nodes if node.line]
         for kernel in native["kernels"]:
-            kernel["lines"] = [shown(line) for line in kernel["lines"]]
-        ends = {"from": shown(lines[0]), "to": shown(lines[-1])} if lines else {"from": "", "to": ""}
+            kernel["lines"] = [display_line(line) for line in kernel["lines"]]
+        ends = {"from": display_line(lines[0]), "to": display_line(lines[-1])} if lines else {"from": "", "to": ""}
         facts = {"python": python(one.native.graph, native), "edges": edges(native), "traffic": traffic(native)}
         facts["results"] = results(native)
         found.append({**ends, "told": one.words(), "native": native, "eager_memory": None, **facts})
@@ -143,15 +144,15 @@ def backward_programs(segment: Any) -> list[Facts]:
 
 
 def plain_graph(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> Graph | None:
-    """The graph of a segment without native code; None if it has none."""
+    """Graph of a segment without native code; None if it has none."""
     try:
-        return optimised(graph_of(trace, start, stop, keep))
+        return optimize(graph_of(trace, start, stop, keep))
     except GraphError:
         return None
 
 
 def python(graph: Graph, native: Facts | None) -> list[Facts]:
-    """The graph's text, with the user's line and the kernels of each line."""
+    """Lines of the graph's text, each with the user's line and the kernels."""
     makers: dict[str, list[int]] = {}
     for kernel in native["kernels"] if native is not None else ():
         for value in kernel["values"]:
@@ -162,18 +163,20 @@ def python(graph: Graph, native: Facts | None) -> list[Facts]:
         code, _, comment = text.partition("  # ")
         made = [names.get(x, x) for x in node.results] if node is not None else []
         steps = sorted({step for x in made for step in makers.get(x, ())})
-        line = shown(node.line) if node is not None and node.line else None
+        line = display_line(node.line) if node is not None and node.line else None
         found.append({"code": code, "comment": comment.rpartition("  ")[0] or comment, "line": line, "kernels": steps})
     return found
 
 
 def as_recorded(trace: Trace, start: int, stop: int) -> list[Facts]:
-    """What was recorded, where there is no graph of it."""
-    return [{"code": repr(c), "comment": "", "line": shown(c.line), "kernels": []} for c in calls(trace, start, stop)]
+    """Recorded calls of a segment that has no graph."""
+    return [
+        {"code": repr(c), "comment": "", "line": display_line(c.line), "kernels": []} for c in calls_between(trace, start, stop)
+    ]
 
 
 def edges(native: Facts) -> list[Facts]:
-    """What a kernel reads of what another has written, with the bytes."""
+    """Edges between kernels: the bytes that one writes and another reads."""
     writer: dict[str, int] = {}
     found = []
     for kernel in native["kernels"]:
@@ -185,7 +188,7 @@ def edges(native: Facts) -> list[Facts]:
 
 
 def results(native: Facts) -> list[Facts]:
-    """What a program makes for its caller: the bytes, and the place of the kernel that writes it first."""
+    """Outputs of a program: bytes, and the index of the kernel that first writes each."""
     found: dict[str, Facts] = {}
     for i, kernel in enumerate(native["kernels"]):
         for buffer, size in kernel["written"].items():
@@ -195,8 +198,8 @@ def results(native: Facts) -> list[Facts]:
 
 
 def traffic(native: Facts) -> Facts:
-    """Bytes that all kernels move; that they would have to move if all that stays inside were never in memory; and that the
-    ops would move if each of them ran by itself."""
+    """Memory traffic in bytes: of all kernels; the least possible, with no temporary in memory; and of the ops if each ran
+    by itself."""
     least = 0
     for way in ("read", "written"):
         most: dict[str, int] = {}
@@ -212,11 +215,11 @@ def traffic(native: Facts) -> Facts:
     }
 
 
-# ---- what went otherwise
+# ---- breaks, divergences, bailouts
 
 
 def findings(facts: Facts) -> list[Facts]:
-    """Breaks, divergences, fallbacks and segments without native code, each with what can be done about it."""
+    """Breaks, divergences, bailouts and segments without native code, each with advice."""
     breaks: dict[tuple[str, str], int] = {}
     for path in facts["paths"]:
         for b in dict.fromkeys((b["line"], b["reason"]) for b in path["breaks"]):
@@ -242,6 +245,6 @@ def finding(kind: str, reason: str, times: int, line: str | None = None) -> Fact
 
 
 def gave_up(facts: Facts) -> tuple[str | None, str]:
-    """The line at which a function gave up, and why."""
+    """Line at which a function was given up, and the reason."""
     match = PLACED.match(facts["gave_up"] or "")
     return (match[1], match[2]) if match is not None else (None, facts["gave_up"])

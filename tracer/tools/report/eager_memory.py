@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...execute.reference_program import calls, values_of
+from ...trace.queries import calls_between, values_used
 from ...trace.trace import Trace
 
 
 def eager_memory(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> dict[str, Any]:
-    """The bytes that are alive while each op runs, and the most of them."""
-    ops = calls(trace, start, stop)
+    """Live bytes while each op runs, and their peak."""
+    ops = calls_between(trace, start, stop)
     born: dict[int, int] = {}
     last: dict[int, int] = {}
     sizes: dict[int, int] = {}
@@ -19,7 +19,7 @@ def eager_memory(trace: Trace, start: int, stop: int, keep: frozenset[int]) -> d
         for value in call.results:
             if trace.roots[value.slot] == value.slot:
                 born[value.slot], sizes[value.slot] = i, value.form.nbytes
-        for slot in [trace.values[n].slot for n in values_of(call)] + [v.slot for v in call.results]:
+        for slot in [trace.values[n].slot for n in values_used(call)] + [v.slot for v in call.results]:
             last[trace.roots[slot]] = i
     for slot in keep:
         last[trace.roots[slot]] = len(ops) - 1

@@ -1,4 +1,4 @@
-"""What the page tells of one function, part by part."""
+"""Section of the page for one function, part by part."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from . import source_view as code
 from . import tables
+from .elements.anchors import Marks
+from .elements.collapse_repeats import Group, folded
 from .elements.graph import graph
+from .elements.html import Markup, duration, joined, percent, plural, size, tag
 from .elements.memory import memory, needed
 from .elements.roofline import roofline
 from .elements.timeline import timeline
-from .elements.collapse_repeats import Group, folded
-from .elements.anchors import Marks
-from .elements.html import Markup, duration, joined, percent, plural, size, tag
 
 SECTIONS = {
     "timeline": "Timeline",
@@ -40,7 +40,7 @@ UNTIMED = "What is launched, with its loops and its text. Times are not taken on
 
 @dataclass
 class Program:
-    """A segment of a path, with the name by which its kernels are marked, and words for a list."""
+    """Segment of a path, with the name that anchors its kernels and a label for lists."""
 
     name: str
     words: str
@@ -66,7 +66,7 @@ def function(f: dict[str, Any], i: int) -> Markup:
 
 
 def programs_of(f: dict[str, Any]) -> list[Program]:
-    """Those that run something, those that take most of the time first."""
+    """Programs that run something, longest time first."""
     found = []
     for n, path in enumerate(f["paths"]):
         for m, facts in enumerate(path["programs"]):
@@ -89,7 +89,7 @@ def brief(line: str) -> str:
 
 
 def available(f: dict[str, Any]) -> set[str]:
-    """The parts that a function has."""
+    """Keys of the parts that a function has."""
     programs = programs_of(f)
     found = {"advice"} | ({"timeline"} if f["timeline"] else set()) | ({"trace"} if f["sources"] or programs else set())
     native = {"graph", "kernels", "memory"} if with_kernels(programs) else set()
@@ -104,7 +104,7 @@ def section(key: str, i: int, words: str, content: Markup) -> Markup:
 
 
 def choice(name: str, each: list[tuple[Program, Markup]]) -> Markup:
-    """One of several: a list to choose from, and what was chosen. All lists of one name change together; without the script
+    """Drop-down list with the chosen program. All lists of one name change together; without the script
     everything is shown."""
     if len(each) == 1:
         return each[0][1]
@@ -127,7 +127,7 @@ def heading(f: dict[str, Any]) -> Markup:
 
 
 def tiles(f: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """What there is to know first: a name, a number, and what it means."""
+    """Summary tiles: a name, a number, and its meaning."""
     found = []
     if f["each"] is not None:
         ratio = f["each"]["eager"] / f["each"]["replayed"]
@@ -170,7 +170,7 @@ def source_and_trace(f: dict[str, Any], i: int, programs: list[Program], marks: 
 
 
 def shown_trace(program: Program, marks: Marks) -> Markup:
-    """The trace, and of a program that is not taken apart the code that it became."""
+    """Trace of a program, with its generated code if it has no kernel report."""
     facts = program.facts
     text = tables.text("the code that it became", facts["code"], False) if "code" in facts else None
     return joined([code.trace(facts, marks, program.name), text])
@@ -182,7 +182,7 @@ def measured(program: Program, marks: Marks) -> Markup:
 
 
 def traffic(facts: dict[str, Any]) -> Markup:
-    """Bytes against the least possible."""
+    """Compare the bytes moved with the least possible."""
     found = facts["traffic"]
     most = max(found.values()) or 1
     rows = [
@@ -199,7 +199,7 @@ def traffic(facts: dict[str, Any]) -> Markup:
 
 
 def drawing(program: Program, marks: Marks) -> Markup:
-    """The graph, with repeated layers as one where there are any, and in full."""
+    """Draw the graph in full and, if layers repeat, with these collapsed."""
     kernels = program.facts["native"]["kernels"]
     groups = folded(kernels)
     views = [graph(program.facts, groups, marks, program.name)]

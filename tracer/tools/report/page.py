@@ -1,4 +1,6 @@
-"""The page of a report: one file with its styles and its script, that needs no network. `function.py` has what it is about."""
+"""Page of a report: one file with its styles and its script, that needs no network. `function_section.py` renders its
+content.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from typing import Any
 
 from ....eager.viz.charts import Curves
 from .elements.graph import tip
-from .function_section import SECTIONS, available, function
 from .elements.html import Markup, joined, size, tag
+from .function_section import SECTIONS, available, function
 
 NOTHING = tag("p", "No compiled function was called.", class_="soft")
 
@@ -52,7 +54,7 @@ def banner(facts: dict[str, Any]) -> Markup:
 
 
 def remarks(facts: dict[str, Any]) -> Markup | None:
-    """What whoever made the report has to say: text, and curves."""
+    """Remarks of the report's author: text and curves."""
     parts = [tag("pre", facts["note"], tabindex=0)] if facts["note"] else []
     if facts["curves"]:
         found = facts["curves"]

@@ -1,4 +1,4 @@
-"""Code on the page: the user's source, with how much time its lines take, and the trace as Python beside it."""
+"""Code on the page: the user's source with the time of each line, and beside it the trace as Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = {
     "no native code": "no native code",
 }
 GAP = tag("div", "⋯", class_="gap")
-FEW = 12  # lines of parameters that are not folded away
+FEW = 12  # lines of parameters shown without folding
 TOKEN = re.compile(
     r"(?P<comment>#.*$)|(?P<string>[rbfu]{0,2}(?:\"[^\"\n]*\"|'[^'\n]*'))|(?P<number>\b\d[\d_.]*(?:e[+-]?\d+)?\b)"
     r"|(?P<decorator>(?<=^)\s*@[\w.]+)"
@@ -28,12 +28,12 @@ TOKEN = re.compile(
 
 
 def kind_of(finding: dict[str, Any]) -> str:
-    """The class that gives a finding its colour."""
+    """CSS class that colours a finding."""
     return f"kind-{finding['kind'].replace(' ', '-')}"
 
 
 def highlighted(text: str) -> Markup:
-    """A line of Python, with its words marked."""
+    """Highlight a line of Python."""
     parts: list[Any] = []
     at = 0
     for match in TOKEN.finditer(text):
@@ -43,7 +43,7 @@ def highlighted(text: str) -> Markup:
 
 
 def heat(programs: list[dict[str, Any]]) -> dict[str, float]:
-    """The share of the kernels' time that each line of the user's has; what several lines share is divided among them."""
+    """Share of the kernels' time by user line; the time of shared kernels is divided among their lines."""
     found: dict[str, float] = {}
     for program in programs:
         for kernel in program.get("native", {}).get("kernels", ()):
@@ -54,7 +54,7 @@ def heat(programs: list[dict[str, Any]]) -> dict[str, float]:
 
 
 class Source:
-    """The user's lines, with what is known of each: its share of the time, and what was found there."""
+    """The user's lines, each with its share of the time and its findings."""
 
     def __init__(self, function: dict[str, Any], programs: list[dict[str, Any]], marks: Marks) -> None:
         self.files = function["sources"]
@@ -91,7 +91,7 @@ class Source:
 
 
 def trace(program: dict[str, Any], marks: Marks, number: str) -> Markup:
-    """The trace as Python; its parameters, of which a network has many, are folded away."""
+    """Render the trace as Python. Its parameters, of which a network has many, are folded."""
     rows = [trace_row(i, row, marks, number) for i, row in enumerate(program["python"])]
     first = next((i for i, row in enumerate(program["python"]) if row["code"] == "):"), -1) + 1
     if first > FEW:

@@ -1,16 +1,16 @@
-"""Tables of the page: what went otherwise and what to do about it, what calls are checked for, and the kernels."""
+"""Tables of the page: findings with advice, guards, and kernels."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from .source_view import KINDS, kind_of
 from .elements.anchors import Marks
 from .elements.html import Markup, count, duration, joined, percent, plural, size, tag
+from .source_view import KINDS, kind_of
 
-FEW = 4  # ops that are named in a row
-SHOWN = 14  # kernels that are not behind a fold
+FEW = 4  # ops named in a row
+SHOWN = 14  # kernels shown without folding
 
 
 # ---- findings
@@ -35,7 +35,7 @@ def finding(f: dict[str, Any], marks: Marks) -> Markup:
 
 
 def ticked(text: str) -> Markup:
-    """Text with what is in backquotes as code."""
+    """Render text, with backquoted parts as code."""
     parts = text.split("`")
     return joined([tag("code", part) if i % 2 else part for i, part in enumerate(parts)])
 
@@ -44,7 +44,7 @@ def ticked(text: str) -> Markup:
 
 
 def guards(path: dict[str, Any]) -> Markup:
-    """What a call has to find for this path, what may differ, and what is taken as a whole."""
+    """Guards of a path, its runtime scalars, and its regions."""
     rows = []
     for words, places in grouped(path["guards"], lambda g: g["words"]):
         rows.append(("a tensor", words, places))
@@ -91,7 +91,7 @@ def kernels(program: dict[str, Any], marks: Marks, number: str) -> Markup:
 
 
 def tools() -> Markup:
-    """For programs of many kernels."""
+    """Search field and sort switch, for programs of many kernels."""
     search = tag("input", type="search", placeholder="an op, a shape, a line", aria_label="show kernels with", data_search=True)
     order = tag("label", tag("input", type="checkbox", data_order=True), " in the order in which they run", class_="check")
     return tag("div", search, order, class_="tools")
@@ -115,7 +115,7 @@ def kernel(k: dict[str, Any], whole: float, longest: float, marks: Marks, number
 
 
 def in_short(ops: list[str]) -> str:
-    """A few of the ops, those that are there most often first."""
+    """Name a few of the ops, the most frequent first."""
     found = [op for op, _ in Counter(ops).most_common()]
     return ", ".join(found[:FEW]) + ", …" * (len(found) > FEW)
 

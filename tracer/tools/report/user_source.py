@@ -1,4 +1,4 @@
-"""The user's source around the lines that a recording names: the functions they stand in, file by file."""
+"""The user's source around the lines that a recording names: the enclosing functions, file by file."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import linecache
 from collections.abc import Iterable
 from typing import Any
 
-from ..explain.explain import shown
+from ...trace.logging import display_line
 
-AROUND = 2  # lines around one that is in no function
+AROUND = 2  # context lines outside functions
 SHORT = 60  # functions up to this length are shown whole
-NEAR = 6  # lines around one in a longer function
+NEAR = 6  # context lines in a longer function
 
 
 def sources_of(lines: Iterable[str], where: str | None) -> list[dict[str, Any]]:
-    """For each file its name and rows: a number and a text, None between parts that are not next to each other. `where` is the
-    function that was compiled: its file is the first."""
+    """Collect rows by file: line number and text, None between parts that are not adjacent. `where` is the
+    compiled function, whose file comes first."""
     named: dict[str, set[int]] = {}
     for line in [where, *lines] if where is not None else lines:
         file, _, number = str(line).rpartition(":")
@@ -24,11 +24,11 @@ def sources_of(lines: Iterable[str], where: str | None) -> list[dict[str, Any]]:
             named.setdefault(file, set()).add(int(number))
     found = []
     for file, numbers in named.items():
-        linecache.checkcache(file)  # it may have changed, or be another one of this name
+        linecache.checkcache(file)  # the file may have changed or been replaced
         text = [x.rstrip("\n") for x in linecache.getlines(file)]
         wanted = sorted(n for n in widened(text, numbers) if 1 <= n <= len(text))
         if wanted:
-            found.append({"file": shown(file), "rows": rows(text, wanted)})
+            found.append({"file": display_line(file), "rows": rows(text, wanted)})
     return found
 
 
@@ -42,7 +42,7 @@ def rows(text: list[str], wanted: list[int]) -> list[dict[str, Any] | None]:
 
 
 def widened(text: list[str], numbers: set[int]) -> set[int]:
-    """Lines, and those around them that belong to them."""
+    """Extend lines by their enclosing functions or context."""
     functions = spans("\n".join(text))
     found: set[int] = set()
     for n in numbers:
@@ -59,10 +59,10 @@ def widened(text: list[str], numbers: set[int]) -> set[int]:
 
 
 def spans(text: str) -> list[tuple[int, int]]:
-    """The first and last lines of all functions, decorators included."""
+    """First and last lines of all functions, decorators included."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):  # a notebook's cell with magic in it, or a file that has changed since
+    except (SyntaxError, ValueError):  # a notebook cell with magics, or a file changed since
         return []
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     return [(min([f.lineno, *[d.lineno for d in f.decorator_list]]), f.end_lineno or f.lineno) for f in functions]

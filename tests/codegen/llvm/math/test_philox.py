@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from emitted import Emitted, worst
-from tapejit.codegen.llvm.math import philox
+from support.codegen.emitted import Emitted, worst
 from tapejit.codegen.llvm.ir.builder import F64, I64, Function, Type, Value, constant
+from tapejit.codegen.llvm.math import philox
 from tapejit.codegen.llvm.math.philox import Bits, Elements
 from tapejit.eager.arrays import philox as eager
 from tapejit.eager.ops import random as ops
@@ -61,7 +61,7 @@ def test_uniform(dtype: Any, lanes: int, run: bool) -> None:
     assert (found == want.astype(held)).all() and len(set(found)) > 200
     low, high = (constant(x, F64) for x in (-1.3, 0.7))
     if kind in ("float", "double"):
-        found = drawn(lambda f, b, e: philox.between(f, philox.uniform(f, b, e, kind), low, high), 3, 4, lanes, held, run)
+        found = drawn(lambda f, b, e: philox.scale_uniform(f, philox.uniform(f, b, e, kind), low, high), 3, 4, lanes, held, run)
         assert (found == ops.run_uniform(np, 3, 4, -1.3, 0.7, shape=(COUNT,), dtype=dtype, device=tj.device("cpu"))).all()
 
 
@@ -70,7 +70,7 @@ def test_mask(p: float) -> None:
     def kept(f: Function, bits: Bits, elements: Elements) -> Value:
         return philox.mask(f, bits, elements, philox.mask_bound(f, constant(p, F64)))
 
-    want = eager.keep(np, 11, 12, COUNT, p)
+    want = eager.bernoulli(np, 11, 12, COUNT, p)
     for lanes, run in ((16, True), (4, False)):
         assert (drawn(kept, 11, 12, lanes, np.bool_, run) == want).all()
 

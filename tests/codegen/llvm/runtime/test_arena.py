@@ -1,4 +1,4 @@
-"""Memory that programs have in common: they take turns in it, it is as large as the largest wants, threads get their own."""
+"""The arena that programs share: they take turns, it is as large as the largest needs, concurrent threads get their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tapejit as tj
 from tapejit.codegen.llvm.runtime import entry
-from tapejit.codegen.llvm.runtime.arena import Shared
+from tapejit.codegen.llvm.runtime.arena import HostArena
 
 
 def chain(rows: int) -> tuple[Any, Any, Any]:
@@ -35,22 +35,22 @@ def warmed(rows: int) -> tuple[Any, Any, Any]:
 
 def arena(function: Any) -> int:
     (segment,) = function.traces[0].programs.values()
-    assert segment.native.recipe.shares
-    return int(segment.native.recipe.arena)
+    assert segment.native.executable.shares_arena
+    return int(segment.native.executable.arena)
 
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: Any) -> Any:
     """Programs of other tests do not count."""
     gc.collect()
-    monkeypatch.setattr(entry._code(), "shared", Shared(entry.memory().take))
+    monkeypatch.setattr(entry._code(), "shared", HostArena(entry.shared_arena().take))
 
 
 def test_programs_have_one_block_as_large_as_the_largest_wants() -> None:
     programs = [warmed(rows) for rows in (40, 300, 9)]
     sizes = [arena(function) for function, _, _ in programs]
-    assert entry.memory().size == max(sizes) == sizes[1]
-    assert len(entry.memory().programs) == 3
+    assert entry.shared_arena().size == max(sizes) == sizes[1]
+    assert len(entry.shared_arena().programs) == 3
     for _ in range(2):
         for function, given, wanted in programs:
             assert np.allclose(function(*given).numpy(), wanted)
@@ -58,24 +58,24 @@ def test_programs_have_one_block_as_large_as_the_largest_wants() -> None:
 
 def test_it_shrinks_when_the_largest_is_gone() -> None:
     small, large = warmed(40), warmed(300)
-    assert entry.memory().size == arena(large[0])
+    assert entry.shared_arena().size == arena(large[0])
     del large
     gc.collect()
-    assert entry.memory().size == arena(small[0])
+    assert entry.shared_arena().size == arena(small[0])
     assert np.allclose(small[0](*small[1]).numpy(), small[2])
 
 
 def test_a_block_in_use_neither_grows_nor_is_written() -> None:
     small = warmed(40)
-    shared = entry.memory()
+    shared = entry.shared_arena()
     assert shared.take(shared.user.ctypes.data)  # as if another thread were running
     try:
-        before = shared.memory.copy()
+        before = shared.block[0].copy()
         large = warmed(300)
         assert shared.size == arena(small[0])
         for function, given, wanted in (small, large):
             assert np.allclose(function(*given).numpy(), wanted)
-        assert (shared.memory == before).all()
+        assert (shared.block[0] == before).all()
     finally:
         shared.user[0] = 0
     assert np.allclose(small[0](*small[1]).numpy(), small[2])
@@ -111,7 +111,7 @@ def test_threads_at_the_same_time() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_in_a_child_nobody_uses_it() -> None:
     function, given, wanted = warmed(40)
-    shared = entry.memory()
+    shared = entry.shared_arena()
     assert shared.take(shared.user.ctypes.data)
     pid = os.fork()
     if pid == 0:

@@ -16,7 +16,7 @@ import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
-from tapejit.tracer.execute import backends as generators
+from tapejit.tracer.execute import tiering
 
 
 class Side:
@@ -57,7 +57,7 @@ class StopError(Exception):
 
 
 def sides(monkeypatch: Any, name: str, pure: bool) -> tuple[Side, Side, Any]:
-    monkeypatch.setattr(generators, "MARGIN", float("inf"))  # whatever a busy machine measures
+    monkeypatch.setattr(tiering, "MARGIN", float("inf"))  # whatever a busy machine measures
     eager, side = Side(), Side()
     compiled = tj.compile(getattr(side, name), backend="llvm", pure=pure)
     for _ in range(9):
@@ -69,7 +69,7 @@ def sides(monkeypatch: Any, name: str, pure: bool) -> tuple[Side, Side, Any]:
 
 def program_of(compiled: Any) -> dict[str, Any]:
     """The names that the Python around the native program knows."""
-    segments = compiled.traces[0].programs.values() if not compiled.pures else [compiled.pures[0].segment]
+    segments = compiled.traces[0].programs.values() if not compiled.skipped_calls else [compiled.skipped_calls[0].segment]
     (run,) = [s.run for s in segments if s.native is not None]
     found: dict[str, Any] = run.__globals__
     return found

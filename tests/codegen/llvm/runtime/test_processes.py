@@ -1,4 +1,4 @@
-"""The native runtime when processes fork, exit, get signals or have to share their cores: each test is a script of its own."""
+"""The native runtime when processes fork, exit, get signals or compete for cores: each test is a script of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from support.paths import TESTS
 
 PRELUDE = """
 import os, signal, sys, threading, time, warnings
@@ -14,14 +15,14 @@ warnings.simplefilter("ignore")
 sys.path.insert(0, {tests!r})
 import numpy as np
 import tapejit as tj
-from native_steps import relay, steps
-from tapejit.codegen.llvm import threads
-from tapejit.codegen.llvm.runtime.entry import Binding, bind
+from support.codegen.native_steps import relay, steps
+from tapejit.codegen.llvm.runtime import thread_pool as threads
+from tapejit.codegen.llvm.runtime.entry import ArgumentBinding, bind
 
 tj.set_num_threads(3)
 library = steps()
-program = bind(library["relay"], Binding((0, 1), ((0, "i64"), (1, "i64"))), keep=library)
-direct = threads.pool()
+program = bind(library["relay"], ArgumentBinding((0, 1), ((0, "i64"), (1, "i64"))), keep=library)
+direct = threads.process_pool()
 
 def works(cells=9, rounds=20):
     for _ in range(5):
@@ -66,9 +67,8 @@ assert works()
 
 
 def script(body: str) -> subprocess.CompletedProcess[str]:
-    tests = os.path.dirname(os.path.abspath(__file__))
     return subprocess.run(
-        [sys.executable, "-c", PRELUDE.format(tests=tests) + body],
+        [sys.executable, "-c", PRELUDE.format(tests=str(TESTS)) + body],
         capture_output=True,
         text=True,
         timeout=120,

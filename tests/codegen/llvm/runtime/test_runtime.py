@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from native_steps import ROUNDS, relay, steps
-from tapejit.codegen.program import disk_cache as cache
-from tapejit.codegen.llvm.runtime import entry
-from tapejit.codegen.llvm.runtime import entry_ir as entry_text
-from tapejit.codegen.llvm.runtime import jit
-from tapejit.codegen.llvm.runtime import perf_map as perf
-from tapejit.codegen.llvm.runtime import thread_pool_ir as pool
+from support.codegen.native_steps import ROUNDS, relay, steps
 from tapejit.codegen.llvm.ir import target
+from tapejit.codegen.llvm.runtime import entry, jit
+from tapejit.codegen.llvm.runtime import entry_ir as entry_text
+from tapejit.codegen.llvm.runtime import perf_map as perf
 from tapejit.codegen.llvm.runtime import thread_pool as threads
-from tapejit.codegen.llvm.runtime.entry import Binding, bind
+from tapejit.codegen.llvm.runtime import thread_pool_ir as pool
+from tapejit.codegen.llvm.runtime.entry import ArgumentBinding, bind
+from tapejit.codegen.program import disk_cache as cache
 
 LINUX = sys.platform == "linux"
 UNVERIFIED = """
@@ -106,13 +105,13 @@ def test_features_are_whole_words() -> None:
 
 def test_vectors_can_be_narrowed_but_not_widened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAPEJIT_VECTOR_BITS", "128")
-    assert target._narrowed(512) == 128
+    assert target._requested_bits(512) == 128
     assert target.host.__wrapped__().bits == 128
     monkeypatch.setenv("TAPEJIT_VECTOR_BITS", "512")
-    assert target._narrowed(256) == 256
+    assert target._requested_bits(256) == 256
     monkeypatch.setenv("TAPEJIT_VECTOR_BITS", "100")
     with pytest.raises(ValueError, match=r"\[compile\] TAPEJIT_VECTOR_BITS is '100'"):
-        target._narrowed(512)
+        target._requested_bits(512)
 
 
 # ---- compiling and linking
@@ -158,13 +157,13 @@ def test_modules_compiled_together_keep_their_order(count: int) -> None:
 
 
 def test_what_llvm_refuses_is_a_sentence() -> None:
-    with pytest.raises(jit.CompileFailed, match=r"\[compile\] LLVM cannot read the generated code: .*expected"):
+    with pytest.raises(jit.CompileFailed, match=r"\[compile\] LLVM cannot parse the generated code: .*expected"):
         jit.compile_text("define nonsense")
-    with pytest.raises(jit.CompileFailed, match=r"\[compile\] LLVM finds the generated code wrong: "):
+    with pytest.raises(jit.CompileFailed, match=r"\[compile\] LLVM rejects the generated code: "):
         jit.compile_text(UNVERIFIED)
-    with pytest.raises(jit.CompileFailed, match=r"cannot be linked: .*missing"):
+    with pytest.raises(jit.CompileFailed, match=r"cannot link the generated code: .*missing"):
         jit.link([jit.compile_text(SQUARE)], {}, ["missing"])
-    with pytest.raises(jit.CompileFailed, match="cannot be linked"):
+    with pytest.raises(jit.CompileFailed, match="cannot link the generated code"):
         jit.link([jit.compile_text(UNLINKABLE)], {}, ["f"])
     with pytest.raises(jit.CompileFailed, match="no code generator"):
         jit.compile_text(SQUARE, target.Target("nocpu-unknown", "x", "", 128))
@@ -172,7 +171,7 @@ def test_what_llvm_refuses_is_a_sentence() -> None:
 
 def test_one_bad_text_among_many() -> None:
     tj.set_num_threads(2)
-    with pytest.raises(jit.CompileFailed, match="cannot read"):
+    with pytest.raises(jit.CompileFailed, match="cannot parse"):
         jit.objects([SQUARE, "nonsense", SQUARE])
 
 
@@ -189,7 +188,7 @@ def test_texts_compile_while_others_are_written(count: int) -> None:
     for i, data in enumerate(found):
         library = jit.link([data], {}, [f"g{i}"])
         assert call(library[f"g{i}"]) == i
-    assert keys == [jit.key_of(text, opt=0 if i % 2 else 3) for i, text in enumerate(texts)]
+    assert keys == [jit.object_key(text, opt=0 if i % 2 else 3) for i, text in enumerate(texts)]
 
 
 def test_an_error_of_a_helper_is_raised_where_objects_are_wanted() -> None:
@@ -197,7 +196,7 @@ def test_an_error_of_a_helper_is_raised_where_objects_are_wanted() -> None:
     batch = jit.Batch()
     batch.add("nonsense")
     batch.add(SQUARE)
-    with pytest.raises(jit.CompileFailed, match="cannot read"):
+    with pytest.raises(jit.CompileFailed, match="cannot parse"):
         batch.objects()
 
 
@@ -244,15 +243,15 @@ def test_functions_have_names_in_the_profiler(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(scope="module", params=["the process's", "condition", "none"])
-def some_pool(request: pytest.FixtureRequest) -> Iterator[threads.Pool]:
+def some_pool(request: pytest.FixtureRequest) -> Iterator[threads.ThreadPool]:
     """The pool as it is on this system, one that parks as on others, and one without workers."""
-    found = threads.pool() if request.param == "the process's" else threads.Pool(request.param)
+    found = threads.process_pool() if request.param == "the process's" else threads.ThreadPool(request.param)
     yield found
-    if found is not threads.pool():
+    if found is not threads.process_pool():
         found.stop()
 
 
-def run_relay(found: threads.Pool, library: jit.Library, cells: int, rounds: int, most: int = 99) -> tuple[int, Any, Any]:
+def run_relay(found: threads.ThreadPool, library: jit.Library, cells: int, rounds: int, most: int = 99) -> tuple[int, Any, Any]:
     """How it ran, what it computed, what it should have."""
     first = np.arange(cells, dtype=np.int64)
     rows = [first.copy(), np.zeros(cells, np.int64)]
@@ -262,7 +261,7 @@ def run_relay(found: threads.Pool, library: jit.Library, cells: int, rounds: int
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_all_threads_meet_at_barriers(some_pool: threads.Pool, count: int) -> None:
+def test_all_threads_meet_at_barriers(some_pool: threads.ThreadPool, count: int) -> None:
     tj.set_num_threads(count)
     library = steps(some_pool)
     for rounds in (0, 1, ROUNDS, ROUNDS + 1):
@@ -273,7 +272,7 @@ def test_all_threads_meet_at_barriers(some_pool: threads.Pool, count: int) -> No
         assert some_pool.threads == count
 
 
-def test_a_step_runs_on_no_more_threads_than_it_has_room_for(some_pool: threads.Pool) -> None:
+def test_a_step_runs_on_no_more_threads_than_it_has_room_for(some_pool: threads.ThreadPool) -> None:
     tj.set_num_threads(5)
     library = steps(some_pool)
     flag = np.ones(1, np.int64)
@@ -290,7 +289,7 @@ def test_a_step_runs_on_no_more_threads_than_it_has_room_for(some_pool: threads.
 
 
 def test_the_number_of_threads_may_change_between_steps() -> None:
-    found, library = threads.pool(), steps()
+    found, library = threads.process_pool(), steps()
     for count in (2, 4, 1, 3, 2, 1, 2):
         tj.set_num_threads(count)
         _, got, expected = run_relay(found, library, 7, 9)
@@ -299,17 +298,17 @@ def test_the_number_of_threads_may_change_between_steps() -> None:
 
 def test_workers_that_are_parked_wake_up() -> None:
     tj.set_num_threads(3)
-    found, library = threads.pool(), steps()
+    found, library = threads.process_pool(), steps()
     for _ in range(3):
         _, got, expected = run_relay(found, library, 7, 9)
         assert np.array_equal(got, expected)
-        idle = ctypes.c_int32.from_address(found.address + pool.LAYOUT["idle"])
+        idle = ctypes.c_int32.from_address(found.address + pool.POOL_LAYOUT["idle"])
         eventually(lambda idle=idle: idle.value == 2)
 
 
 @pytest.mark.parametrize("parking", ["futex", "condition"] if LINUX else ["condition"])
 def test_waits_that_always_park_and_waits_that_sometimes_do(parking: str) -> None:
-    own = threads.Pool(parking)
+    own = threads.ThreadPool(parking)
     library = steps(own)
     for count, haste, patience in ((2, 0, 0), (4, 0, 0), (3, 20_000, 0), (3, 0, 20_000), (2, 2_000, 2_000)):
         tj.set_num_threads(count)
@@ -338,7 +337,7 @@ def test_more_threads_than_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         jit, "link", lambda objects, imports, exports: link(objects, {**imports, "pthread_create": address}, exports)
     )
-    limited = threads.Pool("futex" if LINUX else "condition")
+    limited = threads.ThreadPool("futex" if LINUX else "condition")
     monkeypatch.undo()
     tj.set_num_threads(6)
     for _ in range(3):
@@ -351,7 +350,7 @@ def test_more_threads_than_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stopped_pool_runs_steps_alone() -> None:
-    own = threads.Pool(threads.pool().parking)
+    own = threads.ThreadPool(threads.process_pool().parking)
     tj.set_num_threads(2)
     library = steps(own)
     assert run_relay(own, library, 5, 4)[0] > 0
@@ -362,7 +361,7 @@ def test_a_stopped_pool_runs_steps_alone() -> None:
 
 
 def test_a_caller_that_finds_the_pool_busy_goes_alone() -> None:
-    found, library = threads.pool(), steps()
+    found, library = threads.process_pool(), steps()
     tj.set_num_threads(2)
     seen, flag = np.zeros(2, np.int64), np.zeros(1, np.int64)
     table = np.array([seen.ctypes.data, flag.ctypes.data], np.int64)
@@ -378,7 +377,7 @@ def test_a_caller_that_finds_the_pool_busy_goes_alone() -> None:
 
 
 def test_many_callers_at_once() -> None:
-    found, library = threads.pool(), steps()
+    found, library = threads.process_pool(), steps()
     tj.set_num_threads(2)
     wrong: list[int] = []
 
@@ -401,14 +400,14 @@ def test_workers_have_room_on_their_stacks() -> None:
     seen = np.zeros(3, np.int64)
     table = np.array([seen.ctypes.data])
     library = steps()
-    threads.pool().run(library["spread"], table.ctypes.data)
+    threads.process_pool().run(library["spread"], table.ctypes.data)
     assert seen.tolist() == [1, 1, 1]
 
 
 @pytest.mark.skipif(not LINUX, reason="reads /proc")
 def test_workers_get_no_signals() -> None:
     before = set(os.listdir("/proc/self/task"))
-    own = threads.Pool("futex")
+    own = threads.ThreadPool("futex")
     tj.set_num_threads(3)
     run_relay(own, steps(own), 5, 4)
     workers = set(os.listdir("/proc/self/task")) - before
@@ -429,7 +428,7 @@ def test_workers_treat_denormals_as_the_caller_does() -> None:
     set_mode = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(library["set"])
     usual, flushing = np.array([0x1F80], np.uint32), np.array([0x1F80 | 0x8040], np.uint32)
     tj.set_num_threads(3)
-    found, code = threads.pool(), steps()
+    found, code = threads.process_pool(), steps()
     smallest = np.finfo(np.float64).tiny
     for mode, expected in ((usual, smallest / 2), (flushing, 0.0), (usual, smallest / 2)):
         values = np.full(3, smallest)
@@ -443,21 +442,21 @@ def test_workers_treat_denormals_as_the_caller_does() -> None:
 
 def test_texts_for_other_systems_are_verified() -> None:
     for parking in ("futex", "condition", "none"):
-        assert "tj_barrier" in pool.text("aarch64", parking)
-        assert "$" not in pool.text("aarch64", parking)
-    assert pool.text("riscv64", "futex") == pool.WITHOUT_WORKERS
-    assert "$" not in entry_text.text()
+        assert "tj_barrier" in pool.pool_ir("aarch64", parking)
+        assert "$" not in pool.pool_ir("aarch64", parking)
+    assert pool.pool_ir("riscv64", "futex") == pool.SINGLE_THREAD_IR
+    assert "$" not in entry_text.entry_ir()
 
 
 # ---- programs
 
 
-def report(binding: Binding, constants: tuple[int, ...] = (), **options: Any) -> entry.Program:
+def report(binding: ArgumentBinding, constants: tuple[int, ...] = (), **options: Any) -> entry.BoundProgram:
     library = steps()
     return bind(library["report"], binding, constants, keep=library, **options)
 
 
-MIXED = Binding((2,), ((1, "double"), (0, "i64"), (2, "double")))
+MIXED = ArgumentBinding((2,), ((1, "double"), (0, "i64"), (2, "double")))
 
 
 @pytest.fixture(params=["native", "slow"])
@@ -504,7 +503,7 @@ def test_numbers_as_python_takes_them() -> None:
 
 @pytest.mark.usefixtures("path")
 def test_bits_of_integers_of_any_size() -> None:
-    program = report(Binding((0,), ((0, "bits"), (1, "bits"))), (1, 2))
+    program = report(ArgumentBinding((0,), ((0, "bits"), (1, "bits"))), (1, 2))
     out = np.zeros(4, np.uint64)
     for x in (0, 1, -1, 2**63, 2**64 - 1, 2**64 + 5, -(2**63), np.uint64(2**63 + 7)):
         assert program([out], [x, 3])
@@ -527,10 +526,10 @@ def test_mistakes_are_errors_and_the_program_goes_on() -> None:
         ((good, numbers, numbers), TypeError, "takes a list"),
         ((tuple(good), numbers), TypeError, "takes a list"),
         ((good, None), TypeError, "takes a list"),
-        ((good[:2], numbers), TypeError, "too few"),
-        (([], numbers), TypeError, "too few"),
-        ((good, numbers[:2]), TypeError, "too few"),
-        (([None] * 3, numbers), TypeError, "holds no array"),
+        ((good[:2], numbers), TypeError, "too short"),
+        (([], numbers), TypeError, "too short"),
+        ((good, numbers[:2]), TypeError, "too short"),
+        (([None] * 3, numbers), TypeError, "holds something other than an array"),
         ((good, [1, "x", 3.0]), TypeError, "must be real number"),
         ((good, [1.5, 2.0, 3.0]), TypeError, "."),
         ((good, [2**63, 2.0, 3.0]), OverflowError, "too"),
@@ -559,7 +558,7 @@ def test_a_program_keeps_what_it_needs() -> None:
 
 def test_one_run_at_a_time() -> None:
     library = steps()
-    program = bind(library["hold"], Binding((0, 1)), parallel=False, keep=library)
+    program = bind(library["hold"], ArgumentBinding((0, 1)), parallel=False, keep=library)
     seen, flag = np.zeros(1, np.int64), np.zeros(1, np.int64)
     results: list[bool] = []
     first = threading.Thread(target=lambda: results.append(program([seen, flag], [])))
@@ -578,7 +577,7 @@ def test_one_run_at_a_time() -> None:
 def test_a_hundred_slots() -> None:
     library = steps()
     order = tuple(np.random.default_rng(0).permutation(100).tolist())
-    program = bind(library["report"], Binding(order), keep=library)
+    program = bind(library["report"], ArgumentBinding(order), keep=library)
     arrays: list[Any] = [np.zeros(4, np.int64) for _ in range(100)]
     program(arrays, [])
     assert arrays[order[0]].tolist() == [arrays[slot].ctypes.data for slot in order[1:5]]

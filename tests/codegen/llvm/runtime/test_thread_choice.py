@@ -1,4 +1,4 @@
-"""Whether a program runs on all threads or alone: decided by measurement, here with a clock that only runs when it is told."""
+"""The choice between all threads and one, by measurement, here with a clock that only runs when it is told."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ctypes
 from typing import Any
 
 import pytest
-import shadow
 import tapejit as tj
-from native_steps import steps
-from tapejit.codegen.llvm.runtime import thread_choice_ir as choice
-from tapejit.codegen.llvm.runtime import entry
-from tapejit.codegen.llvm.runtime import thread_pool as threads
-from tapejit.codegen.llvm.runtime.entry import Binding, bind
+from support import shadow
+from support.codegen.native_steps import steps
 from tapejit.codegen.llvm.build import NativeBuild
+from tapejit.codegen.llvm.runtime import entry
+from tapejit.codegen.llvm.runtime import thread_choice_ir as choice
+from tapejit.codegen.llvm.runtime import thread_pool as threads
+from tapejit.codegen.llvm.runtime.entry import ArgumentBinding, bind
 
 
 class Clock:
@@ -29,8 +29,8 @@ class Clock:
         step = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64, ctypes.c_int64, pointer)(self.ran_alone)
         addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (ticks, run, step)]
         code = entry._Code({"tj_ticks": addresses[0], "tj_run": addresses[1]})
-        monkeypatch.setattr(entry, "_made", [code])
-        self.program = bind(addresses[2], Binding(()), releases_gil=False, most_threads=7, keep=(ticks, run, step, code))
+        monkeypatch.setattr(entry, "_instances", [code])
+        self.program = bind(addresses[2], ArgumentBinding(()), releases_gil=False, max_threads=7, keep=(ticks, run, step, code))
 
     def ran_together(self, _pool: int, _step: int, _table: int, most: int) -> int:
         self.now += self.together
@@ -62,37 +62,37 @@ def test_a_program_says_how_many_threads_it_has_room_for(clock: Clock) -> None:
 
 def brief() -> int:
     """Ticks."""
-    return threads.pool().word("brief").value
+    return threads.process_pool().word("brief").value
 
 
 def test_a_program_that_is_quicker_alone_comes_to_run_alone(clock: Clock) -> None:
     clock.alone, clock.together = 100, 200
-    assert clock.run(choice.FIRST) == ["together"] * choice.FIRST
+    assert clock.run(choice.FIRST_TRIAL) == ["together"] * choice.FIRST_TRIAL
     for interval in (0, 16, 32, 64, 128, 256, 512, 1024, 1024):  # the other way is tried, less and less often
         assert clock.run(interval) == ["alone"] * interval
-        assert clock.run(choice.TRIES) == ["together" if interval else "alone"] * choice.TRIES
-    found = entry.measured(clock.program)
-    rate = threads.pool().ticks_per_second
+        assert clock.run(choice.RUNS_PER_TRIAL) == ["together" if interval else "alone"] * choice.RUNS_PER_TRIAL
+    found = entry.thread_timings(clock.program)
+    rate = threads.process_pool().ticks_per_second
     assert found == {"together": 200 / rate, "alone": 100 / rate, "runs alone": 1.0}
 
 
 def test_a_brief_program_that_is_quicker_together_tries_the_other_way_seldom(clock: Clock) -> None:
     clock.alone, clock.together = 200, 100
-    clock.run(choice.FIRST + choice.TRIES)
+    clock.run(choice.FIRST_TRIAL + choice.RUNS_PER_TRIAL)
     assert clock.run(32) == ["together"] * 32
-    assert clock.run(choice.TRIES) == ["alone"] * choice.TRIES
+    assert clock.run(choice.RUNS_PER_TRIAL) == ["alone"] * choice.RUNS_PER_TRIAL
     assert clock.run(64) == ["together"] * 64
 
 
 def test_a_small_difference_changes_nothing(clock: Clock) -> None:
     clock.alone, clock.together = 100, 103
-    clock.run(choice.FIRST + choice.TRIES)
+    clock.run(choice.FIRST_TRIAL + choice.RUNS_PER_TRIAL)
     assert clock.run(8) == ["together"] * 8
 
 
 def test_one_disturbed_try_does_not_decide(clock: Clock) -> None:
     clock.alone, clock.together = 100, 200
-    clock.run(choice.FIRST)
+    clock.run(choice.FIRST_TRIAL)
     for ticks in (9000, 100, 100):
         clock.alone = ticks
         assert clock.run(1) == ["alone"]
@@ -106,23 +106,23 @@ def test_a_long_program_is_not_tried_alone(clock: Clock) -> None:
 
 def test_a_long_program_is_tried_alone_when_most_waits_park(clock: Clock) -> None:
     clock.together, clock.alone = 4 * brief(), 3 * brief()
-    clock.run(choice.FIRST)
+    clock.run(choice.FIRST_TRIAL)
     assert clock.run(5) == ["together"] * 5
     clock.how = 2
-    assert set(clock.run(choice.HURRIED + 1)) == {"together"}
-    assert clock.run(choice.TRIES + 10) == ["alone"] * (choice.TRIES + 10)
+    assert set(clock.run(choice.PARKED_INTERVAL + 1)) == {"together"}
+    assert clock.run(choice.RUNS_PER_TRIAL + 10) == ["alone"] * (choice.RUNS_PER_TRIAL + 10)
 
 
 def test_a_long_program_that_is_hopeless_alone_is_tried_once_at_a_time(clock: Clock) -> None:
     clock.together, clock.alone, clock.how = 2 * brief(), 100 * brief(), 2
-    assert clock.run(choice.FIRST + 6) == ["together"] * choice.FIRST + ["alone"] + ["together"] * 5
+    assert clock.run(choice.FIRST_TRIAL + 6) == ["together"] * choice.FIRST_TRIAL + ["alone"] + ["together"] * 5
 
 
 def test_when_cores_become_free_a_program_comes_back(clock: Clock) -> None:
     clock.together, clock.alone, clock.how = 9 * brief(), 4 * brief(), 2
     assert clock.run(1000)[-1] == "alone"
     clock.together, clock.how = 2 * brief(), 1
-    runs = clock.run(choice.LATEST_IF_LONG + choice.TRIES + 1)
+    runs = clock.run(choice.MAX_INTERVAL_IF_LONG + choice.RUNS_PER_TRIAL + 1)
     assert runs[-1] == "together"
     assert set(clock.run(100)) == {"together"}
 
@@ -131,24 +131,24 @@ def test_when_cores_are_taken_a_program_goes_alone(clock: Clock) -> None:
     clock.together, clock.alone = 100, 200
     clock.run(500)
     clock.together, clock.how = 900, 2
-    assert clock.run(choice.HURRIED + choice.TRIES + 9)[-1] == "alone"
+    assert clock.run(choice.PARKED_INTERVAL + choice.RUNS_PER_TRIAL + 9)[-1] == "alone"
 
 
 def test_a_busy_pool_or_one_thread_is_not_measured(clock: Clock) -> None:
     clock.how = 0
     assert clock.run(100) == ["together"] * 100
-    assert entry.measured(clock.program) == {"together": 0.0, "alone": 0.0, "runs alone": 0.0}
+    assert entry.thread_timings(clock.program) == {"together": 0.0, "alone": 0.0, "runs alone": 0.0}
 
 
 def test_programs_choose_by_the_real_clock_too() -> None:
     count = tj.get_num_threads()
     tj.set_num_threads(2)
-    library, rate = steps(), threads.pool().ticks_per_second
-    program = bind(library["waste"], Binding(()), [0, int(1e-4 * rate)], keep=library)
-    while entry.measured(program)["runs alone"] != 1:  # on a busy machine it may take a few trials
+    library, rate = steps(), threads.process_pool().ticks_per_second
+    program = bind(library["waste"], ArgumentBinding(()), [0, int(1e-4 * rate)], keep=library)
+    while entry.thread_timings(program)["runs alone"] != 1:  # on a busy machine it may take a few trials
         assert program([], [])
     tj.set_num_threads(count)
-    assert 0 < entry.measured(program)["alone"] < entry.measured(program)["together"]
+    assert 0 < entry.thread_timings(program)["alone"] < entry.thread_timings(program)["together"]
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_programs_choose_by_the_real_clock_too() -> None:
 )
 def test_which_programs_may_have_several_threads(function: Any, shapes: list[tuple[int, ...]], expected: bool) -> None:
     (graph, *_) = shadow.recorded(function, *[tj.randn(*shape) for shape in shapes])
-    assert NativeBuild(graph, 100).recipe([]).parallel is expected
+    assert NativeBuild(graph, 100).executable([]).parallel is expected

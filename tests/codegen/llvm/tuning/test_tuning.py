@@ -1,4 +1,4 @@
-"""`tj.compile(fn, tune=True)`: plans of products are measured once, remembered here and on disk, and change no bit."""
+"""`tj.compile(fn, tune=True)`: plans of matmuls are measured once, kept in the tuning store, and change no bit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import tapejit as tj
-from tapejit.codegen.program import disk_cache as cache
-from tapejit.codegen.llvm.tuning import store as remember
-from tapejit.codegen.llvm.tuning import plans as tuned
-from tapejit.codegen.llvm.ir.blocking import Plan, Shape, choose
-from tapejit.codegen.llvm.gemm.select_kernel.problem import Gemm
-from tapejit.codegen.llvm.gemm.select_kernel.select_kernel import Operand, shape_of
-from tapejit.codegen.llvm.tuning.store import MODEL, Outcome, agree, outcomes_of, remembered
+from tapejit.codegen.llvm.gemm.problem import GemmOperand, GemmProblem
+from tapejit.codegen.llvm.gemm.select_kernel import gemm_shape
+from tapejit.codegen.llvm.ir.blocking import GemmPlan, GemmShape, choose_plan
 from tapejit.codegen.llvm.ir.target import Target, host
-from tapejit.codegen.llvm.tuning.plans import Plans, plan_of, spelled
+from tapejit.codegen.llvm.tuning import plans as tuned
+from tapejit.codegen.llvm.tuning import store as remember
+from tapejit.codegen.llvm.tuning.plans import TunedPlans, decode_plan, encode_fields
+from tapejit.codegen.llvm.tuning.store import MODEL_PLAN, Outcome, parse_outcomes, plans_are_current, tuning_store
+from tapejit.codegen.program import disk_cache as cache
 
 M, N, K = 96, 80, 48
 
@@ -30,18 +30,18 @@ class Fewest:
 
     asked = 0
 
-    def __init__(self, gemm: Gemm, target: Target) -> None:
+    def __init__(self, gemm: GemmProblem, target: Target) -> None:
         type(self).asked += 1
-        self.runs: dict[Plan, Any] = {}
+        self.runs: dict[GemmPlan, Any] = {}
 
-    def __call__(self, plans: Sequence[Plan], last: bool) -> list[float | None]:
+    def __call__(self, plans: Sequence[GemmPlan], last: bool) -> list[float | None]:
         return [float(plan.rows) for plan in plans]
 
 
 class Equal(Fewest):
     """All are the same."""
 
-    def __call__(self, plans: Sequence[Plan], last: bool) -> list[float | None]:
+    def __call__(self, plans: Sequence[GemmPlan], last: bool) -> list[float | None]:
         return [1.0 for _ in plans]
 
 
@@ -53,19 +53,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TAPEJIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(Fewest, "asked", 0)
     monkeypatch.setattr(Equal, "asked", 0)
-    monkeypatch.setattr(tuned, "Trials", Fewest)
-    remember._remembered.cache_clear()
+    monkeypatch.setattr(tuned, "PlanRace", Fewest)
+    remember._tuning_store.cache_clear()
     return tmp_path / "cache"
 
 
 def another_process() -> None:
     """What a process remembers is forgotten; what is on disk is not."""
-    remember._remembered.cache_clear()
+    remember._tuning_store.cache_clear()
 
 
-def product(m: int = M, n: int = N, k: int = K) -> tuple[Gemm, Shape]:
-    gemm = Gemm((), m, n, k, Operand(0, (), k, 1), Operand(1, (), n, 1), "float")
-    return gemm, shape_of(gemm, host())
+def product(m: int = M, n: int = N, k: int = K) -> tuple[GemmProblem, GemmShape]:
+    gemm = GemmProblem((), m, n, k, GemmOperand(0, (), k, 1), GemmOperand(1, (), n, 1), "float")
+    return gemm, gemm_shape(gemm, host())
 
 
 def native(function: Any = None, **settings: Any) -> tuple[dict[str, Any], bytes]:
@@ -84,12 +84,12 @@ def plan_in(program: dict[str, Any]) -> str:
     return kernel["plan"].partition(":")[0]
 
 
-BY_MODEL = "cut up by the model"
-NOTHING_QUICKER = "cut up by the model, and nothing that was measured is quicker"
+BY_MODEL = "blocking by the model"
+NOTHING_QUICKER = "blocking by the model, and no measured plan is faster"
 
 
 def is_measured(words: str) -> bool:
-    return words.startswith("cut up as measured, ") and words.endswith(" times as quick as by the model")
+    return words.startswith("blocking as measured, ") and words.endswith(" times as fast as the model's")
 
 
 # ---- what is remembered
@@ -97,20 +97,20 @@ def is_measured(words: str) -> bool:
 
 def test_a_shape_is_tuned_once() -> None:
     gemm, shape = product()
-    assert Plans(host())(gemm, shape) == choose(shape) and Fewest.asked == 0
-    found = Plans(host(), tune=True)(gemm, shape)
-    assert found.rows < choose(shape).rows and Fewest.asked == 1
-    assert Plans(host(), tune=True)(gemm, shape) == Plans(host())(gemm, shape) == found and Fewest.asked == 1
+    assert TunedPlans(host())(gemm, shape) == choose_plan(shape) and Fewest.asked == 0
+    found = TunedPlans(host(), tune=True)(gemm, shape)
+    assert found.rows < choose_plan(shape).rows and Fewest.asked == 1
+    assert TunedPlans(host(), tune=True)(gemm, shape) == TunedPlans(host())(gemm, shape) == found and Fewest.asked == 1
     another_process()
-    assert Plans(host(), tune=True)(gemm, shape) == Plans(host())(gemm, shape) == found and Fewest.asked == 1
+    assert TunedPlans(host(), tune=True)(gemm, shape) == TunedPlans(host())(gemm, shape) == found and Fewest.asked == 1
 
 
 def test_that_the_model_is_right_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "Trials", Equal)
+    monkeypatch.setattr(tuned, "PlanRace", Equal)
     gemm, shape = product()
     for _ in range(3):
-        plans = Plans(host(), tune=True)
-        assert plans(gemm, shape) == choose(shape) and plans.used == {spelled(shape): MODEL}
+        plans = TunedPlans(host(), tune=True)
+        assert plans(gemm, shape) == choose_plan(shape) and plans.used == {encode_fields(shape): MODEL_PLAN}
         another_process()
     assert Equal.asked == 1
 
@@ -120,44 +120,44 @@ def test_shapes_and_cpus_are_told_apart() -> None:
     for target in (host(), less):
         for k in (K, K + 1):
             gemm, shape = product(k=k)
-            Plans(target, tune=True)(gemm, shape)
+            TunedPlans(target, tune=True)(gemm, shape)
     assert Fewest.asked == 4
-    assert all(len(remembered(target).outcomes) == 2 for target in (host(), less))
+    assert all(len(tuning_store(target).outcomes) == 2 for target in (host(), less))
 
 
 def test_small_products_are_not_worth_it() -> None:
     gemm, shape = product(8, 8, 8)
-    plans = Plans(host(), tune=True)
-    assert plans(gemm, shape) == choose(shape) and not plans.used and Fewest.asked == 0
-    assert plans.told(shape).startswith(BY_MODEL)
+    plans = TunedPlans(host(), tune=True)
+    assert plans(gemm, shape) == choose_plan(shape) and not plans.used and Fewest.asked == 0
+    assert plans.describe(shape).startswith(BY_MODEL)
 
 
 def test_products_that_need_too_much_memory_are_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "MOST_BYTES", 1000)
+    monkeypatch.setattr(tuned, "MAX_TRIAL_BYTES", 1000)
     gemm, shape = product()
-    assert Plans(host(), tune=True)(gemm, shape) == choose(shape)
-    assert Fewest.asked == 0 and remembered(host()).outcomes == {spelled(shape): Outcome(MODEL, 1.0)}
+    assert TunedPlans(host(), tune=True)(gemm, shape) == choose_plan(shape)
+    assert Fewest.asked == 0 and tuning_store(host()).outcomes == {encode_fields(shape): Outcome(MODEL_PLAN, 1.0)}
 
 
 def test_without_a_disk_cache_the_process_remembers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("TAPEJIT_CACHE", "0")
     gemm, shape = product()
-    found = Plans(host(), tune=True)(gemm, shape)
-    assert Plans(host(), tune=True)(gemm, shape) == found != choose(shape)
+    found = TunedPlans(host(), tune=True)(gemm, shape)
+    assert TunedPlans(host(), tune=True)(gemm, shape) == found != choose_plan(shape)
     assert Fewest.asked == 1 and not folder.exists()
 
 
 def test_processes_that_tune_at_the_same_time_keep_what_others_found() -> None:
-    here = remember.Remembered(host())
-    there = remember.Remembered(host())
+    here = remember.TuningStore(host())
+    there = remember.TuningStore(host())
     here.add("1", Outcome("a", 2.0))
     there.add("2", Outcome("b", 3.0))
-    assert remember.Remembered(host()).outcomes == {"1": Outcome("a", 2.0), "2": Outcome("b", 3.0)}
+    assert remember.TuningStore(host()).outcomes == {"1": Outcome("a", 2.0), "2": Outcome("b", 3.0)}
 
 
 def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "get", lambda key: pytest.fail("the disk was asked"))
-    assert agree({}, host(), tune=False) and agree({}, host(), tune=True)
+    assert plans_are_current({}, host(), tune=False) and plans_are_current({}, host(), tune=True)
 
 
 # ---- what is on disk is not trusted
@@ -165,38 +165,38 @@ def test_nothing_is_read_before_it_is_asked_for(monkeypatch: pytest.MonkeyPatch)
 
 def write(outcomes: Any) -> None:
     data = outcomes if isinstance(outcomes, bytes) else json.dumps(outcomes).encode()
-    cache.put(remembered(host()).key, data)
+    cache.put(tuning_store(host()).key, data)
     another_process()
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"7", b"{", b'{"1": 2}', b'{"1": ["2"]}', b'{"1": ["2", "x"]}', b"null"])
 def test_entries_that_are_none_are_ignored(data: bytes) -> None:
-    assert outcomes_of(data) == {}
+    assert parse_outcomes(data) == {}
     write(data)
     gemm, shape = product()
-    assert Plans(host())(gemm, shape) == choose(shape)
-    assert Plans(host(), tune=True)(gemm, shape) != choose(shape)
+    assert TunedPlans(host())(gemm, shape) == choose_plan(shape)
+    assert TunedPlans(host(), tune=True)(gemm, shape) != choose_plan(shape)
 
 
 def test_a_flipped_bit_is_noticed(folder: Path) -> None:
     gemm, shape = product()
-    found = Plans(host(), tune=True)(gemm, shape)
+    found = TunedPlans(host(), tune=True)(gemm, shape)
     (path,) = folder.iterdir()
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     another_process()
-    assert Plans(host())(gemm, shape) == choose(shape)
-    assert Plans(host(), tune=True)(gemm, shape) == found and Fewest.asked == 2
+    assert TunedPlans(host())(gemm, shape) == choose_plan(shape)
+    assert TunedPlans(host(), tune=True)(gemm, shape) == found and Fewest.asked == 2
 
 
 def test_plans_that_are_none_for_the_shape_are_ignored() -> None:
     gemm, shape = product()
-    model = choose(shape)
-    parts = spelled(model).rsplit(maxsplit=1)[0] + " 2"  # of the depth: other bits
+    model = choose_plan(shape)
+    parts = encode_fields(model).rsplit(maxsplit=1)[0] + " 2"  # of the depth: other bits
     for plan in (
         parts,
-        spelled(model).replace(str(model.lanes), "0", 1),
+        encode_fields(model).replace(str(model.lanes), "0", 1),
         "1 2 3",
         "x",
         "-1 " * 12,
@@ -204,14 +204,14 @@ def test_plans_that_are_none_for_the_shape_are_ignored() -> None:
         "² " * 12,
         "9" * 5000,
     ):
-        write({spelled(shape): [plan, 9.0]})
-        plans = Plans(host())
-        assert plans(gemm, shape) == model and plans.used == {spelled(shape): MODEL}
+        write({encode_fields(shape): [plan, 9.0]})
+        plans = TunedPlans(host())
+        assert plans(gemm, shape) == model and plans.used == {encode_fields(shape): MODEL_PLAN}
 
 
 def test_plans_as_text() -> None:
-    plan = choose(product()[1])
-    assert plan_of(spelled(plan)) == plan and plan_of(MODEL) is None
+    plan = choose_plan(product()[1])
+    assert decode_plan(encode_fields(plan)) == plan and decode_plan(MODEL_PLAN) is None
 
 
 # ---- compiled functions
@@ -223,7 +223,7 @@ def test_tuning_changes_no_bit_and_is_told() -> None:
     program, result = native(tune=True)
     assert is_measured(plan_in(program)) and result == expected and Fewest.asked == 1
     text = str(tj.compile(lambda a: a, backend="llvm").explain(kernels=True))
-    assert "cut up" not in text
+    assert "blocking" not in text
 
 
 @pytest.mark.parametrize("dtype", [tj.float32, tj.float64, tj.bfloat16])
@@ -266,7 +266,7 @@ def test_an_untuned_program_on_disk_is_not_given_to_who_wants_a_tuned_one() -> N
 
 
 def test_an_untuned_program_is_good_where_the_model_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuned, "Trials", Equal)
+    monkeypatch.setattr(tuned, "PlanRace", Equal)
     native()
     program, _ = native(tune=True)
     assert not program["from_disk"] and plan_in(program) == NOTHING_QUICKER
@@ -295,7 +295,7 @@ def test_what_a_program_was_made_by_is_told_though_its_shape_was_tuned_later() -
 def test_a_program_that_another_process_tuned_is_used() -> None:
     """It is on disk, and what this process has read is older."""
     native(tune=True)
-    remembered(host()).outcomes.clear()
+    tuning_store(host()).outcomes.clear()
     program, _ = native()
     assert program["from_disk"] and is_measured(plan_in(program))
 
@@ -341,7 +341,7 @@ def test_while_it_is_tuned_it_says_so(monkeypatch: pytest.MonkeyPatch, capfd: py
     native(tune=True)
     native(tune=True)
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"[tapejit tune] m {M} n {N} k {K}: ") and "times as quick as by the model: tiles of " in line
+    assert line.startswith(f"[tapejit tune] m {M} n {N} k {K}: ") and "times as fast as the model's: register tiles of " in line
 
 
 def test_functions_that_compile_beside_are_tuned_there() -> None:
@@ -357,18 +357,18 @@ def test_functions_that_compile_beside_are_tuned_there() -> None:
 SCRIPT = """
 import sys
 import tapejit as tj
-from tapejit.codegen.llvm import remembered as remember, tuned
+from tapejit.codegen.llvm.tuning import plans as tuned
 
 class Fewest:
     runs = {}
     def __init__(self, gemm, target): print("asked")
     def __call__(self, plans, last): return [float(plan.rows) for plan in plans]
 
-tuned.Trials = Fewest
+tuned.PlanRace = Fewest
 made = tj.compile(lambda a, b: a @ b, backend="llvm", tune=sys.argv[1] == "tune")
 for _ in range(3):
     made(tj.ones(96, 48), tj.ones(48, 80))
-print("as measured" if "cut up as measured" in str(made.explain(kernels=True)) else "by the model")
+print("as measured" if "blocking as measured" in str(made.explain(kernels=True)) else "by the model")
 """
 
 

@@ -15,8 +15,8 @@ import pytest
 import tapejit as tj
 from tapejit import linalg
 from tapejit.autograd import gradcheck, gradgradcheck
+from tapejit.eager.core.dispatch import execute
 from tapejit.eager.core.shape_inference import Spec, infer
-from tapejit.eager.core.op import execute
 from tapejit.eager.core.tape.node import local
 from tapejit.nn import functional as F
 

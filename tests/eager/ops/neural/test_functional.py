@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from tapejit.eager.ops.neural import attention as attention_kernels
 from tapejit.eager.ops import softmax as softmax_kernels
+from tapejit.eager.ops.neural import attention as attention_kernels
 
 rng = np.random.default_rng(0)
 
@@ -93,7 +93,7 @@ def test_relu_keeps_only_its_output() -> None:
     x = floats(4).requires_grad_() * 1
     out = F.relu(x)
     arrays = kept(out)
-    assert len(arrays) == 1 and arrays[0] is out._array
+    assert len(arrays) == 1 and arrays[0] is out.tj_array
     x.add_(1)
     out.sum().backward()
 
@@ -103,7 +103,7 @@ def test_in_place_keeps_no_copy(function: Any) -> None:
     y = floats(4).requires_grad_() * 1
     function(y, inplace=True)
     arrays = kept(y)
-    assert len(arrays) == 1 and arrays[0] is y._array
+    assert len(arrays) == 1 and arrays[0] is y.tj_array
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -287,7 +287,7 @@ def test_norms_keep_statistics_and_not_copies() -> None:
     x = floats(6, 8).requires_grad_() * 1
     weight = floats(8).requires_grad_()
     assert sorted(a.size for a in kept(F.layer_norm(x, (8,), weight))) == [6, 6, 8, 48]
-    assert any(a is x._array for a in kept(F.layer_norm(x, (8,), weight)))
+    assert any(a is x.tj_array for a in kept(F.layer_norm(x, (8,), weight)))
 
 
 @pytest.mark.parametrize("dtype", [tj.float16, tj.bfloat16])

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import tapejit as tj
 from tapejit.eager.core import shape_inference as infer
-from tapejit.eager.ops.spatial import conv
-from tapejit.eager.ops.spatial import windows
+from tapejit.eager.ops.spatial import conv, windows
 from tapejit.nn import functional as F
 
 random = np.random.default_rng(5)

@@ -1,7 +1,7 @@
-"""Names by which the parts of a page find each other: the user's lines, kernels, and lines of the trace.
+"""Anchors that link the parts of a page: the user's lines, kernels, and lines of the trace.
 
-An element says what it is (`data-is`) and what it belongs to (`data-of`), each as words. The page's script lights up what
-belongs together.
+An element has its own anchors (`data-is`) and those it belongs to (`data-of`), as words. The page's script highlights
+related elements.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Marks:
-    """Of one function."""
+    """Anchors of one function."""
 
     def __init__(self, function: int) -> None:
         self.function = function

@@ -1,7 +1,7 @@
-"""Kernels that come again and again, such as those of a network's layers, as one: so that the drawing of a large program can be
-read.
+"""Collapse repeated kernels, such as those of a network's layers, so that the drawing of a large program stays
+readable.
 
-First neighbours that do the same ops on different tensors (an optimizer's updates), then runs that are repeated as a whole (the
+First neighbours that run the same ops on different tensors (an optimizer's updates), then sequences that repeat as a whole (the
 layers, forwards and backwards).
 """
 
@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-FEWEST = 3  # neighbours that do the same become one
+FEWEST = 3  # from this many on, equal neighbours become one
 
 
 @dataclass
 class Group:
-    """Kernels that are drawn as one box: their places in the program."""
+    """Kernels drawn as one box, by their indices in the program."""
 
     members: list[int] = field(default_factory=list)
-    repeat: int = -1  # the number of the repetition it belongs to
+    repeat: int = -1  # index of its repetition
 
 
 def folded(kernels: list[dict[str, Any]]) -> list[Group]:
-    """All kernels, in groups, in the order of their first members."""
+    """Group all kernels, in the order of their first members."""
     single = neighbours(kernels)
     names = [name_of([kernels[i] for i in g.members]) for g in single]
     found: list[Group] = []
@@ -37,20 +37,20 @@ def folded(kernels: list[dict[str, Any]]) -> list[Group]:
 
 
 def name_of(kernels: list[dict[str, Any]]) -> str:
-    """What a group is, without what was fused into its kernels: that differs at the ends of a network."""
+    """Name of a group, without its epilogues, which differ at the ends of a network."""
     first = kernels[0]
     return str(first["what"]).partition(", then")[0] if len(kernels) == 1 else f"several: {sorted(set(first['ops']))}"
 
 
 def repetitions(names: list[str]) -> list[tuple[int, int, int]]:
-    """Runs that are repeated at once: where they begin, how long one is, and how often it comes. The longest first, then those
-    that fit around it; of one kernel alone there are none."""
+    """Find sequences that repeat back to back: start, length and count. The longest first, then those
+    that fit around it; single kernels are not counted."""
     found: list[tuple[int, int, int]] = []
 
     def search(low: int, high: int) -> None:
         best = (0, 0, 0)
         for period in range(2, (high - low) // 2 + 1):
-            same = 0  # how many in a row are equal to the one a period further on
+            same = 0  # consecutive kernels equal to the one a period later
             for i in range(low, high - period + 1):
                 if i < high - period and names[i] == names[i + period]:
                     same += 1
@@ -74,7 +74,7 @@ def varied(names: list[str], start: int, period: int) -> bool:
 
 
 def neighbours(kernels: list[dict[str, Any]]) -> list[Group]:
-    """Several in a row that do the same are a group; each of the others is one."""
+    """Group equal neighbours; every other kernel is its own group."""
     found: list[Group] = []
     i = 0
     while i < len(kernels):
@@ -90,5 +90,5 @@ def neighbours(kernels: list[dict[str, Any]]) -> list[Group]:
 
 
 def alike(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether loops do the same ops, however often."""
+    """True if two loop kernels run the same set of ops."""
     return a["kind"] == b["kind"] == "loops" and set(a["ops"]) == set(b["ops"])

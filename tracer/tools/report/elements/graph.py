@@ -1,8 +1,8 @@
-"""The program as a graph: each kernel is a box with the ops that were fused into it, arrows are what one leaves in memory for
+"""Graph of a program: each kernel is a box with the ops fused into it; arrows are the data that one leaves in memory for
 another, with the bytes.
 
-Boxes stand in rows, below all that they read. Arrows to one of the next rows are drawn through them; those that go further,
-such as what the forward pass leaves for the backward pass, at the side.
+Boxes are in rows, below everything they read. Arrows to one of the next rows are drawn through them; longer ones,
+such as values that the forward pass saves for the backward pass, run at the side.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from .....eager.viz.graph_layout import Box, follow_neighbours, place_columns, rank, settle
-from .collapse_repeats import Group
 from .anchors import Marks
+from .collapse_repeats import Group
 from .html import Markup, duration, size, tag
 
 CHARACTER, LINE, PADDING = 6.6, 15.0, 8.0
 LONGEST = 44  # characters in a box
 NEAR = 3  # rows that an arrow may cross
 LANE = 9.0  # between arrows at the side
-TITLES = {"loops": "loops", "product": "product", "attention": "attention", "opaque": "called as it is"}
+TITLES = {"loops": "loops", "product": "product", "attention": "attention", "opaque": "opaque op"}
 
 
 class Standing(Box):
-    """A box of a drawing from top to bottom: the layout, which goes from left to right, sees it turned."""
+    """Box of a top-to-bottom drawing; transposed for the layout, which runs from left to right."""
 
     group: Node
 
@@ -40,7 +40,7 @@ class Standing(Box):
 
 @dataclass
 class Node:
-    """What a box stands for."""
+    """Content of a box."""
 
     kernels: list[dict[str, Any]]
     repeat: int
@@ -72,7 +72,7 @@ def graph(program: dict[str, Any], groups: list[Group], marks: Marks, number: st
 
 
 def arrows_of(edges: list[dict[str, Any]], nodes: list[Node]) -> dict[tuple[int, int], int]:
-    """Bytes from box to box. What a repetition leaves for the next one would go upwards, and is left out."""
+    """Bytes from box to box. Data from one repetition to the next would point upwards, and is left out."""
     place = {step: i for i, node in enumerate(nodes) for step in node.steps}
     found: Counter[tuple[int, int]] = Counter()
     for e in edges:
@@ -92,11 +92,11 @@ def box_of(node: Node) -> Standing:
 
 
 def what_of(kernel: dict[str, Any]) -> str:
-    return str(kernel["what"]).partition(", then")[0].partition(", called as it is")[0]
+    return str(kernel["what"]).partition(", then")[0].partition(", an opaque op")[0]
 
 
 def ops_of(kernel: dict[str, Any], most: int = 2) -> list[str]:
-    """The ops inside, in a few lines."""
+    """Summarise a box's ops in a few lines."""
     lines, line = [], ""
     for op in [f"{name} ×{n}" if n > 1 else name for name, n in Counter(kernel["ops"]).items()]:
         if line and len(line) + len(op) + 3 > LONGEST:
@@ -117,11 +117,11 @@ def shortened(words: str) -> str:
     return words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
 
 
-# ---- where things go; x and y are those of the layout, so y goes to the right
+# ---- positions; x and y are the layout's, so y points right
 
 
 def arrange(boxes: list[Standing], ranks: list[int], near: list[tuple[int, int]]) -> list[tuple[tuple[int, int], list[Box]]]:
-    """Sets the boxes' positions. Gives each arrow with the boxes and passing places it goes through."""
+    """Set the boxes' positions. Returns each arrow with the boxes and waypoints that it passes through."""
     rows: list[list[Box]] = [[] for _ in range(max(ranks, default=0) + 1)]
     for box, r in zip(boxes, ranks, strict=True):
         rows[r].append(box)
@@ -152,7 +152,7 @@ def arrange(boxes: list[Standing], ranks: list[int], near: list[tuple[int, int]]
 
 
 def tip() -> Markup:
-    """The head of arrows, once for a page."""
+    """Arrowhead marker, once per page."""
     shape = tag("path", d="M0,1 L8,4 L0,7 z", class_="tip")
     return tag("marker", shape, id="tip", viewBox="0 0 8 8", refX=7, refY=4, markerWidth=6, markerHeight=6, orient="auto")
 
@@ -193,7 +193,7 @@ def arrow(
 def side_arrow(
     boxes: list[Standing], ends: tuple[int, int], moved: int, right: float, lane: int, marks: Marks, number: str
 ) -> Markup:
-    """From the right of a box, along a lane at the side, to the right of another."""
+    """Draw an arrow from the right of a box, along a lane at the side, to the right of another."""
     a, b = boxes[ends[0]], boxes[ends[1]]
     x = right + 14 + LANE * (lane % 24)
     start, end = a.y + a.height / 2, b.y + b.height / 2

@@ -1,4 +1,4 @@
-"""HTML from Python: `tag("td", text, class_="number")`. All text is escaped, except what is markup already."""
+"""HTML from Python: `tag("td", text, class_="number")`. All text is escaped, except existing markup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Markup(str):
-    """Text that is HTML or SVG already."""
+    """Text that is already HTML or SVG."""
 
     __slots__ = ()
 
@@ -16,7 +16,7 @@ VOID = {"br", "hr", "link", "meta", "rect", "line", "path", "circle", "input"}
 
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
-    """An element. Attributes that are None or False are left out; `class_` is `class`, `data_x` is `data-x`."""
+    """Build an element. Attributes that are None or False are left out; `class_` is `class`, `data_x` is `data-x`."""
     given = "".join(attribute(k, v) for k, v in attributes.items() if v is not None and v is not False)
     if name in VOID and not children:
         return Markup(f"<{name}{given}/>")
@@ -32,7 +32,7 @@ def attribute(name: str, value: Any) -> str:
 
 
 def joined(children: Any) -> Markup:
-    """Children one after the other; lists are flattened, None is nothing."""
+    """Concatenate children; lists are flattened, None is skipped."""
     parts: list[str] = []
     for child in children:
         if child is None or child is False:
@@ -46,7 +46,7 @@ def joined(children: Any) -> Markup:
     return Markup("".join(parts))
 
 
-# ---- numbers in words
+# ---- number formatting
 
 
 def size(n: float) -> str:

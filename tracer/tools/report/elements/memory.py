@@ -1,4 +1,4 @@
-"""The memory plan: buffers as rectangles, when they live by where they are; beside it, to the same scale, what eager execution
+"""Memory plan drawing: buffers as rectangles, lifetime by offset; beside it, to the same scale, the memory eager execution
 needs."""
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from .anchors import Marks
 from .html import Markup, plural, size, tag
 
 WIDTH, LEFT, GAP, TOP, HEIGHT, BOTTOM = 960.0, 64.0, 70.0, 26.0, 280.0, 30.0
-SHARE = 0.62  # of the width, for the plan
-NAMED = 46.0  # pixels that a rectangle needs for its name
+SHARE = 0.62  # the plan's share of the width
+NAMED = 46.0  # least width, in pixels, of a rectangle with its name
 
 
 def memory(program: dict[str, Any], marks: Marks, number: str) -> Markup:
-    """The plan; beside it, where it is known, what eager execution needs."""
+    """Draw the memory plan and, if known, eager execution's memory beside it."""
     plan, eager = program["native"]["memory"], program["eager_memory"]
     top = max(needed(program), 1 if eager is None else eager["peak"], 1)
     whole = WIDTH - LEFT - GAP - 8
@@ -48,7 +48,7 @@ def axis(top: float, x: float, width: float) -> list[Markup]:
 
 
 def ticks(top: float) -> list[float]:
-    """Round numbers up to the top."""
+    """Round tick values up to the top."""
     step = 1.0
     while top / step > 5:
         step *= 2.5 if str(int(step)).startswith("2") else 2
@@ -77,7 +77,7 @@ def buffers(program: dict[str, Any], marks: Marks, number: str, top: float, widt
         if w > NAMED and h > 13:
             parts.append(tag("text", life["name"], x=x + 5, y=y + min(h / 2 + 4, 14), class_="on-buffer"))
     above = native["memory"]["bytes"]
-    for result in program["results"]:  # memory of the caller's, there from the start, drawn above the block
+    for result in program["results"]:  # caller's memory, alive from the start, drawn above the arena
         h = result["size"] / top * HEIGHT
         title = f"{result['name']}, a result: {size(result['size'])}, written by kernel {order[result['first']]}"
         above += result["size"]
@@ -89,12 +89,12 @@ def buffers(program: dict[str, Any], marks: Marks, number: str, top: float, widt
 
 
 def needed(program: dict[str, Any]) -> int:
-    """The block and the results."""
+    """Bytes of the arena and the results."""
     return int(program["native"]["memory"]["bytes"] + sum(r["size"] for r in program["results"]))
 
 
 def curve(alive: list[int], top: float, x: float, width: float) -> list[Markup]:
-    """What is alive while each op runs."""
+    """Curve of live bytes while each op runs."""
     if not alive:
         return []
     step = width / len(alive)

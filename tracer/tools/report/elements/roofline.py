@@ -1,4 +1,4 @@
-"""The roofline: kernels by how much they compute for each byte, and how much in a second, below what the machine can do."""
+"""Roofline plot: kernels by flops per byte and flops per second, below the machine's limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST = 22.0  # radius
 
 
 class Scale:
-    """Logarithmic, from one value to another."""
+    """Logarithmic scale between two values."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = math.log10(low), math.log10(high)
@@ -28,7 +28,7 @@ class Scale:
 
 
 def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None:
-    """None if nothing was measured."""
+    """Draw the plot; None if nothing was measured."""
     roof = native["roof"]
     kernels = [k for k in native["kernels"] if roof is not None and k.get("roofline") and k["flops"] and k["bytes"]]
     if not kernels:
@@ -76,7 +76,7 @@ def grid(across: Scale, up: Scale) -> list[Markup]:
 
 
 def roofs(roof: dict[str, Any], across: Scale, up: Scale) -> tuple[list[Markup], list[Markup]]:
-    """Memory and caches by what was copied, and the arithmetic that none can pass: lines, and what is written at them."""
+    """Lines with labels: measured bandwidth of memory and caches, and peak arithmetic."""
     peak = roof["flops"] / 1e9
     lowest, highest = 10.0**across.low, 10.0**across.high
     lines, labels = [], []

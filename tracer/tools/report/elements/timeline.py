@@ -1,6 +1,6 @@
-"""The first calls of a function as a picture: where the time went, to scale, and below it each call by itself.
+"""Drawing of a function's first calls: the time to scale, and below it each call by itself.
 
-Replays take a fraction of what compiling takes, so the bars of single calls are on a logarithmic scale.
+Replays take a fraction of the compile time, so the bars of single calls are on a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .html import Markup, duration, joined, tag
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 8.0
 STRIP, TOP, HEIGHT, BOTTOM = 26.0, 56.0, 190.0, 26.0
 MOST = 40  # bars
-GAP = 0.35  # between calls, of a bar
+GAP = 0.35  # between calls, as a fraction of a bar
 WORDS = {
     "eager": "eager",
     "record": "recorded",
@@ -50,7 +50,7 @@ def legend(spans: list[dict[str, Any]]) -> Markup:
 
 
 def strip(spans: list[dict[str, Any]], whole: float) -> list[Markup]:
-    """All of it to scale, one part after the other."""
+    """Draw all spans to scale, one after the other."""
     total = sum(s["seconds"] for s in spans) or 1.0
     parts: list[Markup] = []
     x = LEFT
@@ -67,7 +67,7 @@ def strip(spans: list[dict[str, Any]], whole: float) -> list[Markup]:
 
 
 def limits(spans: list[dict[str, Any]]) -> tuple[int, int]:
-    """Powers of ten below the shortest and above the longest."""
+    """Powers of ten below the shortest and above the longest span."""
     seconds = [max(s["seconds"], 1e-7) for s in spans]
     low = math.floor(math.log10(min(seconds) * 0.5))
     return low, max(math.ceil(math.log10(max(seconds))), low + 1)
@@ -93,7 +93,7 @@ def grid(spans: list[dict[str, Any]]) -> list[Markup]:
 
 
 def bars(spans: list[dict[str, Any]], whole: float) -> list[Markup]:
-    """Those of one call stand together."""
+    """Draw the bars; those of one call are adjacent."""
     low, high = limits(spans)
     calls = sorted({s["call"] for s in spans})
     step = whole / max(len(spans) + GAP * len(calls), 12)

@@ -1,0 +1,1 @@
+"""What test files share: comparing, stand-ins for devices, programs to try compilers on. Imported as `support`."""
