@@ -45,9 +45,12 @@ def fresh_state() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def step_hooks() -> Iterator[None]:
-    """Global step hooks of a watch that outlives its test would end regions and proofs in later tests of the process."""
-    before = dict(PRE_HOOKS), dict(POST_HOOKS)
+    """Global step hooks of a watch that outlives its test would end regions and proofs in later tests of the process.
+
+    Hooks that were there before stay as they are: one whose watch was collected during the test must not come back.
+    """
+    before = set(PRE_HOOKS), set(POST_HOOKS)
     yield
     for hooks, known in zip((PRE_HOOKS, POST_HOOKS), before, strict=True):
-        hooks.clear()
-        hooks.update(known)
+        for key in hooks.keys() - known:
+            del hooks[key]
