@@ -43,8 +43,7 @@ def fresh_state() -> Iterator[None]:
     tj.set_default_device(device)
 
 
-@pytest.fixture(autouse=True)
-def step_hooks() -> Iterator[None]:
+def without_new_step_hooks() -> Iterator[None]:
     """Global step hooks of a watch that outlives its test would end regions and proofs in later tests of the process.
 
     Hooks that were there before stay as they are: one whose watch was collected during the test must not come back.
@@ -54,3 +53,7 @@ def step_hooks() -> Iterator[None]:
     for hooks, known in zip((PRE_HOOKS, POST_HOOKS), before, strict=True):
         for key in hooks.keys() - known:
             del hooks[key]
+
+
+step_hooks = pytest.fixture(autouse=True)(without_new_step_hooks)
+step_hooks_of_module = pytest.fixture(autouse=True, scope="module")(without_new_step_hooks)  # of fixtures that live as long
