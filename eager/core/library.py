@@ -12,7 +12,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterable
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 NAME = __name__.partition(".")[0]
@@ -43,8 +43,32 @@ def is_library(x: Any, layer: str | None = None) -> bool:
     return isinstance(name, str) and (name == prefix or name.startswith(f"{prefix}."))
 
 
+def defining_module(function: FunctionType) -> str:
+    """The name of the module whose namespace a function runs in.
+
+    Unlike `__module__`, which `functools.wraps` copies, it cannot be set from outside: a wrapper around a function of the
+    library is its author's.
+    """
+    space = function.__globals__
+    name = space.get("__name__")
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return str(name) if module is not None and vars(module) is space else ""
+
+
+def without_library_decorators(function: FunctionType) -> FunctionType:
+    """Unwrap a function, as far as its decorators are the library's own."""
+    while is_library(defining_module(function)):
+        inner = function.__dict__.get("__wrapped__")
+        if not isinstance(inner, FunctionType):
+            break
+        function = inner
+    return function
+
+
 def trust_of(x: Any) -> str | None:
     """The marker of a function's, class's or module's code: that of its module, or of the nearest package that has one."""
+    if isinstance(x, FunctionType):
+        x = defining_module(x)
     name = x if isinstance(x, str) else getattr(x, "__module__", None)
     return _marker(name) if isinstance(name, str) and is_library(name) else None
 

@@ -25,7 +25,7 @@ from .module_hooks import (
     register_module_full_backward_hook,
     register_module_full_backward_pre_hook,
 )
-from .mutation_counter import count_mutation
+from .mutation_counter import ModuleTable, count_mutation
 from .parameter import Buffer, Parameter
 from .state_dict import StateDictMixin
 
@@ -65,7 +65,13 @@ class Module(HooksMixin, StateDictMixin):
             raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument '{next(iter(kwargs))}'")
         if not self.call_super_init and args:
             raise TypeError(f"{type(self).__name__}.__init__() takes 1 positional argument but {len(args) + 1} were given")
-        self.__dict__.update(training=True, _parameters={}, _buffers={}, _modules={}, _non_persistent_buffers_set=set())
+        self.__dict__.update(
+            training=True,
+            _parameters=ModuleTable(),
+            _buffers=ModuleTable(),
+            _modules=ModuleTable(),
+            _non_persistent_buffers_set=set(),
+        )
         self.__dict__.update({table: {} for table in _HOOKS})
         if self.call_super_init:
             super().__init__(*args, **kwargs)

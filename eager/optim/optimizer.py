@@ -65,17 +65,43 @@ def with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-class DeferredState:
-    """Descriptor of `state` while a compiled step defers its updates: a read materialises the state as it should be by now. It
-    is a class attribute that the instance's own shadows; with `__getattr__` every attribute would take ten times as long."""
+class OptimizerState(defaultdict[Any, dict[str, Any]]):
+    """The state of an optimizer by parameter. While a compiled step defers its counts, its class is another (below)."""
 
-    def __get__(self, optimizer: Any, cls: Any = None) -> Any:
-        if optimizer is None:
-            return self
-        if "tj_owner" in optimizer.__dict__:
-            optimizer.tj_owner.look()
-            return optimizer.__dict__["state"]
-        raise AttributeError(f"'{type(optimizer).__name__}' object has no attribute 'state'")
+    __slots__ = ("owner",)
+    owner: Any  # who defers
+
+    def __repr__(self) -> str:
+        return f"defaultdict({self.default_factory!r}, {dict.__repr__(self)})"
+
+    def __reduce__(self) -> Any:
+        return defaultdict, (self.default_factory,), None, None, iter(self.items())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__reduce__()
+
+
+class DeferredOptimizerState(OptimizerState):
+    """A state whose counts are behind: whoever reads it gets it as it should be by now."""
+
+    __slots__ = ()
+
+
+def _materialising(name: str) -> Any:
+    def method(self: OptimizerState, *args: Any, **kwargs: Any) -> Any:
+        self.owner.look()
+        return getattr(self, name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    "__getitem__", "__setitem__", "__delitem__", "__iter__", "__reversed__", "__eq__", "__ne__", "__repr__", "__or__",
+    "__ror__", "__ior__", "__copy__", "__reduce__", "__missing__", "get", "items", "values", "keys", "pop", "popitem",
+    "setdefault", "update", "clear", "copy",
+):  # fmt: skip
+    setattr(DeferredOptimizerState, _name, _materialising(_name))
 
 
 class Optimizer:
@@ -83,7 +109,7 @@ class Optimizer:
 
     defaults: dict[str, Any]
     param_groups: list[dict[str, Any]]
-    state: dict[Any, dict[str, Any]] = DeferredState()  # type: ignore[assignment]
+    state: dict[Any, dict[str, Any]]
     numbers: dict[str, type] = {"step": int}  # state that is a number here and a 0-dim tensor in a state_dict
     # Declarations for the tracer, for an `update` that applies one op to each parameter, its gradient and its state: the op's
     # scalars are these settings of the group, in this order, and perhaps a counter; all else depends on the switches' truth.
@@ -110,7 +136,7 @@ class Optimizer:
             )
         # a dict of its own: attributes of one that shares its keys with others are looked for in vain before they are found
         self.__dict__ = {**self.__dict__, "defaults": defaults, **{name: {} for name in _HOOKS}}
-        self.state = defaultdict(dict)
+        self.state = OptimizerState(dict)
         self.param_groups = []
         groups = list(params)
         if not groups:
@@ -282,7 +308,7 @@ class Optimizer:
         if any(len(given["params"]) != len(own["params"]) for given, own in pairs):
             raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
         parameters = {i: p for given, own in pairs for i, p in zip(given["params"], own["params"], strict=True)}
-        state: dict[Any, Any] = defaultdict(dict)
+        state = OptimizerState(dict)
         for key, values in state_dict["state"].items():
             if key in parameters:
                 state[parameters[key]] = self._loaded(values, parameters[key])
@@ -315,6 +341,8 @@ class Optimizer:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Also fill settings that what was saved does not know of."""
         self.__dict__ = {**{name: {} for name in _HOOKS}, **self.__dict__, **state}
+        if type(self.state) is defaultdict:  # that of a copy, or of a file
+            self.state = OptimizerState(self.state.default_factory, self.state)
         tensor_changed()
         for group in self.param_groups:
             for name, default in self.defaults.items():

@@ -93,7 +93,7 @@ class _Writer:
                 return self.items(value, path)
             kind = "list" if isinstance(value, list) else "ordered" if isinstance(value, OrderedDict) else "dict"
             entry: dict[str, Any] = {kind: self.items(value, path) if kind == "list" else self.pairs(value, path)}
-            if type(value) is defaultdict:
+            if isinstance(value, defaultdict):
                 if name_of(value.default_factory) is not None:
                     entry["factory"] = name_of(value.default_factory)
             elif type(value) not in (dict, OrderedDict) and name_of(type(value)) is not None:

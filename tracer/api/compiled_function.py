@@ -23,6 +23,7 @@ from ..replay.replayer import Replayer
 from ..skip.skipped_call import MISS, bound_calls, materialise_all
 from ..trace.call_frame import CallFrame
 from ..trace.trace import Trace
+from ..trace.watchers import WATCHED, is_watched
 from .eager_switch import switch
 from .path_cache import PathCache
 
@@ -79,7 +80,8 @@ class CompiledFunction(PathCache):
             self.fell_back[self._why_eager(state)] += 1
             return self.function(*args, **kwargs)
         began = perf_counter()
-        pures = self.skipped_calls
+        watched = is_watched()
+        pures = self.skipped_calls if not watched else []
         if pures and pures[0].after is not None:  # recordings that alternate usually do so in the same order
             pures = [pures[0].after, *pures]
         for pure in pures:
@@ -101,7 +103,11 @@ class CompiledFunction(PathCache):
         if bound_calls:
             materialise_all()
         trace = self.traces[0] if self.traces else self.candidate
-        before = self.observe(state, trace, args, kwargs) if self.is_observed(trace) else None
+        if watched:
+            self.fell_back[WATCHED] += 1
+            if trace is None:
+                return self.function(*args, **kwargs)
+        before = self.observe(state, trace, args, kwargs) if not watched and self.is_observed(trace) else None
         frame = self._recorder(state) if trace is None else Replayer(state, trace, self)
         compiled = self.seconds["compile"]
         setting, handler = state.autocast, state.handler
@@ -122,7 +128,10 @@ class CompiledFunction(PathCache):
             state.autocast, state.handler = setting, handler
             if setting is not None:
                 setting.below = below
-        if type(frame) is Recorder or frame.recorded:
+        if watched or is_watched():  # nothing is learned from this call
+            if type(frame) is not Recorder and not frame.recorded:
+                self.count_replay(frame.trace)
+        elif type(frame) is Recorder or frame.recorded:
             compiled -= self.seconds["compile"]  # already counted as a replay's, which this is not
             self.seconds["replay"] -= compiled
             if len(frame.trace.breaks()) >= MAX_BREAKS:
@@ -136,7 +145,7 @@ class CompiledFunction(PathCache):
             self.seconds["replay"] += took
             if took < frame.trace.quickest:
                 frame.trace.quickest = took
-        if before is not None:
+        if before is not None and not is_watched():
             self.decide(frame, before, args, kwargs, result, state)
         frame.close()
         return result

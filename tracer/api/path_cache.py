@@ -18,6 +18,7 @@ from ..replay.replayer import Replayer
 from ..skip.policy import SkipPolicy
 from ..trace.logging import display_line, log_event, log_path
 from ..trace.trace import Break, Trace
+from ..trace.watchers import is_watched
 
 STRICT_HINT = "With strict=True this is an error; without it the call goes on eagerly."
 MAX_LISTED = 6  # shapes or numbers that a sentence lists
@@ -136,6 +137,8 @@ class PathCache(SkipPolicy):
         with self.lock:
             if frame.trace is self.candidate:
                 return  # the first calls of a function may differ
+            if is_watched() and not self.strict:
+                return  # nothing is learned from this call
             self.divergences[line, reason] += 1
             total = sum(self.divergences.values())
             log_event("recompiles", f"{self.name} diverges at {display_line(line)}: {reason}")
@@ -182,6 +185,8 @@ class PathCache(SkipPolicy):
         self.moves.clear()
         self.moving.clear()
         self.fell_back.clear()
+        self.first_seen = self.undecided_calls = 0
+        self.reads_source, self.stable_path = False, True
         self.gave_up = None
         self.hits = self.recordings = self.evictions = 0
 

@@ -1,13 +1,13 @@
 """Guards on the arguments of a skipped call, compiled to one Python function.
 
-Tensors are guarded by their form (class, shape, dtype, strides, device) and have to lie in separate memory; everything else is
-guarded by equality. The names that the function reads are guarded in the same generated function. It runs at every call, so it
-is unrolled: one test per thing, no loops.
+Tensors are guarded by their form (class, shape, dtype, strides, device) and by the pattern of memory that they share
+(`memory_pattern.py`); everything else is guarded by equality. The function runs at every call, so it is unrolled: one test per
+thing, no loops. The names that the compiled function reads are guarded in `name_guards.py`.
 """
 
 from __future__ import annotations
 
-from operator import is_
+from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
@@ -19,28 +19,12 @@ from ...eager.core.tensor import Tensor
 from ..trace.generated_python import compile_function
 from ..trace.pytree import leaves
 from ..trace.trace import Value
+from .memory_pattern import may_overlap
 from .plain_values import PLAIN_TYPES, equal_plain_values
 from .reachable_state import NotPureError, ReachableState, is_weakly_trackable
 from .tensor_guards import has_form
 
-MAX_UNROLLED_ITEMS = 8  # longer lists are compared by a function call
 ON_FAILURE = "<otherwise>"  # placeholder in guard lines for the statement that runs when a guard fails
-
-
-def holds_same_items(x: Any, was: Any) -> bool:
-    """True if a list or dict holds the same objects, or equal plain values, in the same order."""
-    if len(x) != len(was) or (isinstance(x, dict) and list(x) != list(was)):
-        return False
-    a, b = (x.values(), was.values()) if isinstance(x, dict) else (x, was)
-    return all(map(is_, a, b)) or all(p is q or equal_plain_values(p, q) for p, q in zip(a, b, strict=True))
-
-
-def different_items_test(x: str, known: str, was: Any) -> str:
-    """Write the Python test that is true when the items differ. Short lists are compared item by item, without a call."""
-    if not isinstance(was, list) or len(was) > MAX_UNROLLED_ITEMS:
-        return f"not same_items({x}, {known})"
-    others = " or ".join(f"{x}[{i}] is not {known}[{i}]" for i in range(len(was))) or "False"
-    return f"len({x}) != {len(was)} or ({others}) and not same_items({x}, {known})"
 
 
 class ArgumentGuards:
@@ -59,13 +43,13 @@ class ArgumentGuards:
             if isinstance(x, Tensor) and id(x) not in self.places:
                 self.places[id(x)] = len(self.tensors)
                 self.tensors.append(x)
-        self.reach = reach
         # objects that nothing else keeps alive: guarded by a weak reference
         self.lone = {id(x): x for x in leaves(self.given) if reach.lone(x) and is_weakly_trackable(x)}
         self.values: list[tuple[int, Value]] = []  # place, value
         self.slots: list[int] = []
         self.without: set[int] = set()
         self.counts: list[tuple[int, int]] = []  # places that are written, and how often
+        self.captured_ids: frozenset[int] = frozenset()
         self.match: Any = None
 
     def place(self, t: Tensor) -> int | None:
@@ -80,6 +64,10 @@ class ArgumentGuards:
     def without_gradient(self, place: int) -> None:
         self.without.add(place)
 
+    def not_captured(self, captured: Iterable[int]) -> None:
+        """Require that no argument is one of these tensors, by their ids: the function reads them by name."""
+        self.captured_ids = frozenset(captured) - self.places.keys()
+
     def written(self, tensors: tuple[Tensor, ...]) -> list[tuple[Tensor, int]]:
         return [(tensors[place], count) for place, count in self.counts]
 
@@ -91,31 +79,31 @@ class ArgumentGuards:
         return bool(found)
 
     def complete(self, writes: dict[int, int]) -> None:
-        """Compile `match`. `writes` maps the slots that the program writes to how often it does."""
+        """Compile `match`. `writes` maps the slots from outside that the program writes to how often it does."""
         self.counts = [(place, writes[v.slot]) for place, v in self.values if v.slot in writes]
         self.space: dict[str, Any] = {
             "ndarray": np.ndarray, "DeferredArray": DeferredArray, "has_form": has_form,
-            "equal": equal_plain_values, "same_items": holds_same_items,
+            "equal": equal_plain_values, "CAPTURED": self.captured_ids, "may_overlap": may_overlap,
         }  # fmt: skip
         self.tests: list[str] = []
         self.seen: set[int] = set()
-        self._names()
         args, kwargs = self.given
         self._container(args, "args")
         self._container(kwargs, "kwargs")
-        self._require_distinct_arrays()
+        self._require_same_arrays()
+        self._require_separate_memory(bool(writes))
         tensors = "".join(f"t{i}, " for i in range(len(self.tensors)))
         for place, value in self.values:
-            self._fail_if(f"id(a{place}) in ids")  # the function captures the same memory
+            self._fail_if(f"id(a{place}) in memory.ids")  # the function captures the same memory
             self.tests.append(f"arrays[{value.slot}] = a{place}")
         self.found = f"({tensors})"  # expression for the tuple of tensor arguments
         lines = ["try:", *[f"    {line}" for line in (*self.text("return None"), f"return {self.found}")]]
         lines += ["except (KeyError, ValueError, AttributeError):", "    return None"]  # a name is gone
-        self.match = self.function("match(args, kwargs, arrays, ids)", lines)
-        del self.given, self.tensors, self.seen, self.reach, self.lone
+        self.match = self.function("match(args, kwargs, arrays, memory)", lines)
+        del self.given, self.tensors, self.seen, self.lone
 
     def text(self, otherwise: str) -> list[str]:
-        """Return the guards as lines over `args`, `kwargs`, `arrays` and `ids`; `otherwise` runs where one fails."""
+        """Return the guards as lines over the parameters of `match`; `otherwise` runs where one fails."""
         return [line.replace(ON_FAILURE, otherwise) for line in self.tests]
 
     def function(self, head: str, lines: list[str]) -> Any:
@@ -130,14 +118,6 @@ class ArgumentGuards:
 
     def _fail_if(self, test: str) -> None:
         self.tests.append(f"if {test}: {ON_FAILURE}")
-
-    def _names(self) -> None:
-        for cell, held in self.reach.cells:
-            self._require_identical(f"{self._constant(cell)}.cell_contents", held)
-        for space, name, held in self.reach.names:
-            self._require_identical(f"{self._constant(space)}[{name!r}]", held)
-        for found, was in self.reach.lists:
-            self._fail_if(different_items_test(self._constant(found), self._constant(was), was))
 
     def _require_identical(self, place: str, held: Any) -> None:
         known = self._constant(held)
@@ -160,6 +140,8 @@ class ArgumentGuards:
         elif id(x) in self.lone:
             known, cls = self._constant(ref(x)), self._constant(type(x))
             self._fail_if(f"(x := {place}) is None or x is not {known}() or x.__class__ is not {cls}")
+            if type(getattr(x, "__dict__", None)) is dict:
+                self._fail_if(f"x.__dict__ is not {self._constant(x.__dict__)}")
         else:
             self._require_identical(place, x)
 
@@ -174,6 +156,8 @@ class ArgumentGuards:
         form = form_of(array, device_of(array))
         self.tests += [f"{t} = {place}"]
         self._fail_if(f"{t}.__class__ is not {self._constant(type(x))}")
+        if self.captured_ids:
+            self._fail_if(f"id({t}) in CAPTURED")
         self.tests.append(f"{a} = {t}.tj_array")
         if form.on_cpu:
             shape, dtype, strides = (self._constant(v) for v in (form.shape, form.dtype, form.strides))
@@ -194,11 +178,31 @@ class ArgumentGuards:
         if i in self.without:
             self._fail_if(f"{t}.tj_grad is not None")
 
-    def _require_distinct_arrays(self) -> None:
-        """Require that arguments which were different arrays still are."""
-        n = len(self.tensors)
-        if n > 4:
-            self._fail_if(f"len({{{', '.join(f'id(a{i})' for i in range(n))}}}) != {n}")
-        for i in range(n if n <= 4 else 0):
-            for j in range(i):
+    def _require_same_arrays(self) -> None:
+        """Require that arguments which were one array still are, and that those which were different arrays still are."""
+        first: dict[int, int] = {}
+        for i, t in enumerate(self.tensors):
+            j = first.setdefault(id(resolve_array(t.tj_array)), i)
+            if j != i:
+                self._fail_if(f"a{i} is not a{j} or t{i} is t{j}")
+        places = list(first.values())
+        if len(places) > 4:
+            self._fail_if(f"len({{{', '.join(f'id(a{i})' for i in places)}}}) != {len(places)}")
+        for n, i in enumerate(places if len(places) <= 4 else ()):
+            for j in places[:n]:
                 self._fail_if(f"a{i} is a{j}")
+
+    def _require_separate_memory(self, writes: bool) -> None:
+        """Require that what the program writes overlaps no other input."""
+        written = {place for place, _ in self.counts}
+        used = dict.fromkeys(place for place, _ in self.values)
+        for i in used if writes else ():
+            a = f"a{i}"
+            if i in written:
+                self._fail_if(f"memory.all.overlap({a})")
+            else:
+                self.tests += [f"o = {a} if {a}.base is None else {a}.base"]  # nearly always what owns the memory
+                near = "o.__class__ is not ndarray or o.base is not None or id(o) in memory.owners or memory.foreign"
+                self._fail_if(f"({near}) and memory.written.overlap({a})")
+            for j in written - {i}:
+                self._fail_if(f"({a}.base is not None or a{j}.base is not None) and may_overlap({a}, a{j})")

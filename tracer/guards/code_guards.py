@@ -13,14 +13,13 @@ kernels, as a replay never runs them; builtins; other people's modules; names se
 from __future__ import annotations
 
 import gc
-import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ...eager.core.library import is_library
+from ...eager.core.library import is_library, without_library_decorators
 from ...eager.core.tensor import Tensor
 from ...eager.nn.parameter import Buffer, Parameter
 from ..trace.generated_python import compile_function
@@ -170,14 +169,14 @@ def add_binding(places: Bindings, space: dict[str, Any], name: str) -> None:
 
 
 def code_of(value: Any) -> CodeType | None:
-    """Return the code of a function, method or property, without wrappers."""
+    """Return the code of a function, method or property, without the library's own decorators."""
     if isinstance(value, property):
         value = value.fget
     elif isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
     if not isinstance(value, FunctionType):
         return None
-    return (inspect.unwrap(value) if "__wrapped__" in value.__dict__ else value).__code__
+    return without_library_decorators(value).__code__
 
 
 def class_of(code: CodeType, space: dict[str, Any]) -> type | None:

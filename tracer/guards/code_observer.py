@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from _lsprof import Profiler
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
@@ -20,6 +19,7 @@ from ...eager.core.op import Op
 from ...eager.core.tape.node import State
 from ...eager.core.tensor import Tensor
 from ..trace.call_frame import CALLS_LIBRARY, is_decomposed, run_decomposed
+from ..trace.watchers import is_watched
 from .plain_values import is_non_user_module
 
 
@@ -38,9 +38,13 @@ class CodeObserver:
 
     @contextmanager
     def observing(self, state: State | None = None) -> Iterator[ObservedCode]:
-        """Observe a block; given a state, not while ops are handled."""
+        """Observe a block; given a state, not while ops are handled. Not while others watch: they would miss it."""
         ran = ObservedCode()
-        with profilers_paused():
+        if is_watched() and not hasattr(sys.getprofile(), "of_observer"):
+            ran.foreign = True
+            yield ran
+            return
+        with collector_paused():
             before, self.turns = self.turns, []
             self.open.append(ran)
             tell = self.profile_function()
@@ -83,6 +87,7 @@ class CodeObserver:
             elif event == "return" and turns and frame is turns[-1]:
                 turns.pop()
 
+        tell.of_observer = self  # type: ignore[attr-defined]
         return tell
 
     def note_call(self, frame: FrameType) -> None:
@@ -102,19 +107,15 @@ class CodeObserver:
 
 
 @contextmanager
-def profilers_paused() -> Iterator[None]:
-    """Pause other profilers and the garbage collector: finalizers would seem to be called by the library."""
-    profiler, collecting = sys.getprofile(), gc.isenabled()
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector, as finalizers would seem to be called by the library; afterwards the observer around this
+    one goes on."""
+    outer, collecting = sys.getprofile(), gc.isenabled()
     try:
         gc.disable()
-        if isinstance(profiler, Profiler):
-            profiler.disable()
         yield
     finally:
-        if isinstance(profiler, Profiler):
-            profiler.enable()
-        else:
-            sys.setprofile(profiler)
+        sys.setprofile(outer)
         if collecting:
             gc.enable()
 

@@ -6,15 +6,16 @@ before each skipped call.
 
 from __future__ import annotations
 
-import sys
+from abc import get_cache_token
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import is_
 from typing import Any
 
+from ...eager.nn.mutation_counter import ModuleTable
 from ..trace.generated_python import compile_function
-from .argument_guards import different_items_test, holds_same_items
-from .plain_values import PLAIN_TYPES, equal_plain_values
+from .code_guards import class_namespace
+from .plain_values import PLAIN_TYPES, different_items_test, equal_plain_values, holds_same_items, is_non_user_module
 
 ABSENT = object()
 
@@ -31,6 +32,10 @@ class Proof:
         holds = self.holds
         self.holds = lambda: holds() and same_code()
 
+    def forget(self) -> None:
+        """Drop what is guarded: the proof is not used any more."""
+        self.holds, self.found = lambda: False, {}
+
     def reads(self, x: Any) -> bool:
         """True if the function read this object from a name, rather than from its arguments."""
         return id(x) in self.found
@@ -46,7 +51,8 @@ class NameGuards:
         self.cells: dict[int, tuple[Any, Any]] = {}
         self.containers: dict[int, tuple[Any, Any]] = {}
         self.tables: dict[int, dict[str, Any]] = {}  # of modules: their parameters, buffers and children
-        self.forms: dict[int, Any] = {}  # tensors whose shape or dtype was read
+        self.sized: dict[int, Any] = {}  # namespaces that must gain no name: of classes whose instances' attributes were read
+        self.abstract_classes = False  # if abstract base classes are asked about: one may register another class
 
     def is_given(self, x: Any) -> bool:
         """True for an object that is an argument."""
@@ -77,8 +83,24 @@ class NameGuards:
         if table:
             self.tables[id(table)] = table
 
-    def form(self, tensor: Any) -> None:
-        self.forms[id(tensor)] = tensor
+    def function_parts(self, function: Any) -> None:
+        """Guard what a call of a function depends on beside its names: its code and its defaults."""
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self.attribute(function, name)
+        if function.__kwdefaults__:
+            self.container(function.__kwdefaults__)
+
+    def instance(self, x: Any) -> None:
+        """Guard that attributes of an object are looked up as before: its class, its dict, and no new names in its class."""
+        if not self.is_given(x):  # of which these are looked at with the arguments
+            self.attribute(x, "__class__")
+            if hasattr(x, "__dict__"):
+                self.attribute(x, "__dict__")
+        self.class_names(type(x))
+
+    def class_names(self, cls: type) -> None:
+        """Guard that a class and its bases gain no name: a property would come before an instance's own attribute."""
+        self.sized |= {id(c): class_namespace(c) for c in cls.__mro__ if not is_non_user_module(c.__module__)}
 
     def read(self) -> Iterator[Any]:
         """Yield every object that a guarded name holds."""
@@ -92,12 +114,9 @@ class NameGuards:
                 yield held
 
     def function(self) -> Callable[[], bool]:
-        """Compile the check. It also fails while a debugger or profiler is active, which has to see the lines run."""
-        space: dict[str, Any] = {
-            "gettrace": sys.gettrace, "getprofile": sys.getprofile,
-            "equal": equal_plain_values, "same_items": holds_same_items, "ABSENT": ABSENT,
-        }  # fmt: skip
-        lines = ["if gettrace() is not None or getprofile() is not None: return False"]
+        """Compile the check."""
+        space: dict[str, Any] = {"equal": equal_plain_values, "same_items": holds_same_items, "ABSENT": ABSENT}
+        lines: list[str] = []
 
         def constant(x: Any) -> str:
             space[f"k{len(space)}"] = x
@@ -108,9 +127,6 @@ class NameGuards:
             more = f" and not equal({place}, {known})" if isinstance(held, PLAIN_TYPES) else ""
             lines.append(f"if {place} is not {known}{more}: return False")
 
-        if sys.version_info >= (3, 12):  # tools that observe without a trace function
-            space["tool"] = sys.monitoring.get_tool
-            lines.append("if tool(0) is not None or tool(1) is not None: return False")
         for x, name, held in self.attributes.values():
             stands_for(f"{constant(x)}.{name}", held)
         for x, name, held in self.elements.values():
@@ -119,11 +135,14 @@ class NameGuards:
             stands_for(f"{constant(cell)}.cell_contents", held)
         for x, was in self.containers.values():
             lines.append(f"if {different_items_test(constant(x), constant(was), was)}: return False")
-        for x in self.forms.values():  # deferred memory, too: its form is known without materialising it
-            array, shape, dtype = f"{constant(x)}.tj_array", constant(x.tj_array.shape), constant(x.tj_array.dtype)
-            lines.append(f"if {array}.shape != {shape} or {array}.dtype != {dtype}: return False")
-        if self.tables:
-            tables = list(self.tables.values())
+        if self.sized:
+            space.update(SIZED=list(self.sized.values()), SIZES=[len(fields) for fields in self.sized.values()])
+            lines.append("if list(map(len, SIZED)) != SIZES: return False")
+        if self.abstract_classes:
+            space.update(token=get_cache_token, TOKEN=get_cache_token())
+            lines.append("if token() != TOKEN: return False")
+        tables = [table for table in self.tables.values() if type(table) is not ModuleTable]  # those count their changes
+        if tables:
             found = [v for table in tables for v in table.values()]
             space.update(chain=chain.from_iterable, values=dict.values, is_=is_, TABLES=tables, FOUND=found)
             lines.append(f"if sum(map(len, TABLES)) != {len(found)}: return False")

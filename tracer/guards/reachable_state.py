@@ -18,13 +18,19 @@ from weakref import ref
 
 import numpy as np
 
+from ...eager.core.library import defining_module
 from ...eager.core.tensor import Tensor
 from ...eager.nn.module import Module
 from ...eager.nn.module_hooks import GLOBAL_HOOKS
+from ...eager.nn.mutation_counter import ModuleTable
 from ...eager.optim.optimizer import Optimizer
-from .plain_values import PLAIN_TYPES, equal_plain_values, is_non_user_module
+from .code_guards import class_namespace
+from .name_guards import NameGuards
+from .plain_values import PLAIN_TYPES, equal_plain_values, holds_same_items, is_non_user_module
 
-NOT_FOLLOWED = (type, types.ModuleType, types.BuiltinFunctionType, np.ndarray, np.generic, *PLAIN_TYPES)
+NOT_FOLLOWED = (types.BuiltinFunctionType, np.ndarray, np.generic, *PLAIN_TYPES)
+BY_STRING = {"getattr", "vars", "globals", "eval", "exec", "attrgetter", "asdict", "astuple", "__dict__", "__getattribute__"}
+MAX_COMPARED_ITEMS = 1000  # of a list or dict: longer ones are guarded by their length
 NAMESPACE_CLASSES = {"SimpleNamespace", "Namespace"}  # of types and argparse: their attributes are the user's
 MAX_REACHABLE_OBJECTS = 100_000  # larger object graphs are not guarded: Python keeps running
 _COMPARED_SEPARATELY = {
@@ -70,18 +76,32 @@ def walk_objects(
 
 
 class ReachableState:
-    """Modules, optimizers and tensors that some objects lead to, and the bindings through which they are found."""
+    """Modules, optimizers and tensors that some objects lead to, and the bindings through which they are found.
+
+    Bindings are noted where the functions that are reached mention the name: nobody reads `trainer.history` who does not spell
+    it, unless names are put together at run time (`BY_STRING`).
+    """
 
     def __init__(self, *starts: Any) -> None:
+        self.mentioned: set[str] = {"forward", "__call__"}
+        known = 0
+        while len(self.mentioned) != known:  # functions that are found mention more names, which lead to more functions
+            known = len(self.mentioned)
+            self.all_names = not self.mentioned.isdisjoint(BY_STRING)
+            self._walk(starts)
+
+    def _walk(self, starts: Iterable[Any]) -> None:
         self.modules: list[Module] = []
         self.optimizers: list[Optimizer] = []
         self.tensors: dict[int, Tensor] = {}
+        self.functions: list[types.FunctionType] = []
+        self.instances: list[Any] = []  # objects of the user's classes
         self.cells: list[tuple[Any, Any]] = []  # closure cells and their contents
         self.names: list[tuple[dict[str, Any], str, Any]] = []  # namespace, name in it, value
-        self.lists: list[tuple[Any, Any]] = []  # lists and dicts, and copies of them
+        self.fields: list[tuple[dict[str, Any], str, Any]] = []  # the same, of objects
         self.seen: dict[int, Any] = {}
         self.again: set[int] = set()  # ids of objects that several paths lead to
-        for x in walk_objects(starts, lambda x: isinstance(x, NOT_FOLLOWED), self._parts, self.again):
+        for x in walk_objects(starts, is_not_followed, self._parts, self.again):
             self.seen[id(x)] = x
             if len(self.seen) > MAX_REACHABLE_OBJECTS:
                 raise NotPureError(f"it can reach more than {MAX_REACHABLE_OBJECTS} objects")
@@ -92,9 +112,11 @@ class ReachableState:
             return ()
         if isinstance(x, Module):
             self.modules.append(x)
-            rest = [v for k, v in x.__dict__.items() if k not in _COMPARED_SEPARATELY]
+            rest = {k: v for k, v in x.__dict__.items() if k not in _COMPARED_SEPARATELY}
+            if not is_non_user_module(type(x).__module__):
+                self._note(self.fields, x.__dict__, rest)
             own = (*x._parameters.values(), *x._buffers.values(), *x._modules.values())
-            return [*own, *rest, *user_methods(type(x))]
+            return [*own, *rest.values(), type(x)]
         if isinstance(x, Optimizer):
             self.optimizers.append(x)
             held = [v for values in x.state.values() if isinstance(values, dict) for v in values.values()]
@@ -105,25 +127,38 @@ class ReachableState:
             return x.__self__, x.__func__
         if isinstance(x, functools.partial):
             return x.func, x.args, x.keywords
-        if isinstance(x, (list, dict)):
-            values = list(x.values() if isinstance(x, dict) else x)
-            if any(isinstance(v, (Tensor, Module, Optimizer)) for v in values):
-                self.lists.append((x, x.copy()))
-            return values
-        if isinstance(x, (tuple, set, frozenset)):
+        if isinstance(x, type):
+            return [
+                *user_methods(x),
+                *[v for c in user_classes(x) for v in self._note(self.names, class_namespace(c), vars(c))],
+            ]
+        if isinstance(x, types.ModuleType):
+            return self._note(self.names, vars(x), vars(x))
+        if isinstance(x, dict):
+            return x.values()
+        if isinstance(x, (list, tuple, set, frozenset)):
             return x
         return self._attributes(x)
 
+    def _note(self, notes: list[tuple[dict[str, Any], str, Any]], space: dict[str, Any], fields: Any) -> list[Any]:
+        """Note the bindings of a namespace whose names are mentioned; returns the objects they hold."""
+        found = [(name, v) for name, v in list(fields.items()) if self.all_names or name in self.mentioned]
+        notes += [(space, name, v) for name, v in found]
+        return [v for _, v in found]
+
     def _function(self, x: types.FunctionType) -> Iterable[Any]:
-        if is_non_user_module(x.__module__):
-            return ()
-        found: list[Any] = [x.__defaults__, x.__kwdefaults__, getattr(x, "__wrapped__", None)]
+        if is_non_user_module(defining_module(x)):
+            return (x.__dict__.get("__wrapped__"),)
+        self.functions.append(x)
+        found: list[Any] = [x.__defaults__, x.__kwdefaults__, x.__dict__.get("__wrapped__")]
         for cell in filled_cells(x):
             self.cells.append((cell, cell.cell_contents))
             found.append(cell.cell_contents)
+        names = referenced_names(x.__code__)
+        self.mentioned |= names
         space = x.__globals__
-        for name in referenced_names(x.__code__):
-            if name in space and not isinstance(space[name], (type, types.ModuleType, types.BuiltinFunctionType)):
+        for name in names:
+            if name in space and not isinstance(space[name], types.BuiltinFunctionType):
                 self.names.append((space, name, space[name]))
                 found.append(space[name])
         return found
@@ -131,27 +166,50 @@ class ReachableState:
     def _attributes(self, x: Any) -> Iterable[Any]:
         """Note the attributes of a user's object, and go on with them."""
         fields = getattr(x, "__dict__", None)
-        if (
-            type(fields) is dict
-            and isinstance(fields.get("function"), types.FunctionType)
-            and is_non_user_module(type(x).__module__)
-        ):
+        foreign = is_non_user_module(type(x).__module__) and type(x).__name__ not in NAMESPACE_CLASSES
+        if type(fields) is dict and foreign and isinstance(fields.get("function"), types.FunctionType):
             return (x.function,)  # a compiled function
-        if type(fields) is not dict or (is_non_user_module(type(x).__module__) and type(x).__name__ not in NAMESPACE_CLASSES):
+        if foreign:
             return ()
-        self.names += [(fields, name, value) for name, value in fields.items() if not isinstance(value, PLAIN_TYPES)]
-        return [*fields.values(), *user_methods(type(x))]
+        self.instances.append(x)
+        if type(fields) is not dict:
+            return (type(x),)
+        self._note(self.fields, fields, fields)
+        return [*fields.values(), type(x)]
 
-    def same_names(self) -> bool:
-        """True if all names and cells hold what they held."""
+    def guards(self) -> NameGuards:
+        """Return guards on all bindings, for a function that is promised to touch only tensors."""
+        guards = NameGuards()
+        for function in self.functions:
+            guards.function_parts(function)
+        guards.abstract_classes = not self.mentioned.isdisjoint(("isinstance", "issubclass"))
+        for x in self.instances:
+            guards.instance(x)
+            if type(fields := getattr(x, "__dict__", None)) is dict:
+                guards.sized[id(fields)] = fields
+        for module in self.modules:
+            for table in (module._parameters, module._buffers, module._modules):
+                guards.table(table)
         for cell, held in self.cells:
-            if cell.cell_contents is not held and not equal_plain_values(cell.cell_contents, held):
-                return False
-        for space, name, held in self.names:
+            guards.cells[id(cell)] = (cell, held)
+        for space, name, held in (*self.names, *self.fields):
+            guards.elements[id(space), name] = (space, name, held)
+        bound = [held for *_, held in (*self.cells, *self.names, *self.fields)]
+        for x in walk_objects(bound, lambda x: not isinstance(x, (list, dict, tuple)), items_of):
+            if not isinstance(x, tuple) and id(x) not in guards.tables and len(x) <= MAX_COMPARED_ITEMS:
+                guards.container(x)
+        return guards
+
+    def drop_changed(self, guards: NameGuards) -> None:
+        """Drop guards on attributes and items that the call itself has changed since: the promise is that these do not matter,
+        and that the call need not change them."""
+        for i, (x, was) in list(guards.containers.items()):
+            if not holds_same_items(x, was):
+                del guards.containers[i]
+        for space, name, held in self.fields:
             found = space.get(name, ReachableState)
             if found is not held and not equal_plain_values(found, held):
-                return False
-        return True
+                guards.elements.pop((id(space), name), None)
 
     def holds(self, t: Tensor) -> bool:
         """True if the walk has met this tensor."""
@@ -160,6 +218,16 @@ class ReachableState:
     def lone(self, x: Any) -> bool:
         """True if an object that the walk began with was met only once: nothing else leads to it."""
         return id(x) in self.seen and id(x) not in self.again
+
+
+def is_not_followed(x: Any) -> bool:
+    if isinstance(x, type):
+        return is_non_user_module(x.__module__)
+    return isinstance(x, NOT_FOLLOWED) or (isinstance(x, types.ModuleType) and is_non_user_module(x.__name__))
+
+
+def items_of(x: Any) -> Iterable[Any]:
+    return list(x.values()) if isinstance(x, dict) else x
 
 
 def is_weakly_trackable(x: Any) -> bool:
@@ -175,11 +243,15 @@ def is_weakly_trackable(x: Any) -> bool:
     return True
 
 
+def user_classes(cls: type) -> list[type]:
+    """Return the user's classes in `cls.__mro__`."""
+    return [c for c in cls.__mro__ if not is_non_user_module(c.__module__)]
+
+
 def user_methods(cls: type) -> list[Any]:
-    """Return the functions that the user's classes in `cls.__mro__` define."""
-    return [
-        inspect.unwrap(f) for c in cls.__mro__ if not is_non_user_module(c.__module__) for f in vars(c).values() if callable(f)
-    ]
+    """Return the functions that the user's classes define, as they are and without wrappers."""
+    found = [f for c in user_classes(cls) for f in vars(c).values() if callable(f)]
+    return [*found, *[inspect.unwrap(f) for f in found if "__wrapped__" in getattr(f, "__dict__", ())]]
 
 
 def filled_cells(function: types.FunctionType) -> list[Any]:
@@ -229,7 +301,7 @@ VERSION_FIELD = "_version_number"
 class ModuleState:
     """A module as it was: its attributes, and the contents of those that are containers."""
 
-    __slots__ = ("cls", "fields", "holders", "module", "version")
+    __slots__ = ("cls", "fields", "holders", "module", "tables", "version")
 
     def __init__(self, module: Module) -> None:
         self.module = ref(module)  # weak, so that the module can be collected
@@ -237,6 +309,11 @@ class ModuleState:
         self.version = module._version_number
         self.fields = {k: v for k, v in module.__dict__.items() if k != VERSION_FIELD}
         self.holders = [(v, freeze(v)) for v in self.fields.values() if isinstance(v, (dict, list))]
+        self.tables = [(x, was) for x, was in self.holders if type(x) is ModuleTable]
+
+    def has_same_tables(self) -> bool:
+        """True if its tables are unchanged, which others may write without it."""
+        return all(is_unchanged(x, was) for x, was in self.tables if x or was)
 
     def holds(self) -> bool:
         """True if nothing differs now. What was changed and changed back counts as unchanged."""
@@ -254,7 +331,7 @@ class ModuleState:
 
 
 class ModuleStates:
-    """The states of several modules, and the hooks that are registered for all modules."""
+    """The states of several modules, and the hooks that are registered for all modules. Looked at when a counter has moved."""
 
     def __init__(self, modules: Iterable[Module]) -> None:
         self.modules = [ModuleState(m) for m in modules]
@@ -268,6 +345,12 @@ class ModuleStates:
                 if version is None or not setting.holds():
                     return False
                 setting.version = version
+            elif not setting.has_same_tables():
+                return False
+        return self.have_same_hooks()
+
+    def have_same_hooks(self) -> bool:
+        """True if the hooks of all modules are the same: those are counted as changes of tensors."""
         return self.everywhere == GLOBAL_HOOKS
 
     def changed_by_itself(self) -> Module | None:

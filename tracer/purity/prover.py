@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import types
+import typing
 from typing import Any
 
-from ...eager.core.library import MODULES, OPS, OPTIMIZERS, is_library, is_trusted
-from ...eager.core.tensor import Tensor
+from ...eager.core.library import defining_module, is_library
 from ...eager.nn.module import Module
 from ...eager.nn.modules.container import ModuleList, Sequential
+from ...eager.nn.parameter import Parameter
 from ...eager.optim.optimizer import Optimizer
+from ..guards.code_guards import TENSOR_CLASSES
 from ..guards.name_guards import ABSENT, NameGuards, Proof
 from ..guards.plain_values import is_non_user_module
 from ..guards.reachable_state import is_weakly_trackable
@@ -33,36 +34,22 @@ from .abstract_values import (
     SequenceValue,
     abstract_argument,
     is_op_input,
-    is_tensor,
     may_be_tensor,
     objects_in,
 )
+from .believed import (
+    FORM,
+    FROM_MUTABLE_DATA,
+    TRANSPOSES,
+    believes,
+    believes_method,
+    getattr_static,
+    is_layer_code,
+    is_math_function,
+    is_own,
+)
 from .verified_source import UnprovedError, verified_definition
 
-FROM_MUTABLE_DATA = {
-    "tensor",
-    "as_tensor",
-    "asarray",
-    "from_numpy",
-    "frombuffer",
-    "from_dlpack",
-    "new_tensor",
-}  # it may change unseen
-TENSOR_ATTRIBUTES = {"shape", "ndim", "dtype", "device", "is_cuda", "itemsize"}
-TENSOR_SIZE_METHODS = {"dim", "size", "numel", "nelement", "ndimension", "is_floating_point", "is_contiguous", "element_size"}
-CAPTURED_ATTRIBUTES = {
-    "shape",
-    "ndim",
-    "dtype",
-    "dim",
-    "size",
-    "numel",
-    "nelement",
-    "ndimension",
-    "is_floating_point",
-    "element_size",
-}
-TRANSPOSES = {"T", "mT", "H", "mH"}
 SCALAR_BUILTINS = (len, min, max, abs, sum, int, float, bool, slice, divmod)
 SEQUENCE_BUILTINS = (tuple, list, zip, enumerate, reversed)
 MODULE_METHODS = ("parameters", "train", "eval")  # methods of modules
@@ -118,8 +105,7 @@ class Prover:
         if isinstance(what, Module):
             return self.module(what, args, kwargs)
         if isinstance(what, types.FunctionType):
-            users = not is_library_code(what) and not is_non_user_module(what.__module__)
-            return self.users(what, args, kwargs) if users else self.ops(what, args, kwargs)
+            return self.users(what, args, kwargs) if is_user_function(what) else self.ops(what, args, kwargs)
         if is_library(type(what)) and callable(vars(what).get("function")):  # a compiled one
             return self.call(KnownObject(what.function), args, kwargs)
         return self.pythons(what, args, kwargs)
@@ -131,9 +117,8 @@ class Prover:
         code = function.__code__
         if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_VARKEYWORDS):
             raise UnprovedError(f"`{function.__name__}` is not a plain function")
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
-            self.guards.attribute(function, name)
-        signature = inspect.Signature.from_callable(function, follow_wrapped=False)
+        self.guards.function_parts(function)
+        signature = signature_of(function)
         try:
             bound = signature.bind(*args, **kwargs).arguments
         except TypeError as reason:
@@ -148,25 +133,46 @@ class Prover:
 
     def ops(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Evaluate a call of a library function: its arguments have to be inputs of ops."""
-        if not is_library_code(function):
-            raise UnprovedError(f"it calls `{function.__qualname__}`")
-        if function.__name__ in FROM_MUTABLE_DATA or not all(map(is_op_input, (*args, *kwargs.values()))):
+        if not believes(function):
+            own = function.__name__ in FROM_MUTABLE_DATA and is_own(function)
+            raise UnprovedError(f"it calls `{function.__qualname__}`" + (" with data that may change" if own else ""))
+        if not all(map(is_op_input, (*args, *kwargs.values()))):
             raise UnprovedError(f"it passes `{function.__name__}` an object that may change")
         return OP_RESULT
 
     def pythons(self, what: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Evaluate a call of a builtin."""
-        if what is isinstance and not kwargs:
-            return OP_RESULT
+        if what is isinstance and not kwargs and len(args) == 2:
+            return self.instance_check(*args)
         if what is range and args and not kwargs and all(isinstance(x, KnownObject) and type(x.what) is int for x in args):
             rounds = range(*[x.what for x in args])
             return SequenceValue([KnownObject(i) for i in rounds]) if len(rounds) <= MAX_RANGE_LENGTH else OP_RESULT
-        if what is range or any(what is x for x in SCALAR_BUILTINS) or getattr(what, "__module__", None) == math.__name__:
+        if what is range or any(what is x for x in SCALAR_BUILTINS) or is_math_function(what):
             if not kwargs and all(is_op_input(x) and (x is OP_RESULT or not may_be_tensor(x)) for x in args):
                 return OP_RESULT
         elif any(what is x for x in SEQUENCE_BUILTINS) and not kwargs and args:
             return self.sequence(what, [self.parts(x) for x in args])
         raise UnprovedError(f"it calls `{getattr(what, '__qualname__', type(what).__name__)}`")
+
+    def instance_check(self, x: Any, classes: Any) -> Any:
+        """Evaluate `isinstance`: its result depends on the classes alone, unless a metaclass decides."""
+        kinds = classes.parts if isinstance(classes, SequenceValue) else [classes]
+        kinds = [k for kind in kinds for k in self.alternatives(kind)]
+        if not all(type(kind) is type or kind is Parameter for kind in kinds):
+            raise UnprovedError("it calls `isinstance` with a class that decides by itself, such as an abstract base class")
+        if isinstance(x, KnownObject):
+            if not self.guards.is_given(x.what):
+                self.guards.attribute(x.what, "__class__")
+        elif not is_op_input(x):
+            raise UnprovedError("it calls `isinstance` with a computed object")
+        return OP_RESULT
+
+    def alternatives(self, kind: Any) -> list[Any]:
+        """Return the classes that the second argument of `isinstance` names."""
+        what = kind.what if isinstance(kind, KnownObject) else None
+        if isinstance(what, tuple):
+            return [k for part in what for k in self.alternatives(KnownObject(part))]
+        return list(typing.get_args(what)) if isinstance(what, types.UnionType) else [what]
 
     def sequence(self, what: Any, given: list[list[Any] | None]) -> Any:
         """Evaluate `tuple`, `list`, `zip`, `enumerate` and `reversed`."""
@@ -217,7 +223,8 @@ class Prover:
 
     def module(self, module: Module, args: list[Any], kwargs: dict[str, Any]) -> Any:
         cls = type(module)
-        if self.guards.attribute(cls, "__call__") is not Module.__call__ or "forward" in module.__dict__:
+        called = self.guards.attribute(cls, "__call__")
+        if called is not Module.__call__ or not is_own(called) or "forward" in module.__dict__:
             raise UnprovedError(f"{cls.__name__} overrides `__call__`, or has a `forward` attribute")
         forward = self.guards.attribute(cls, "forward")
         if cls is Sequential and not kwargs and len(args) == 1:
@@ -225,7 +232,7 @@ class Prover:
             for child in self.children(module):
                 found = self.call(child, [found], {})
             return found
-        if not is_library_code(forward):
+        if not is_layer_code(forward):
             return self.call(KnownObject(forward), [KnownObject(module), *args], kwargs)
         for layer in module.modules():
             self.layer(layer)
@@ -236,14 +243,10 @@ class Prover:
     def layer(self, layer: Module) -> None:
         """Guard a layer of the library: its class, its attributes and its tables."""
         cls = type(layer)
-        if (
-            not is_library_code(cls)
-            or not is_library_code(self.guards.attribute(cls, "forward"))
-            or "forward" in layer.__dict__
-        ):
+        if not is_layer_code(cls) or not is_layer_code(self.guards.attribute(cls, "forward")) or "forward" in layer.__dict__:
             raise UnprovedError(f"a library layer contains {cls.__name__}, whose code is not the library's")
         for name, value in layer.__dict__.items():
-            if callable(value) and not is_library_code(value):
+            if callable(value) and not (believes(value) or is_layer_code(value) or is_op_input(KnownObject(value))):
                 raise UnprovedError(f"{cls.__name__}.{name} is a user function inside a library layer")
         for table in (layer._parameters, layer._buffers, layer._modules):
             self.guards.table(table)
@@ -252,7 +255,8 @@ class Prover:
         """Evaluate `parameters()`, or `train()` and `eval()` of a module that is already in this mode, which do nothing."""
         for layer in module.modules():
             for method in METHODS_BEHIND:
-                if self.guards.attribute(type(layer), method) is not getattr(Module, method) or method in layer.__dict__:
+                found = self.guards.attribute(type(layer), method)
+                if found is not getattr(Module, method) or not is_own(found) or method in layer.__dict__:
                     raise UnprovedError(f"{type(layer).__name__} overrides `{method}`")
             if name == "parameters":
                 self.guards.table(layer._parameters)
@@ -278,7 +282,7 @@ class Prover:
             raise UnprovedError(f"it reads `{name}` of a computed value")
         what = of.what
         if isinstance(what, types.ModuleType):
-            return KnownObject(self.guards.attribute(what, name))
+            return KnownObject(self.of_module(what, name))
         if isinstance(what, Optimizer):
             return self.of_optimizer(what, name)
         if isinstance(what, Module):
@@ -289,30 +293,33 @@ class Prover:
                 return BoundMethod(of, name)
         return self.of_object(what, name)
 
+    def of_module(self, module: types.ModuleType, name: str) -> Any:
+        """A name that is simply there: a module's `__getattr__` is code that runs at each call."""
+        usual = type(module).__getattribute__ is types.ModuleType.__getattribute__
+        held = self.guards.element(vars(module), name) if usual else ABSENT
+        if held is ABSENT:
+            raise UnprovedError(f"`{module.__name__}.{name}` is computed when it is read")
+        return held
+
     def of_tensor(self, of: Any, name: str) -> Any:
-        """The form of a captured tensor is not looked at unless ops are given it: where it is read, it is guarded."""
-        found = inspect.getattr_static(Tensor, name, None)
-        if found is None:
+        """An attribute of a tensor. Its form may be asked for: it is guarded, of captured tensors as of arguments."""
+        if name not in FORM and name not in TRANSPOSES and not believes_method(name):
             raise UnprovedError(f"it reads `{name}` of a tensor")
-        self.guards.attribute(Tensor, name)
-        if isinstance(of, KnownObject) and name in CAPTURED_ATTRIBUTES:
-            self.guards.form(of.what)
-            of = OP_RESULT
-        if name in TRANSPOSES or (name in TENSOR_ATTRIBUTES and of is OP_RESULT):
-            return OP_RESULT
-        plain = inspect.unwrap(found) if isinstance(found, types.FunctionType) else None
-        runs_ops = plain is not None and is_trusted(plain, OPS) and name not in FROM_MUTABLE_DATA
-        if runs_ops or name == "backward" or (name in TENSOR_SIZE_METHODS and of is OP_RESULT):
-            return BoundMethod(of, name)
-        raise UnprovedError(f"it reads `{name}` of a tensor")
+        found = self.tensor_method(name)
+        return BoundMethod(of, name) if isinstance(found, types.FunctionType) else OP_RESULT
+
+    def tensor_method(self, name: str) -> Any:
+        """Return and guard a method or an operator of tensors, which has to be the library's own in each of their classes."""
+        for cls in TENSOR_CLASSES:
+            found = inspect.getattr_static(cls, name, None)
+            if found is None or not is_own(found):
+                raise UnprovedError(f"it reads `{name}` of a tensor" + ("" if found is None else ", which was replaced"))
+            self.guards.attribute(cls, name)
+        return getattr_static(name)
 
     def of_optimizer(self, optimizer: Optimizer, name: str) -> Any:
         cls = type(optimizer)
-        if (
-            name not in ("step", "zero_grad")
-            or not is_library_code(self.guards.attribute(cls, name))
-            or not is_library_code(cls)
-        ):
+        if name not in ("step", "zero_grad") or not is_layer_code(self.guards.attribute(cls, name)) or not is_layer_code(cls):
             raise UnprovedError(f"it reads `{name}` of an optimizer")
         self.guards.attribute(cls, "update")
         if self.guards.element(optimizer.__dict__, name) is not ABSENT:
@@ -322,8 +329,7 @@ class Prover:
     def of_object(self, what: Any, name: str) -> Any:
         """An attribute that is simply there."""
         cls = type(what)
-        if not self.guards.is_given(what):  # of which that is looked at with the arguments
-            self.guards.attribute(what, "__class__")
+        self.guards.instance(what)
         usual = next(c for c in (Module, types.SimpleNamespace, object) if isinstance(what, c))
         for hook in ("__getattribute__", "__getattr__"):
             if inspect.getattr_static(cls, hook, None) is not inspect.getattr_static(usual, hook, None):
@@ -345,8 +351,13 @@ class Prover:
         )
 
 
-def is_library_code(what: Any) -> bool:
-    """Whether it is code of this library that does nothing but run ops."""
-    if isinstance(what, types.FunctionType):
-        return is_trusted(inspect.unwrap(what), OPS, MODULES, OPTIMIZERS)
-    return is_tensor(what) or is_library(what)
+def signature_of(function: types.FunctionType) -> inspect.Signature:
+    """The signature by which Python calls a function, whatever its `__signature__` says."""
+    plain = types.FunctionType(function.__code__, {}, argdefs=function.__defaults__, closure=function.__closure__)
+    plain.__kwdefaults__ = function.__kwdefaults__
+    return inspect.Signature.from_callable(plain)
+
+
+def is_user_function(function: types.FunctionType) -> bool:
+    """True for a function of the user's, also if one of the library's decorators is around it."""
+    return not (is_non_user_module(defining_module(function)) and is_non_user_module(function.__module__))

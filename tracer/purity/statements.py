@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from ...eager.core.tape.grad_mode import enable_grad, no_grad
-from ...eager.core.tensor import Tensor
 from ...eager.nn.modules.container import ModuleList
 from ..guards.name_guards import ABSENT
 from .abstract_values import (
@@ -35,8 +34,21 @@ ARITHMETIC: dict[type[ast.AST], tuple[str, Callable[..., Any]]] = {
     ast.Mod: ("__mod__", operator.mod), ast.Pow: ("__pow__", operator.pow), ast.MatMult: ("__matmul__", operator.matmul),
     ast.Eq: ("__eq__", operator.eq), ast.NotEq: ("__ne__", operator.ne), ast.Lt: ("__lt__", operator.lt),
     ast.LtE: ("__le__", operator.le), ast.Gt: ("__gt__", operator.gt), ast.GtE: ("__ge__", operator.ge),
-    ast.USub: ("__neg__", operator.neg), ast.UAdd: ("__pos__", operator.pos),
+    ast.BitAnd: ("__and__", operator.and_), ast.BitOr: ("__or__", operator.or_), ast.BitXor: ("__xor__", operator.xor),
+    ast.LShift: ("__lshift__", operator.lshift), ast.RShift: ("__rshift__", operator.rshift),
+    ast.USub: ("__neg__", operator.neg), ast.UAdd: ("__pos__", operator.pos), ast.Invert: ("__invert__", operator.invert),
 }  # fmt: skip
+# Methods that Python may call instead, on the other operand.
+COMPARISONS = {
+    "__lt__": "__gt__",
+    "__gt__": "__lt__",
+    "__le__": "__ge__",
+    "__ge__": "__le__",
+    "__eq__": "__eq__",
+    "__ne__": "__ne__",
+}
+UNARY = (ast.USub, ast.UAdd, ast.Invert)
+REFLECTED = {n: COMPARISONS.get(n, n.replace("__", "__r", 1)) for kind, (n, _) in ARITHMETIC.items() if kind not in UNARY}
 
 
 class FunctionBody:
@@ -85,8 +97,8 @@ class FunctionBody:
                     self.assign(target, found)
             case ast.AnnAssign(target, _, value) if value is not None:
                 self.assign(target, self.value(value))
-            case ast.AugAssign(target, _, value):
-                self.augment(target, self.value(value))
+            case ast.AugAssign(target, op, value):
+                self.augment(op, target, self.value(value))
             case ast.Return(value):
                 self.returned.append(KnownObject(None) if value is None else self.value(value))
                 return True
@@ -163,10 +175,10 @@ class FunctionBody:
                     self.assign(part, v)
             case ast.Attribute(of, "grad") if isinstance(value, KnownObject) and value.what is None:
                 self.only_tensors(self.value(of), target)
-                self.guards.attribute(Tensor, "grad")
+                self.prover.tensor_method("grad")
             case ast.Subscript(of, index):
                 self.only_tensors(self.value(of), target)
-                self.guards.attribute(Tensor, "__setitem__")
+                self.prover.tensor_method("__setitem__")
                 self.either([self.value(index), value])
             case _:
                 raise UnprovedError("it writes to an object other than a tensor")
@@ -181,8 +193,12 @@ class FunctionBody:
         self.either([value])
         return [OP_RESULT] * count
 
-    def augment(self, target: ast.expr, value: Any) -> None:
-        self.either([self.value(target), value])
+    def augment(self, op: ast.operator, target: ast.expr, value: Any) -> None:
+        name, _ = ARITHMETIC.get(type(op), ("", None))
+        if not name:
+            raise UnprovedError("it assigns with an operator that is not arithmetic")
+        self.prover.tensor_method(name.replace("__", "__i", 1))
+        self.computed(op, [self.value(target), value])
         if isinstance(target, ast.Subscript):
             self.only_tensors(self.value(target.value), target)
         elif isinstance(target, ast.Name) and not isinstance(self.value(target), SequenceValue):
@@ -267,8 +283,9 @@ class FunctionBody:
                 return KnownObject(function(*known))
             except (ArithmeticError, TypeError, ValueError) as reason:
                 raise UnprovedError(str(reason)) from None
-        if name:
-            self.guards.attribute(Tensor, name)
+        for method in (name, REFLECTED.get(name)):
+            if method:
+                self.prover.tensor_method(method)
         return self.either(values)
 
     def either(self, values: list[Any]) -> Any:
@@ -304,7 +321,7 @@ class FunctionBody:
                 parts += of.parts
             if -len(parts) <= known < len(parts):
                 return parts[known]
-        self.guards.attribute(Tensor, "__getitem__")
+        self.prover.tensor_method("__getitem__")
         return self.either([of, index])
 
     def comprehension(self, element: ast.expr, part: ast.comprehension) -> Any:

@@ -322,7 +322,8 @@ class Recorder(BackwardRecorder):
         return self.owners.get(slot)
 
     def hidden_views(self, array: Any) -> int:
-        return sum(a is not None and a.base is array for a in self.arrays[self.handed_out :])
+        made = (a for slot, a in enumerate(self.arrays) if slot >= self.handed_out and slot not in self.trace.outside)
+        return sum(a is not None and a.base is array for a in made)
 
     views_made = hidden_views
 

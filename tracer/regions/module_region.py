@@ -38,7 +38,7 @@ def settings_of(module: Module) -> dict[str, Any]:
     fields = module.__dict__
     if not is_library_layer(module) or any(fields[name] for name in HOOK_TABLES):
         raise NoRegionError("a module runs user code")
-    found = {name: value for name, value in fields.items() if type(value) not in (dict, set) and name != "_version_number"}
+    found = {name: value for name, value in fields.items() if not isinstance(value, (dict, set)) and name != "_version_number"}
     for name, value in fields.items():
         if name not in found and name not in TABLES and name != "_version_number" and value:
             raise NoRegionError(f"a module has {name}")

@@ -21,6 +21,7 @@ from ..execute.tiering import Tiering
 from ..guards.argument_guards import ArgumentGuards
 from ..guards.plain_values import PLAIN_TYPES
 from ..guards.reachable_state import ModuleStates, NotPureError, ReachableState, UndecidedError
+from ..guards.tensor_guards import TensorGuard
 from ..purity.abstract_values import SETTINGS
 from ..trace.logging import display_line
 from ..trace.pytree import containers, leaves, replace_leaves
@@ -59,6 +60,7 @@ class CallPlan:
         self.grad_mode, self.dtype, self.device = state.grad, dtypes.get_default_dtype(), devices._default_device
         self.reach = ReachableState(compiled.function, *before.starts)
         self.settings = ModuleStates(self.reach.modules)
+        self.names = before.names_guard()
         self.scalars = list(frame.scalars)
         self.optimizers = before.stepped(trace, frame.tensors, frame.scalars)
         self.draws = before.draws(trace, frame.scalars)
@@ -68,6 +70,7 @@ class CallPlan:
         self.number = {id(t): n for n, t in enumerate(frame.tensors) if t is not None}
         self._sources(frame, before, notes)
         self._gradients(frame, before)
+        self._read_by_name(before)
         self._results(frame, result)
         self._checks()
         self._program()
@@ -112,6 +115,23 @@ class CallPlan:
                 raise NotPureError("it writes a tensor that is not reachable by name")
             self.captured.append(CapturedTensor(self, value, t, leaf))
         self.by_id = {id(c.tensor): c for c in self.captured}
+        self._twins(frame, before, leaf_of)
+
+    def _twins(self, frame: Any, before: ObservedCall, leaf_of: dict[int, Tensor]) -> None:
+        """Find tensors on the same arrays as others, which are one input of the program: they have to share them at each call.
+
+        Those among the arguments are guarded there.
+        """
+        self.twins: list[tuple[Tensor, int]] = []  # a captured tensor, the slot of the array that it shows
+        for value in self.trace.values:
+            owner, t = self.trace.owners.get(value.slot), frame.tensors[value.index]
+            if owner is None or owner == value.index or t is None or (id(t) not in before.tensors and id(t) not in leaf_of):
+                continue
+            among = [self.arguments.place(x) is not None for x in (t, frame.tensors[owner])]
+            if id(t) in leaf_of or any(among) != all(among):
+                raise UndecidedError("an argument or a gradient shares the memory of a captured tensor")
+            if not any(among):
+                self.twins.append((t, value.slot))
 
     def _gradients(self, frame: Any, before: ObservedCall) -> None:
         """Find which leaves get a gradient, or lose it."""
@@ -140,6 +160,15 @@ class CallPlan:
         read = {id(c.leaf) for c in self.captured if c.leaf is not None}
         self.once = any((k.required and k.value is not None) or id(k.leaf) in read for k in self.leaf_gradients)
 
+    def _read_by_name(self, before: ObservedCall) -> None:
+        """Guard the tensors that Python finds by name: their forms and flags, and that no argument is one of them."""
+        found = before.tensors_by_name()
+        self.arguments.not_captured(found)
+        known = {id(k.leaf) for k in self.leaf_gradients} | {id(c.leaf) for c in self.captured if c.leaf is not None}
+        self.forms = [TensorGuard(t) for i, t in found.items() if i not in self.by_id]  # captured tensors are guarded anyhow
+        asked = found if self.proof is None else {}  # no proof lets a function ask for gradients
+        self.had_gradients = [(t, t.tj_grad is not None) for i, t in asked.items() if i not in known]
+
     def _may_drop(self, leaf: Tensor) -> bool:
         """True if the function may drop the gradient of a leaf that had none when it was observed.
 
@@ -156,7 +185,11 @@ class CallPlan:
 
     def _results(self, frame: Any, result: Any) -> None:
         """Plan what to return."""
+        shared = set(map(id, containers(self.arguments.given)))
         for x in containers(result):
+            if id(x) in shared and x != ():
+                raise NotPureError(f"it returns a {type(x).__name__} that it was given, or one {type(x).__name__} twice")
+            shared.add(id(x))
             if id(x) in self.reach.seen or (type(x) not in (list, tuple, dict) and not hasattr(x, "_fields")):
                 raise NotPureError(f"it returns a {type(x).__name__} that is kept elsewhere, or of a custom class")
         found = list(leaves(result))
@@ -174,7 +207,8 @@ class CallPlan:
             raise NotPureError("its result is differentiated later: the compiled backward pass needs the Python of the call")
         self._plan_nodes(frame)
         views = any(self.trace.values[n].view is not None for n in made)
-        self.simple = not views and self.late is not None and not self.given_grads
+        saved = bool(self.nodes) and any(kind == "alias" for kind, _ in self.returned)  # what is saved for a gradient is shown
+        self.simple = not views and self.late is not None and not self.given_grads and not saved
 
     def _there(self, frame: Any, value: Value) -> bool:
         t = frame.tensors[value.index]

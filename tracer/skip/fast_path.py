@@ -31,7 +31,7 @@ def compile_fast_path(skipped: Any) -> Callable[..., Any] | None:
         "new": object.__new__, "Tensor": Tensor, "DeferredNode": DeferredNode, "following": _numbers.__next__,
         "SEGMENT": skipped.segment, "RUN": skipped.segment.run, "SCALARS": skipped.scalars, "arrays": skipped.arrays,
         "GRAD": skipped.grad_mode, "DTYPE": skipped.dtype, "DEVICE": skipped.device, "LOCK": skipped.lock,
-        "run_uninterrupted": run_uninterrupted, "HOLDS": skipped.proof and skipped.proof.holds,
+        "run_uninterrupted": run_uninterrupted, "HOLDS": skipped.names.holds,
     })  # fmt: skip
     lines = ["with LOCK:", *_indented(_unchanged_tests())]
     lines += ["    try:", *_indented(_indented(arguments.text(LEAVE_FAST_PATH)))]
@@ -56,13 +56,13 @@ def _unchanged_tests() -> list[str]:
         f"if devices._default_device is not DEVICE or SEGMENT.run is not RUN: {LEAVE_FAST_PATH}",
         f"if skipped.seen or skipped.borrowing is not None or not skipped.is_bound: {LEAVE_FAST_PATH}",
         f"if skipped.tensor_mark != CHANGES[0] or skipped.module_mark != MUTATION_COUNT[0]: {LEAVE_FAST_PATH}",
-        "ids = skipped.ids",
+        "memory = skipped.memory",
     ]
 
 
 def _remaining_tests(skipped: Any) -> list[str]:
     """The other tests: code, hyperparameters, indices. Then the numbers that change at each call: random draws, step counts."""
-    lines = [f"if not HOLDS(): {LEAVE_FAST_PATH}"] if skipped.proof is not None else []
+    lines = [f"if not HOLDS(): {LEAVE_FAST_PATH}"]
     for i, optimizer in enumerate(skipped.optimizers):
         skipped.arguments.space[f"O{i}"] = optimizer
         lines.append(f"if not O{i}.is_deferred() or not O{i}.refresh(state, SCALARS, O{i}): {LEAVE_FAST_PATH}")

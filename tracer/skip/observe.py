@@ -43,7 +43,8 @@ class ObservedCall:
         given = list(leaves((args, kwargs)))
         self.starts = [*[x for x in given if not isinstance(x, Tensor)], *(proof.found.values() if proof is not None else ())]
         self.reach = ReachableState(function, *self.starts)
-        held = [*[x for _, x in self.reach.cells], *[x for _, _, x in self.reach.names]]
+        self.names = self.reach.guards() if self.proof is None else None
+        held = [*[x for _, x in self.reach.cells], *[x for _, _, x in (*self.reach.names, *self.reach.fields)]]
         self.objects = [ref(x) for x in given if is_weakly_trackable(x)]
         self.given = [x if isinstance(x, PLAIN_TYPES) else None for x in (*given, *held)] + self.objects
         self.settings = ModuleStates(self.reach.modules)
@@ -74,6 +75,20 @@ class ObservedCall:
     def path(self, trace: Trace) -> Any:
         """Return the key of calls that can be compared: the path, and the objects among the arguments."""
         return trace.keys, *[id(x()) for x in self.objects]
+
+    def names_guard(self) -> Proof:
+        """Return the guard on the names that the function reads: proved from its source, or found by a walk."""
+        if self.names is None:
+            assert self.proof is not None
+            return self.proof
+        self.reach.drop_changed(self.names)
+        return Proof(self.names)
+
+    def tensors_by_name(self) -> dict[int, Tensor]:
+        """Return the tensors that the function may find by name."""
+        if self.read is None:
+            return self.reach.tensors
+        return {i: x for i, x in self.read.found.items() if isinstance(x, Tensor)}
 
     def may_capture(self, t: Tensor) -> bool:
         """True if the function may read this tensor by name."""

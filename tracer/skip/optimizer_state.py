@@ -19,7 +19,7 @@ from ...eager.core.library import OPTIMIZERS, is_trusted
 from ...eager.core.tape.node import State
 from ...eager.core.tensor import Tensor
 from ...eager.optim.computed_hyperparameters import ComputedHyperparameters
-from ...eager.optim.optimizer import POST_HOOKS, PRE_HOOKS, Optimizer
+from ...eager.optim.optimizer import POST_HOOKS, PRE_HOOKS, DeferredOptimizerState, Optimizer, OptimizerState
 from ..guards.reachable_state import NotPureError, freeze, is_unchanged
 from ..regions.optimizer_region import OPTIMIZER_STEP, hyperparameters
 from ..trace.trace import Call, Number, same_setting
@@ -258,24 +258,22 @@ class OptimizerStep:
         return True
 
     def alone(self) -> bool:
-        """True if nobody else holds a reference to the state or a part of it."""
-        fields = self.optimizer.__dict__
-        if refcount_of(fields, "state") > LONE_REFCOUNT:
-            return False
-        state = fields["state"]
+        """True if nobody else holds the state of a parameter, which is a plain dict."""
+        state = self.optimizer.__dict__["state"]
         return all(refcount_of(state, p) <= LONE_REFCOUNT + 1 for p in self.advanced)  # `counts` has it too
 
     def defer(self) -> None:
-        """Take the state away from the optimizer; if others hold it, write the counts at once."""
-        if self.alone():
-            fields = self.optimizer.__dict__
-            self.state, fields["tj_owner"] = fields.pop("state"), self
+        """Leave the counts behind until somebody reads the state; if others hold a part of it, write them at once."""
+        state = self.optimizer.__dict__["state"]
+        if type(state) is OptimizerState and self.alone():
+            self.state, state.owner = state, self
+            state.__class__ = DeferredOptimizerState
         else:
             self.materialise()
 
     def is_deferred(self) -> bool:
         """True while the state is deferred; somebody may have given the optimizer another."""
-        if self.state is not None and (self.optimizer is None or "state" in self.optimizer.__dict__):
+        if self.state is not None and (self.optimizer is None or self.optimizer.__dict__.get("state") is not self.state):
             self.materialise()
         return self.state is not None
 
@@ -285,15 +283,13 @@ class OptimizerStep:
             self.materialise()
 
     def materialise(self) -> None:
-        """Write the counts and give the state back to the optimizer."""
+        """Write the counts."""
+        state, self.state = self.state, None
+        if state is not None:
+            state.__class__ = OptimizerState
+            del state.owner
         self.write_counts()
         self.counts = []
-        if self.state is not None:
-            optimizer = self.optimizer
-            if optimizer is not None:
-                optimizer.__dict__.setdefault("state", self.state)
-                optimizer.__dict__.pop("tj_owner", None)
-            self.state = None
 
     def write_counts(self) -> None:
         """Write the step counts into the state."""

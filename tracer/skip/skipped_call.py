@@ -25,6 +25,7 @@ from ...eager.core.tensor import CHANGES, Tensor, versions_of, wrap
 from ...eager.nn.mutation_counter import MUTATION_COUNT
 from ...eager.ops.convert import detach
 from ..execute.tiering import Tiering
+from ..guards.memory_pattern import CapturedMemory
 from ..guards.reachable_state import ModuleStates, NotPureError, UndecidedError
 from ..replay.replayer import Replayer
 from ..replay.run_segment import ran_to_end, run_uninterrupted
@@ -103,7 +104,7 @@ class SkippedCall(CallPlan):
         self.count = 0  # calls since they were bound
         self.seen: list[CapturedTensor | LeafGradient] = []  # state that somebody has read: the next call defers it again
         self.arrays: list[Any] = [None] * len(self.trace.roots)
-        self.ids: set[int] = set()  # ids of captured arrays
+        self.memory = CapturedMemory()
         self.tensor_mark = self.module_mark = -1
         self.borrowing: Borrowing | None = None  # set while it runs on another recording's deferred state
         self.borrowers: list[SkippedCall] = []
@@ -126,14 +127,14 @@ class SkippedCall(CallPlan):
         if devices._default_device is not self.device:
             return MISS
         with self.lock:
-            tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
-            if tensors is not None and self.proof is not None and not self.proof.holds():
+            tensors = self._match(args, kwargs)
+            if tensors is not None and not self.names.holds():
                 self._let_go()
                 return MISS
             if tensors is not None and self._is_ready():
                 return self._run(state, tensors)
             if tensors is not None and not self.is_bound and self._can_borrow():
-                tensors = self.arguments.match(args, kwargs, self.arrays, self.ids)
+                tensors = self._match(args, kwargs)
                 if tensors is not None:
                     return self._run(state, tensors)
             self._let_go()
@@ -141,14 +142,18 @@ class SkippedCall(CallPlan):
             discard_pending()
         if (tensors is None and not self.arguments.there(args, kwargs)) or not self.settings.hold():
             return MISS
-        if self.proof is not None and not self.proof.holds():
+        if not self.names.holds():
             return MISS
         for other in list(bound_calls.values()):  # not while this one is locked: two threads could wait for each other
             if not self.touches.isdisjoint(other.touches):
                 other.materialise()
         with self.lock:
-            tensors = self.arguments.match(args, kwargs, self.arrays, self.ids) if self.bind() else None
+            tensors = self._match(args, kwargs) if self.bind() else None
             return MISS if tensors is None else self._run(state, tensors)
+
+    def _match(self, args: Any, kwargs: Any) -> tuple[Tensor, ...] | None:
+        """Return the tensors among the arguments, if all guards on arguments hold."""
+        return self.arguments.match(args, kwargs, self.arrays, self.memory)  # type: ignore[no-any-return]
 
     def _run(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
         scalars, arrays, segment, borrowing = self.scalars, self.arrays, self.segment, self.borrowing
@@ -260,17 +265,23 @@ class SkippedCall(CallPlan):
             return t
         return self._container(made, tensors)
 
-    def _container(self, made: dict[int, Tensor], tensors: tuple[Tensor, ...]) -> Any:
-        parts = [self._part(kind, what, made, tensors) for kind, what in self.returned]
+    def _container(self, made: dict[int, Tensor], tensors: tuple[Tensor, ...], frame: Replayer | None = None) -> Any:
+        """Build what the call returns. A frame knows the version counters of memory that nodes have saved."""
+        shown = {slot: made[n] for n, slot, _ in self.made}
+        parts: list[Any] = []
+        for kind, what in self.returned:
+            if kind == "value":
+                parts.append(made[what])
+            elif kind != "alias":
+                parts.append(tensors[what] if kind == "argument" else what)
+            elif what in shown:
+                parts.append(detach(shown[what]))
+            else:
+                shown[what] = t = wrap(self.arrays[what])
+                if frame is not None:
+                    t.tj_versions = frame.versions(what)
+                parts.append(t)
         return parts[0] if self.result is None else replace_leaves(self.result, iter(parts))
-
-    def _part(self, kind: str, what: Any, made: dict[int, Tensor], tensors: tuple[Tensor, ...]) -> Any:
-        if kind == "value":
-            return made[what]
-        if kind == "alias":
-            twin = next((made[n] for n, slot, _ in self.made if slot == what), None)
-            return wrap(self.arrays[what]) if twin is None else detach(twin)
-        return tensors[what] if kind == "argument" else what
 
     def _make_results_with_tape(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
         """Make results that have a history or are views, by way of a replayer."""
@@ -301,7 +312,7 @@ class SkippedCall(CallPlan):
                 frame.tensors[n].tj_node = frame.made[self.snapshot.nodes[n]]
             for place, value in self.given_grads:
                 tensors[place].tj_grad = frame.tensors[value.index]
-            return self._container({n: frame.tensors[n] for n, _, _ in self.made}, tensors)
+            return self._container({n: frame.tensors[n] for n, _, _ in self.made}, tensors, frame)
         finally:
             frame.close()
 
@@ -360,12 +371,14 @@ class SkippedCall(CallPlan):
         self.tensor_mark, self.module_mark = CHANGES[0], MUTATION_COUNT[0]
         if not all(c.find() for c in self.captured) or not all(k.fits() for k in self.leaf_gradients):
             return False
-        found = {id(c.tensor.tj_array) for c in self.captured}
-        if len(found) != len(self.captured):
+        arrays = {c.value.slot: c.tensor.tj_array for c in self.captured}
+        if not self._reads_the_same(arrays):
             return False
-        self.ids |= found
-        for c in self.captured:
-            self.arrays[c.value.slot] = c.tensor.tj_array
+        written = [c.tensor.tj_array for c in self.hidden]
+        if not self.memory.bind(list(arrays.values()), written):
+            return False
+        for slot, array in arrays.items():
+            self.arrays[slot] = array
         self.seen = [*(self.hidden if self.simple else ()), *self.leaf_gradients]
         self.count = 0
         self.is_bound = True
@@ -379,12 +392,24 @@ class SkippedCall(CallPlan):
     def is_unchanged(self) -> bool:
         """A counter has moved: compare what this call depends on."""
         marks = CHANGES[0], MUTATION_COUNT[0]
-        if not self.settings.hold() or any(o.hooked() for o in self.optimizers):
+        if not self.settings.have_same_hooks() or (self.module_mark != marks[1] and not self.settings.hold()):
+            return False
+        if any(o.hooked() for o in self.optimizers):
             return False
         if not all(c.is_unchanged() for c in self.captured) or not all(k.is_unchanged() for k in self.leaf_gradients):
             return False
+        if not self._reads_the_same(self.arrays):
+            return False
         self.tensor_mark, self.module_mark = marks
         return True
+
+    def _reads_the_same(self, arrays: Any) -> bool:
+        """True if what Python may ask of tensors beside ops is unchanged: forms, gradients, and which share an array."""
+        if not all(guard.holds() for guard in self.forms):
+            return False
+        if any((t.tj_grad is not None) is not had for t, had in self.had_gradients):
+            return False
+        return all(t.tj_array is arrays[slot] for t, slot in self.twins)
 
     def materialise(self) -> None:
         """Materialise all deferred state and drop the arrays, so that their owners can see that nobody else has them."""
@@ -411,13 +436,15 @@ class SkippedCall(CallPlan):
                 borrower.borrowing.end()
         self.arrays[:] = [None] * len(self.arrays)
         self.seen = []
-        self.ids.clear()
+        self.memory.forget()
 
     def empty(self) -> None:
         """Drop everything, as it will never run again."""
         self.captured, self.leaf_gradients, self.hidden, self.optimizers, self.state_owners = [], [], [], [], []
         self.late, self.returned, self.checks, self.given_grads = None, [], [], []
+        self.forms, self.had_gradients, self.twins = [], [], []
         self.proof, self.settings = None, ModuleStates(())
+        self.names.forget()
         self.shared.clear()
         self.fast_path = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..guards.memory_pattern import CapturedMemory
 from .deferred_state import CapturedTensor, LeafGradient
 from .optimizer_state import OptimizerStep
 
@@ -76,7 +77,7 @@ class Borrowing:
         arrays, others = borrower.arrays, owner.arrays
         for here, there in shared.captured:
             arrays[here] = others[there]
-        borrower.ids, borrower.state_owners = owner.ids, shared.state_owners
+        borrower.memory, borrower.state_owners = owner.memory, shared.state_owners
         owner.borrowers.append(borrower)
 
     def take_gradients(self) -> None:
@@ -98,4 +99,4 @@ class Borrowing:
             self.owner.borrowers.remove(borrower)
         borrower.borrowing = None
         borrower.arrays[:] = [None] * len(borrower.arrays)
-        borrower.ids, borrower.state_owners = set(), borrower.own_state_owners()
+        borrower.memory, borrower.state_owners = CapturedMemory(), borrower.own_state_owners()

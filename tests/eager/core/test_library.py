@@ -17,7 +17,7 @@ from tapejit.codegen.triton.runtime import kernel_cache as binaries
 from tapejit.eager.autograd import anomaly
 from tapejit.eager.core import library
 from tapejit.tracer.guards.code_observer import CodeObserver
-from tapejit.tracer.purity import prover as proof
+from tapejit.tracer.purity import believed
 from tapejit.tracer.regions import function_region as calls
 from tapejit.tracer.regions import module_region as modules
 from tapejit.tracer.skip import optimizer_state as pure_updates
@@ -81,7 +81,7 @@ def test_a_module_whose_name_only_begins_like_a_trusted_one(imported: Import) ->
     text = "def f(x):\n    print(x)\n    return x\n"
     for name in ("tapejit.eager.optimistic", "tapejit.eager.opsy", "tapejit.eager.nnx", "tapejit.eager.optimum"):
         assert library.trust_of(imported(name, text).f) is None
-        assert not proof.is_library_code(sys.modules[name].f)
+        assert not believed.believes(sys.modules[name].f) and not believed.is_layer_code(sys.modules[name].f)
 
 
 def test_a_moved_module_takes_the_trust_of_where_it_goes(imported: Import) -> None:
