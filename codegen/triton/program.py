@@ -1,7 +1,7 @@
 """Compiles a segment for a GPU and runs it: key -> load or build -> executable -> call.
 
-`on_gpu(graph, slots, plain)` gives what `native` gives for the CPU. If the device refuses something, there is one warning that
-says what to do, all memory is as it was, and the reference program runs from then on.
+`on_gpu(graph, slots, plain)` gives what `compile_graph` in `codegen/llvm/program.py` gives for the CPU. If the device refuses
+something, there is one warning that says what to do, all memory is as it was, and the reference program runs from then on.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def programs(
             "to": display_line(trace.entries[stop].line),
             "told": told,
         }
-        if kernels and hasattr(segment.native, "report"):  # GPU programs have no kernel report
+        if kernels and hasattr(segment.native, "report"):  # not every program: those of a user's backend need not
             found["native"] = segment.native.report(llvm=llvm, assembly=assembly)
             for kernel in found["native"]["kernels"]:
                 kernel["lines"] = [display_line(line) for line in kernel["lines"]]
