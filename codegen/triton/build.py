@@ -16,15 +16,17 @@ from ...eager.arrays.devices import device
 from ...tracer.graph.ir import Form, Graph, GraphError
 from ...tracer.graph.passes import Pass, Pipeline, run_passes
 from ...tracer.trace.logging import counted
-from ..nests.kernels import Launch, make_schedule
+from ..nests.kernels import Launch, has_own_kernel, make_schedule
 from ..prepare.device_placement import with_device
+from ..prepare.pipeline import primitive_passes
 from ..program.builder import Build, OpaqueCall
 from ..program.executable import encode_array
 from ..schedule.memory_plan import Lifetime, MemoryPlan
+from .attention.forward import keeps_halves, pass_outputs_to_backward
 from .executable import GpuExecutable
 from .launches.group_launches import group_launches
 from .launches.launch_unit import Unit, private_name
-from .launches.print_launch import PRIMITIVE_PASSES, LaunchPrinter
+from .launches.print_launch import LaunchPrinter
 from .launches.scalars_in_memory import move_scalars_to_memory
 from .printing.expr_printer import PRODUCT
 from .printing.kernel_text import Argument, Words
@@ -51,7 +53,8 @@ class GpuBuild(Build):
     def passes(self) -> Pipeline:
         """Passes between a graph and its launches, in order; `launch_passes` and `assembly_passes` continue from there."""
         return (
-            *PRIMITIVE_PASSES,
+            *primitive_passes(has_own_kernel, keeps_halves),
+            Pass("share attention outputs", pass_outputs_to_backward),
             Pass("fusion", lambda work: make_schedule(work, gpu=True), "step"),
             Pass("loop nests", self.make_loop_nests, "kernel"),
         )
