@@ -30,14 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import tapejit as tj
-from tapejit.codegen.nests.kernels import ATTENTION, make_launches, make_schedule
+from tapejit.codegen.nests.kernels import ATTENTION
 from tapejit.codegen.prepare.canonicalize import REDUCTIONS
 from tapejit.codegen.prepare.primitive_graph import PrimitiveGraph
 from tapejit.codegen.triton.device.compile import compile_kernel, launched_parameter_sizes, parameter_sizes, resources
 from tapejit.codegen.triton.device.specs import shared_memory
-from tapejit.codegen.triton.export import MATRIX_INSTRUCTION, bytes_moved, compute_dtype, units_of
+from tapejit.codegen.triton.export import MATRIX_INSTRUCTION, build_for, bytes_moved, compute_dtype, units_of
 from tapejit.codegen.triton.launches.launch_unit import Unit, UnitBuilder
-from tapejit.codegen.triton.launches.print_launch import LaunchPrinter, prepare_for_gpu
 from tapejit.codegen.triton.runtime.kernel_cache import CompileRequest, compile_kernels
 from tapejit.tracer.graph.ir import Graph, Node
 from tapejit.tracer.tools.cli.aot import recording
@@ -114,10 +113,9 @@ def of_units(units: list[Unit], forms: dict[str, Any]) -> Counts:
 
 
 def one_by_one(graph: Graph, target: str) -> list[Unit]:
-    work = prepare_for_gpu(graph)
-    schedule = make_schedule(work, gpu=True)
-    writer = UnitBuilder(LaunchPrinter(work.forms, schedule.layout, target))
-    return [x for launch in make_launches(schedule) for x in writer.of(launch)]
+    build = build_for(graph, target)
+    writer = UnitBuilder(build.prints)
+    return [x for launch in build.steps for x in writer.of(launch)]
 
 
 def for_optimizer(units: list[Unit], graph: Graph) -> int:
@@ -315,12 +313,13 @@ def main() -> None:
 def counted(options: argparse.Namespace) -> dict[str, Any]:
     (graph,), (fewer,) = recorded(gpt_of(options.layers)), recorded(gpt_of(options.layers - 1))
     units, forms = units_of(graph, options.target)
+    work = build_for(graph, options.target).work
     rows = {
         "eager": of_eager(graph),
-        "primitives": of_primitives(prepare_for_gpu(graph)),
+        "primitives": of_primitives(work),
         "one by one": of_units(one_by_one(graph, options.target), forms),
         "compiled": of_units(units, forms),
-        "least": Groups(prepare_for_gpu(graph)).counts(),
+        "least": Groups(work).counts(),
     }
     print(f"{f'GPT, {options.layers} layers, 384 wide, AdamW':32} {'launches':>9} {'MB':>9}")
     for name, counts in rows.items():

@@ -1,4 +1,4 @@
-"""Code generation: from SSA graphs to fused kernels for CPUs (LLVM) and GPUs (Triton).
+"""Code generation. In: SSA graphs. Out: programs of fused kernels for CPUs (LLVM) and GPUs (Triton).
 
 The packages are stages: ir < lowering < prepare < schedule < nests < program < llvm | triton < inspect; each imports only those
 to its left. This module enters both targets as backends of the tracer, which does not know them.

@@ -1,4 +1,4 @@
-"""The eager engine: tensors, ops, the tape. Runs with nothing else; imports neither the tracer nor code generation."""
+"""The eager engine. In: op calls. Out: tensors and gradients. Runs alone: imports neither the tracer nor code generation."""
 
 from . import autograd, ops
 from .arrays import malloc

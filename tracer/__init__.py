@@ -1,4 +1,4 @@
-"""`@compile`: record, replay, fall back."""
+"""`@compile`. In: a Python function on tensors. Out: the same function, recorded, then replayed, or skipped, or run eagerly."""
 
 from .api.compile import compile, compile_stats
 from .api.compiled_function import CompiledFunction

@@ -1,1 +1,1 @@
-"""Turns a built program into plain data for explain, reports and the profiler."""
+"""In: a built program. Out: plain data about it, for explain, reports and the profiler."""

@@ -15,6 +15,7 @@ import numpy as np
 from ...eager.backends import get_num_threads
 from ...tracer.graph.ir import Form, Graph
 from ...tracer.graph.passes import Pass, Pipeline, run_passes
+from ...tracer.trace.logging import counted
 from ..nests.cost_model import flops
 from ..nests.horizontal_fusion import fusable_groups, fuse_launches, fused_order, fusion_decision
 from ..nests.kernels import Launch, has_half_kernel, has_own_kernel, make_schedule
@@ -81,12 +82,29 @@ class NativeBuild(Build):
             Pass("narrow operands", narrow_operands),
             Pass("fusion", self.fuse, "step"),  # producers with consumers, epilogues and prologues
             Pass("loop nests", self.make_loop_nests, "kernel"),  # with simplification of each nest
-            Pass("non-temporal stores", self.choose_stores, "kernel"),
-            Pass("emit kernels", self.emit, "kernel"),  # splits loops
-            Pass("memory plan", self.place_buffers, "kernel"),
+            Pass("non-temporal stores", self.choose_stores, "kernel", lambda _: self.stores_in_words()),
+            Pass("emit kernels", self.emit, "kernel", lambda _: self.kernels_in_words()),  # splits loops
+            Pass("memory plan", self.place_buffers, "kernel", lambda _: self.arena.summary()),
             Pass("horizontal fusion", self.fuse_horizontally, "kernel"),
-            Pass("step functions", self.write_step_functions, "kernel"),
+            Pass("step functions", self.write_step_functions, "kernel", lambda _: self.step_functions_in_words()),
         )
+
+    def stores_in_words(self) -> str:
+        found = len(self.nontemporal_stores())
+        return counted(found, "store") if found else ""
+
+    def kernels_in_words(self) -> str:
+        """Count the kernels that have their IR, and the launches that do not get it here."""
+        made = [m for m in self.made if m is not None]
+        texts = [m.text for m in made if m.text]
+        found = f"{counted(len(texts), 'kernel')}, {sum(map(len, texts)):,} bytes of LLVM IR"
+        found += f", {len(made) - len(texts)} left to horizontal fusion" if len(texts) < len(made) else ""
+        opaque = len(self.made) - len(made)
+        return found + (f", {counted(opaque, 'opaque op')}" if opaque else "")
+
+    def step_functions_in_words(self) -> str:
+        functions = sum(bool(name) for name, _ in self.parts)
+        return f"{counted(functions, 'function')}, {len(self.texts[-1]):,} bytes of LLVM IR"
 
     def fuse(self, work: PrimitiveGraph) -> Schedule:
         packing, self.plans = matmul_choosers(work, self.tune, self.recorded)

@@ -6,11 +6,15 @@ scalars by place, which puts the outputs into the arrays and writes back.
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ...tracer.graph.ir import Graph
+from ...tracer.graph.passes import run_step
+from ...tracer.trace.logging import counted
 from ..program.call_wrapper import Program, check_outputs
+from ..program.executable import lookup_in_words
 from ..program.report_hook import report
 from .executable import NativeExecutable, bind_executable, cache_key, load
 from .runtime import jit
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
     from ..schedule.memory_plan import MemoryPlan
     from .build import NativeBuild
     from .step_function import KernelCall
+
+
+BUILDER = f"{__package__}.build"
 
 
 class NativeProgram:
@@ -95,25 +102,56 @@ def prepare_process() -> None:
 def build(graph: Graph, slots: int, **options: Any) -> NativeBuild:
     """Build a program. The builder is imported on first use, and a fork waits for that."""
     with no_fork:
-        from .build import NativeBuild
+        kind = import_builder() if BUILDER in sys.modules else run_step("import the builder", import_builder, lambda _: "once")
+        return kind(graph, slots, **options)
 
-        return NativeBuild(graph, slots, **options)
+
+def import_builder() -> type[NativeBuild]:
+    from .build import NativeBuild
+
+    return NativeBuild
 
 
 def compile_graph(graph: Graph, slots: int, plain: Program, tune: bool = False) -> NativeProgram:
     """Compile a graph, or load its executable; calls pass a list of `slots` arrays. `plain` runs while another thread runs
     this program. `tune` measures plans of its matmuls whose shapes are not tuned yet."""
     check_outputs(graph)
-    name = cache_key(graph, slots)
-    known = load(name, tune)
+    name, known = run_step(
+        "disk cache",
+        lambda: look_up(graph, slots, tune),
+        lambda found: lookup_in_words(found[0], found[1] and objects_in_words(found[1][1])),
+    )
     if known is not None:
         executable, objects = known
-        return NativeProgram(graph, slots, executable, bind_executable(executable, graph, objects, None, plain), None)
+        return NativeProgram(graph, slots, executable, linked(executable, graph, objects, None, plain), None)
     batch = jit.Batch()
     made = build(graph, slots, batch=batch, tune=tune)
-    objects = batch.objects()
-    executable = made.executable(batch.keys())
-    run = bind_executable(executable, graph, objects, made.opaque, plain)
+    objects = run_step("machine code", batch.objects, objects_in_words)  # what threads have not compiled by now
+    executable = run_step("executable", lambda: made.executable(batch.keys()), executable_in_words)
+    run = linked(executable, graph, objects, made.opaque, plain)
     if name is not None and all(executable.steps):
         executable.store(name)
     return NativeProgram(graph, slots, executable, run, made)
+
+
+def look_up(graph: Graph, slots: int, tune: bool) -> tuple[str | None, tuple[NativeExecutable, list[bytes]] | None]:
+    """The cache key of a program, and the program if it is on disk."""
+    name = cache_key(graph, slots)
+    return name, load(name, tune)
+
+
+def objects_in_words(objects: list[bytes]) -> str:
+    return f"{counted(len(objects), 'object')}, {sum(map(len, objects)):,} bytes"
+
+
+def executable_in_words(executable: NativeExecutable) -> str:
+    return f"{counted(len(executable.steps), 'step')}, {counted(len(executable.constants), 'constant')}"
+
+
+def linked(executable: NativeExecutable, graph: Graph, objects: list[bytes], opaque: Any, plain: Program) -> Program:
+    """Bind an executable, as a step of the log."""
+    return run_step(
+        "link and bind",
+        lambda: bind_executable(executable, graph, objects, opaque, plain),
+        lambda _: counted(len(executable.steps), "function"),
+    )

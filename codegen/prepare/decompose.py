@@ -38,18 +38,14 @@ class OpaqueError(Exception):
     """An op cannot be decomposed."""
 
 
-def no_nodes(node: Node) -> bool:
-    return False
-
-
-def decompose(graph: Graph, kept: Callable[[Node], bool], in_halves: Callable[[Node], bool] = no_nodes) -> Graph:
+def decompose(graph: Graph, kept: Callable[[Node], bool], in_halves: Callable[[Node], bool] | None = None) -> Graph:
     """The graph in primitive ops. Nodes for which `kept` is true stay; unless `in_halves` is true for them too, their 16-bit
     floats are converted to float32 and back."""
     nodes: list[Node] = []
     sketch = Decomposer(dict(graph.forms), kept)
     for node in graph.nodes:
         if kept(node) or node.op.name in SCATTER_ADDS:
-            nodes += [node] if in_halves(node) else sketch.in_single(node)
+            nodes += [node] if in_halves is not None and in_halves(node) else sketch.in_single(node)
             continue
         if decomposition_of(node.op) is None:
             nodes.append(node)

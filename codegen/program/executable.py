@@ -75,3 +75,12 @@ def decode_array(encoded: EncodedArray) -> Any:
     """A new array with memory of its own."""
     dtype, shape, data = encoded
     return np.frombuffer(base64.b64decode(data), dtype).reshape(shape).copy()
+
+
+def lookup_in_words(key: str | None, found: str | None) -> str:
+    """Say whether a program came from the disk cache, for the log of passes. `found` describes it if it did."""
+    if found is not None:
+        return f"the program is in it, so it was not built now: {found}"
+    if key is None:
+        return "not asked, as something in the graph has no cache key"
+    return "the program is not in it" if cache.current() else "there is none"

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ...tracer.trace.logging import counted
+
 ALIGNMENT = 64
 
 
@@ -57,6 +59,9 @@ class MemoryPlan:
             return []
         start, stop, sizes = self.offsets[a], self.offsets[a] + self.sizes[a], self.sizes
         return [b for b, at in self.offsets.items() if at < stop and start < at + sizes[b] and b != a]
+
+    def summary(self) -> str:
+        return f"{counted(len(self.offsets), 'buffer')} in {self.size:,} bytes"
 
     def __str__(self) -> str:
         rows = [f"{self.offsets[n]:>10} {self.sizes[n]:>10}  {n}" for n in sorted(self.offsets, key=self.offsets.__getitem__)]

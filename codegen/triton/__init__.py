@@ -1,1 +1,1 @@
-"""Prints loop nests as Triton kernels. Printing needs no Triton; running and compiling the printed kernels does."""
+"""Kernels for GPUs. In: kernel specs. Out: Triton source, binaries and launches; printing the source needs no Triton."""

@@ -15,15 +15,18 @@ import numpy as np
 from ...eager.arrays.devices import device
 from ...tracer.graph.ir import Form, Graph, GraphError
 from ...tracer.graph.passes import Pass, Pipeline, run_passes
-from ..nests.kernels import Launch, make_schedule
+from ...tracer.trace.logging import counted
+from ..nests.kernels import Launch, has_own_kernel, make_schedule
 from ..prepare.device_placement import with_device
+from ..prepare.pipeline import primitive_passes
 from ..program.builder import Build, OpaqueCall
 from ..program.executable import encode_array
 from ..schedule.memory_plan import Lifetime, MemoryPlan
+from .attention.forward import keeps_halves, pass_outputs_to_backward
 from .executable import GpuExecutable
 from .launches.group_launches import group_launches
 from .launches.launch_unit import Unit, private_name
-from .launches.print_launch import PRIMITIVE_PASSES, LaunchPrinter
+from .launches.print_launch import LaunchPrinter
 from .launches.scalars_in_memory import move_scalars_to_memory
 from .printing.expr_printer import PRODUCT
 from .printing.kernel_text import Argument, Words
@@ -48,9 +51,10 @@ class GpuBuild(Build):
         self.prints = LaunchPrinter(self.forms, self.layout, target, precision, deterministic, library)
 
     def passes(self) -> Pipeline:
-        """Passes between a graph and its launches, in order; `launch_passes` continue from there."""
+        """Passes between a graph and its launches, in order; `launch_passes` and `assembly_passes` continue from there."""
         return (
-            *PRIMITIVE_PASSES,
+            *primitive_passes(has_own_kernel, keeps_halves),
+            Pass("share attention outputs", pass_outputs_to_backward),
             Pass("fusion", lambda work: make_schedule(work, gpu=True), "step"),
             Pass("loop nests", self.make_loop_nests, "kernel"),
         )
@@ -66,9 +70,19 @@ class GpuBuild(Build):
         found: list[Unit] = run_passes(self.launch_passes(unaligned), self.steps)
         return found
 
+    def assembly_passes(self, unaligned: frozenset[str]) -> Pipeline:
+        return (
+            Pass("compile kernels", lambda units: self.compiled(units, unaligned), "kernel", Assembly.kernels_in_words),
+            Pass("memory plan", Assembly.place_buffers, "kernel", lambda assembly: assembly.arena.summary()),
+            Pass("launch table", Assembly.number_words, "kernel", Assembly.table_in_words),
+        )
+
     def assembly(self, unaligned: frozenset[str]) -> Assembly:
         """Compile the kernels. The addresses of `unaligned` inputs need not be multiples of 16 bytes."""
-        units = self.units(unaligned)
+        found: Assembly = run_passes(self.assembly_passes(unaligned), self.units(unaligned))
+        return found
+
+    def compiled(self, units: list[Unit], unaligned: frozenset[str]) -> Assembly:
         for x in units:
             words = [w for table in x.printed.tables.values() for w in table] if x.printed is not None else []
             if any(not isinstance(w, int) and w.buffer in unaligned for w in words):
@@ -87,7 +101,8 @@ def scalars_in_memory(units: list[Unit]) -> list[Unit]:
 
 
 class Assembly:
-    """Compiled units of a program: numbers the words of the launcher's table, and makes the launch plan."""
+    """Compiled units of a program: places their buffers, numbers the words of the launcher's table, and makes the launch
+    plan. `GpuBuild.assembly_passes` has the order."""
 
     def __init__(self, build: GpuBuild, units: list[Unit], made: list[tuple[str, Binary]]) -> None:
         self.build = build
@@ -103,7 +118,16 @@ class Assembly:
                 if name not in self.tables:
                     self.tables[name], self.starts[name] = pad_table(words), size
                     size += 8 * len(pad_table(words))
-        self.arena: MemoryPlan = build.plan(units, self.own_memory(), self.scratch())
+        self.arena = MemoryPlan()
+
+    def place_buffers(self) -> Assembly:
+        """Plan the arena."""
+        self.arena = self.build.plan(self.units, self.own_memory(), self.scratch())
+        return self
+
+    def number_words(self) -> Assembly:
+        """Number the words that launches point to: addresses, scalars, integers. Needs the memory plan."""
+        build = self.build
         self.bound = {**build.inputs, **{v: build.slots + i for v, i in build.outputs.items()}}
         self.kinds = build.number_kinds()
         self.numbers = sorted({a.number for a in self.arguments() if not a.buffer})
@@ -115,6 +139,15 @@ class Assembly:
         self.integers = {n: i for i, n in enumerate(dict.fromkeys([0, *integers]))}
         kinds = (self.bound, self.numbers, self.places, self.tables, build.constants)
         self.firsts = [0, *np.cumsum([len(x) for x in kinds]).tolist()]
+        return self
+
+    def kernels_in_words(self) -> str:
+        binaries = dict(self.made).values()
+        found = f"{counted(len(binaries), 'kernel')}, {sum(len(b.code) for b in binaries):,} bytes"
+        return found + (f", {counted(len(self.gemms), 'matmul')} by cuBLAS" if self.gemms else "")
+
+    def table_in_words(self) -> str:
+        return f"{counted(self.firsts[-1] + len(self.integers), 'word')}, {counted(len(self.tables), 'inner table')}"
 
     def scratch(self) -> dict[str, int]:
         """Bytes of scratch buffers, which are no values of the graph."""

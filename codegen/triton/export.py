@@ -19,16 +19,14 @@ from typing import Any
 from ...eager.arrays import dtypes
 from ...tracer.graph.ir import Form, Graph, GraphError
 from ..nests.cost_model import flops, traffic
-from ..nests.kernels import make_launches, make_schedule
+from .build import GpuBuild
 from .device.compile import Resources, compile_kernel, resources
 from .device.specs import DEVICES, Device, compute_kind, shared_memory
-from .launches.group_launches import group_launches
 from .launches.launch_unit import Unit
-from .launches.print_launch import LaunchPrinter, prepare_for_gpu
 from .matmul.cublas import allowed
 from .printing.kernel_text import Printed
 
-__all__ = ["DEVICES", "ahead_of_time", "legend", "units_of"]
+__all__ = ["DEVICES", "ahead_of_time", "build_for", "legend", "units_of"]
 MATRIX_INSTRUCTION = re.compile(r"wgmma\.mma|tcgen05\.mma|mma\.sync|v_s?mfma")
 ASYNC_COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global .*?, 0x([0-9a-f]+)|cp\.async\.bulk")
 FILES = {"cuda": ("ptx", "cubin"), "hip": ("amdgcn", "hsaco")}
@@ -92,12 +90,15 @@ class ExportedProgram:
         return table_text(self)
 
 
+def build_for(graph: Graph, target: str, precision: str = "ieee") -> GpuBuild:
+    """The build that a program on a device of this target would have. It is not bound to arrays, so it has no slots."""
+    return GpuBuild(graph, 0, target, precision, deterministic=False, library=allowed())
+
+
 def units_of(graph: Graph, target: str, precision: str = "ieee") -> tuple[list[Unit], dict[str, Form]]:
     """Launches of a graph for a target, and the forms of its values."""
-    work = prepare_for_gpu(graph)
-    schedule = make_schedule(work, gpu=True)
-    prints = LaunchPrinter(work.forms, schedule.layout, target, precision, library=allowed())
-    return group_launches(make_launches(schedule), prints), work.forms
+    build = build_for(graph, target, precision)
+    return build.units(), build.forms
 
 
 def ahead_of_time(

@@ -1,7 +1,7 @@
 """Compiles a segment for a GPU and runs it: key -> load or build -> executable -> call.
 
-`on_gpu(graph, slots, plain)` gives what `native` gives for the CPU. If the device refuses something, there is one warning that
-says what to do, all memory is as it was, and the reference program runs from then on.
+`on_gpu(graph, slots, plain)` gives what `compile_graph` in `codegen/llvm/program.py` gives for the CPU. If the device refuses
+something, there is one warning that says what to do, all memory is as it was, and the reference program runs from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from ...eager.arrays.devices import module_for
 from ...eager.arrays.devices import on as on_device
 from ...eager.backends import are_deterministic_algorithms_enabled
 from ...tracer.graph.ir import Graph, GraphError
+from ...tracer.graph.passes import run_step
+from ...tracer.trace.logging import counted
 from ..program.call_wrapper import Program, check_outputs, make_call_wrapper
+from ..program.executable import lookup_in_words
 from ..program.report_hook import report
 from .build import GpuBuild
 from .executable import GpuExecutable, bind, load, precision
@@ -23,7 +26,7 @@ from .matmul import cublas as blas
 from .runtime import autotune as tune
 from .runtime.cuda_graph import MIN_GRAPH_LAUNCHES
 from .runtime.driver import DeviceError, remedy, target
-from .runtime.kernel_cache import CompileError
+from .runtime.kernel_cache import Binary, CompileError
 from .runtime.launcher import GEMM, OP, Launcher, RefusedError
 from .runtime.output_pool import OutputPool
 
@@ -67,19 +70,36 @@ class GpuProgram:
 
     def made(self, unaligned: frozenset[str]) -> tuple[GpuExecutable, Launcher]:
         """Load or build the executable, and bind its launcher."""
-        name = key_of(self.graph, self.slots, self.target, str(tune.is_enabled(self.xp)), str(self.library), *sorted(unaligned))
-        known = load(name)
+        name, known = run_step(
+            "disk cache",
+            lambda: self.look_up(unaligned),
+            lambda found: lookup_in_words(found[0], found[1] and counted(len(found[1][1]), "kernel")),
+        )
         if known is not None:
             self.from_disk = True
-            return known[0], bind(*known, self.xp, self.where)
+            return known[0], self.bound(*known)
         assembly = self.build.assembly(unaligned)
-        executable = assembly.executable()
-        launcher = bind(executable, dict(assembly.made), self.xp, self.where)
+        executable = run_step("executable", assembly.executable, lambda x: counted(len(x.plan.order), "launch step"))
+        launcher = self.bound(executable, dict(assembly.made))
         if executable.has_opaque_ops:
             launcher.ops = assembly.opaque_ops(launcher, self.xp, self.where)
         elif name is not None:
             executable.store(name)
         return executable, launcher
+
+    def look_up(self, unaligned: frozenset[str]) -> tuple[str | None, tuple[GpuExecutable, dict[str, Binary]] | None]:
+        """The cache key of the program, and the program if it is on disk."""
+        settings = str(tune.is_enabled(self.xp)), str(self.library)
+        name = key_of(self.graph, self.slots, self.target, *settings, *sorted(unaligned))
+        return name, load(name)
+
+    def bound(self, executable: GpuExecutable, binaries: dict[str, Binary]) -> Launcher:
+        """Bind an executable, as a step of the log."""
+        return run_step(
+            "load and bind",
+            lambda: bind(executable, binaries, self.xp, self.where),
+            lambda _: f"{counted(len(binaries), 'kernel')}, {executable.arena:,} bytes of arena",
+        )
 
     # ---- running
 

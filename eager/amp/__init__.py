@@ -1,4 +1,7 @@
-"""`tapejit.amp`: mixed precision. `autocast` chooses each op's dtype, `GradScaler` keeps small gradients from vanishing."""
+"""`tapejit.amp`: mixed precision. `autocast` chooses each op's dtype, `GradScaler` keeps small gradients from vanishing.
+
+In: a block of code, or a loss and an optimizer. Out: op calls in 16 bits, scaled gradients.
+"""
 
 from . import autocast_mode, cuda, grad_scaler
 from .autocast_mode import autocast, custom_bwd, custom_fwd, is_autocast_available

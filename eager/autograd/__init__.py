@@ -1,4 +1,7 @@
-"""`tapejit.autograd`: backward passes, gradients of chosen tensors, custom functions and tools to check them."""
+"""`tapejit.autograd`: backward passes, gradients of chosen tensors, custom functions and tools to check them.
+
+In: tensors with a tape. Out: their gradients; for a custom Function, a node on the tape.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """`tapejit.distributions`: probability distributions with PyTorch's names, file names and argument checks.
 
+In: tensors of parameters. Out: samples, log-probabilities, entropies and divergences.
+
 A distribution holds tensors of parameters, so that `log_prob`, `entropy` and `rsample` can be differentiated by them. Its
 `batch_shape` is the shape of its parameters (without the categories). Arguments are checked, which reads values;
 `validate_args=False` leaves that out.

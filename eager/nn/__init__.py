@@ -1,4 +1,7 @@
-"""Neural networks: modules, their parameters and initialisation; `functional` holds the functions they call."""
+"""Neural networks: modules, their parameters and initialisation; `functional` holds the functions they call.
+
+In: tensors. Out: op calls on them and on the parameters.
+"""
 
 from . import attention, functional, init, modules, parallel, parameter, utils
 from .module import Module

@@ -1,4 +1,7 @@
-"""`tapejit.optim`: optimizers and learning-rate schedulers with PyTorch's names, defaults and state."""
+"""`tapejit.optim`: optimizers and learning-rate schedulers with PyTorch's names, defaults and state.
+
+In: parameters and their gradients. Out: parameters written in place, and the optimizer's state.
+"""
 
 from . import lr_scheduler, swa_utils
 from .adagrad import Adadelta, Adagrad

@@ -1,5 +1,7 @@
 """`save` and `load`: nested Python state with tensors, in a safetensors file, without pickle.
 
+In: nested Python state, or a file. Out: a file, or the state.
+
 The tensors are the file's tensors; the structure around them (dicts, lists, tuples, numbers, strings) is JSON in the header's
 metadata. Nothing in a file is ever executed: what a file may describe is the fixed list of kinds below. Modules, optimizers
 and other objects are among them, as the name of their class and their state; they are rebuilt only if the reader asks for it.

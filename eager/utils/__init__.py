@@ -1,8 +1,11 @@
-"""`tapejit.utils`: data loading, activation checkpointing, a progress bar, looking inside a network, finding NaNs."""
+"""`tapejit.utils`: data loading, activation checkpointing, a progress bar, looking inside a network, finding NaNs.
+
+In: modules, functions and loaders. Out: the same ones wrapped or observed, and reports about them.
+"""
 
 from . import checkpoint, data
-from .progress import progress
-from .time_travel import NaNError, time_travel
-from .watch import watch
+from .progress_bar import progress
+from .rewind import NaNError, time_travel
+from .watcher import watch
 
 __all__ = ["NaNError", "checkpoint", "data", "progress", "time_travel", "watch"]

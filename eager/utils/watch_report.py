@@ -6,13 +6,15 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..nn.modules.activation import ACTIVATIONS
 from ..viz import charts as pictures
 from ..viz.charts import Curves, Picture, Ridges, short
 from ..viz.graph_layout import escaped
 
 if TYPE_CHECKING:
-    from .watch import Moments, Watch
+    from .watcher import Moments, Watch
 
+ACTIVATION_NAMES = {cls.__name__ for cls in ACTIVATIONS}
 ROWS = 16  # of a picture; of more layers some are shown
 USUAL = -3.0  # log10 of the ratio of update to data, for a learning rate that is about right
 
@@ -157,10 +159,8 @@ def _rows(names: list[str], labels: dict[str, str], group: dict[str, Moments]) -
 
 
 def _is_nonlinear(kind: str) -> bool:
-    from .. import nn  # not before the package is whole
-
-    module = getattr(nn, kind, None)
-    return kind == "Tensor" or kind[:1].islower() or (module is not None and module.__module__.endswith(".activation"))
+    """True for activations: layers by the name of their class, functions, and tensors that were noted."""
+    return kind == "Tensor" or kind[:1].islower() or kind in ACTIVATION_NAMES
 
 
 def _some(names: list[str], first: list[str]) -> list[str]:

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 from fake_cupy.array import ndarray, wrap
+from tapejit.codegen.prepare.pipeline import GPU_PASSES
 from tapejit.codegen.triton.program import GpuProgram
 from tapejit.eager.arrays.devices import device
 from tapejit.tracer.graph.functionalize import graph_of
 from tapejit.tracer.graph.ir import Graph, GraphError
-from tapejit.tracer.graph.passes import optimize
+from tapejit.tracer.graph.passes import run_passes
 
 
 class Launched:
@@ -48,7 +49,8 @@ def shadowed(seen: Any, both: Callable[..., None], make: Callable[..., Any]) -> 
     def make_both(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
         plain = make(trace, start, stop, keep)
         try:
-            fast = Launched(optimize(graph_of(trace, start, stop, keep)), len(trace.roots), plain)
+            (graph,) = run_passes(GPU_PASSES, graph_of(trace, start, stop, keep))
+            fast = Launched(graph, len(trace.roots), plain)
         except GraphError as reason:
             seen.left.append(str(reason))
             return plain

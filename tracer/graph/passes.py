@@ -2,7 +2,8 @@
 
 A pipeline is a tuple of `Pass` (run once) and `Fixpoint` (run in rounds until none changes anything). The backends' build
 pipelines use the same records, so that `explain(passes=True)` can print all passes in the order in which they ran. A pass that
-changes nothing must return the object it was given.
+changes nothing must return the object it was given; if it makes something besides, `made` says what. The rest of a compilation,
+such as looking on disk or linking, is logged by `run_step`, so that the times of a log add up.
 """
 
 from __future__ import annotations
@@ -12,21 +13,25 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from ..trace.trace import Trace
 from .functionalize import graph_of
 from .ir import Graph, GraphError
 from .simplify import fold_constants, merge_common_subexpressions, remove_copies, remove_dead_code, simplify_algebra
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
 class Pass:
-    """Named step of a pipeline. `unit` names what the size of its value counts: see `size_of`."""
+    """Named step of a pipeline. `unit` names what the size of its value counts: see `size_of`. `made`, called with the value
+    afterwards, says in words what the pass made besides, such as machine code; nothing if that is "" or None."""
 
     name: str
     run: Callable[[Any], Any]
     unit: str = "node"
+    made: Callable[[Any], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,15 +52,16 @@ def on_each(*passes: Pass | Fixpoint) -> Pipeline:
             results = tuple(step.run(x) for x in values)
             return values if all(a is b for a, b in zip(results, values, strict=True)) else results
 
-        return Pass(step.name, run, step.unit)
+        made = step.made
+        return Pass(step.name, run, step.unit, made and (lambda values: "; ".join(filter(None, map(made, values)))))
 
     return tuple(mapped(p) if isinstance(p, Pass) else Fixpoint(tuple(map(mapped, p.passes))) for p in passes)
 
 
 @dataclass(frozen=True)
 class PassRun:
-    """Record of one run of a pass: the sizes of its value before and after (None if it has none), and whether it changed
-    anything."""
+    """Record of one run of a pass: the sizes of its value before and after (None if it has none), whether it changed
+    anything, and what it made besides."""
 
     name: str
     unit: str
@@ -63,6 +69,7 @@ class PassRun:
     after: int | None
     changed: bool
     seconds: float
+    made: str = ""
 
 
 @dataclass
@@ -76,8 +83,8 @@ class PassLog:
         began = perf_counter()
         result = step.run(value)
         seconds = perf_counter() - began
-        changed = result is not value
-        self.runs.append(PassRun(step.name, step.unit, size_of(value), size_of(result), changed, seconds))
+        changed, made = result is not value, step.made(result) if step.made is not None else ""
+        self.runs.append(PassRun(step.name, step.unit, size_of(value), size_of(result), changed, seconds, made))
         return result
 
 
@@ -92,6 +99,13 @@ def logging_passes(log: PassLog) -> Iterator[PassLog]:
         yield log
     finally:
         _current.reset(before)
+
+
+def run_step(name: str, run: Callable[[], Result], made: Callable[[Result], str]) -> Result:
+    """Run a part of a compilation that is no rewrite of a value, and log it among the passes. `made` describes its result."""
+    log = _current.get() or PassLog()
+    found: Result = log.run(Pass(name, lambda _: run(), "", made), None)
+    return found
 
 
 def run_passes(passes: Pipeline, value: Any, log: PassLog | None = None) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from ...eager.core.tape.node import local
 from ..api.compiled_function import CompiledFunction
 from ..api.eager_switch import switched_off
-from .explain.explain import counted
+from ..trace.logging import counted
 
 FIRST = 8  # replays before the first eager sample: by then native code has been timed against the reference program
 

@@ -1,4 +1,4 @@
-"""Print log lines while functions are compiled (`TAPEJIT_LOG=recompiles,breaks,graph,code`), and shorten paths for people."""
+"""Print log lines while functions are compiled (`TAPEJIT_LOG=recompiles,breaks,graph,code`); format lines and counts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def display_line(line: str) -> str:
     except (OSError, ValueError):  # the directory is gone, or on another drive
         return line
     return line if relative.startswith(os.pardir) or line.startswith("<") else relative
+
+
+def counted(n: int, noun: str) -> str:
+    """Format a count: "1 kernel", "2 kernels"."""
+    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def log_event(kind: str, line: str, details: Callable[[], str] | None = None) -> None:

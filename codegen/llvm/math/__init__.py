@@ -1,4 +1,4 @@
-"""Vector math: emitters of the pointwise ops of the op table that are more than one instruction of the builder.
+"""Vector math. In: a pointwise op of the op table that is more than one instruction, and operands. Out: LLVM IR of its result.
 
 `VECTOR_MATH[name](f, *operands)` emits code for operands of any number of lanes and returns the result, with the meaning of
 the eager kernel of that name. Floating operands are `float` or `double`; half precision is to be computed in `float`. Ops

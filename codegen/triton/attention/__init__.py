@@ -1,1 +1,1 @@
-"""Prints an attention node, or its gradient, as flash attention in Triton."""
+"""In: an attention node, or its gradient. Out: Triton source of flash attention."""

@@ -1,1 +1,1 @@
-"""Compiles a kernel's text for a device; also device limits, and an interpreter for tests."""
+"""In: the source of a kernel, and a device or target. Out: its binary and resources, or a run by an interpreter."""

@@ -1,1 +1,1 @@
-"""Reduces the launches of printed kernels: merges them, groups them, and drives equal ones by a table."""
+"""In: launches in the order of a schedule. Out: fewer, with sources: merged, grouped, or driven by a table."""

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ....tracer.graph.ir import Form, Graph
-from ....tracer.graph.passes import Pass, Pipeline, run_passes
-from ...nests.kernels import Launch, has_own_kernel
+from ....tracer.graph.ir import Form
+from ...nests.kernels import Launch
 from ...nests.loop_nest import Nest
-from ...prepare.pipeline import primitive_passes
-from ...prepare.primitive_graph import PrimitiveGraph
-from ..attention.forward import keeps_halves, pass_outputs_to_backward, print_attention
+from ..attention.forward import print_attention
 from ..device.specs import MULTIPROCESSORS, table_target
 from ..loops.print_nest import print_nest
 from ..loops.scan import print_scan
@@ -23,19 +20,6 @@ from ..matmul.tile_configs import LEAST, Config, configs, fitted, in_parts, tabl
 from ..printing.kernel_text import Printed
 
 MIN_SPLIT_ROUNDS = 64  # loop iterations of a matmul that take longer than another launch, which adds parts
-
-
-PRIMITIVE_PASSES: Pipeline = (
-    *primitive_passes(has_own_kernel, keeps_halves),
-    Pass("share attention outputs", pass_outputs_to_backward),
-)
-
-
-def prepare_for_gpu(graph: Graph) -> PrimitiveGraph:
-    """Prepare a graph for GPU kernels."""
-    found = run_passes(PRIMITIVE_PASSES, graph)
-    assert isinstance(found, PrimitiveGraph)
-    return found
 
 
 class LaunchPrinter:

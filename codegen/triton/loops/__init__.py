@@ -1,1 +1,1 @@
-"""Prints a loop nest as Triton kernels."""
+"""In: a loop nest. Out: Triton source of its kernels."""

@@ -1,1 +1,1 @@
-"""Compiles a matmul or convolution node to a Triton kernel or a cuBLAS call."""
+"""In: a matmul or convolution node. Out: Triton source of its kernel, or a cuBLAS call."""

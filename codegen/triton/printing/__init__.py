@@ -1,1 +1,1 @@
-"""Prints expressions and tiles as Triton source text."""
+"""In: scalar expressions and tiles. Out: Triton source text."""

@@ -1,4 +1,7 @@
-"""`nn.modules`: the layers, in files that are named as PyTorch's, which programs import for base classes and `isinstance`."""
+"""`nn.modules`: the layers, in files that are named as PyTorch's, which programs import for base classes and `isinstance`.
+
+In: settings of a layer, then tensors. Out: a module, then op calls.
+"""
 
 from __future__ import annotations
 

@@ -356,3 +356,10 @@ class Softmax2d(Module):
         if input.ndim not in (3, 4):
             raise ValueError(f"Softmax2d: expected input to be 3D or 4D, got {input.ndim}D instead")
         return F.softmax(input, -3)  # type: ignore[no-any-return]
+
+
+# The layers of this file, for tools that treat what is nonlinear apart. A layer is one because it is listed here.
+ACTIVATIONS: tuple[type[Module], ...] = (
+    Sigmoid, Tanh, LogSigmoid, Softsign, Tanhshrink, ReLU, SiLU, Mish, SELU, Hardsigmoid, Hardswish, Threshold, RReLU, Hardtanh,
+    ReLU6, ELU, CELU, LeakyReLU, GELU, Softplus, Hardshrink, Softshrink, PReLU, GLU, Softmax, Softmin, LogSoftmax, Softmax2d,
+)  # fmt: skip

@@ -1,4 +1,7 @@
-"""Tools for training and for changing layers: gradient clipping, parameters as one vector, reparametrised weights."""
+"""Tools for training and for changing layers: gradient clipping, parameters as one vector, reparametrised weights.
+
+In: parameters and modules. Out: the same ones, changed in place.
+"""
 
 from . import clip_grad, convert_parameters, fusion, parametrizations, parametrize, rnn
 from .clip_grad import clip_grad_norm, clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm

@@ -1,4 +1,7 @@
-"""`tapejit.optim.lr_scheduler`: schedules of the learning rate over epochs or steps."""
+"""`tapejit.optim.lr_scheduler`: schedules of the learning rate over epochs or steps.
+
+In: an optimizer, and counts or a metric. Out: its learning rates and momenta, set.
+"""
 
 from __future__ import annotations
 

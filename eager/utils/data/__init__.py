@@ -1,4 +1,7 @@
-"""`tapejit.utils.data`: datasets, samplers and the DataLoader, with PyTorch's names."""
+"""`tapejit.utils.data`: datasets, samplers and the DataLoader, with PyTorch's names.
+
+In: samples. Out: batches of tensors.
+"""
 
 from .collate import default_collate, default_convert
 from .dataloader import DataLoader

@@ -20,7 +20,7 @@ import tapejit.nn.functional as F
 from support import shadow
 from support.codegen.programs import run, train, values
 from tapejit.codegen.ir.expr import ExprBuilder
-from tapejit.codegen.nests.kernels import Launch, in_place_pairs, make_launches, make_schedule
+from tapejit.codegen.nests.kernels import Launch, in_place_pairs
 from tapejit.codegen.nests.loop_nest import Nest, Stage, Store
 from tapejit.codegen.program.call_wrapper import view_function
 from tapejit.codegen.schedule.step import Domain, Step
@@ -33,13 +33,13 @@ from tapejit.tracer.graph.passes import optimize
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'tapejit[gpu]', on Linux")
 
 from support.codegen import interpreted
+from tapejit.codegen.triton.build import GpuBuild
 from tapejit.codegen.triton.device import compile as aot
 from tapejit.codegen.triton.device.interpreter import run_kernels as run_kernels
 from tapejit.codegen.triton.launches import merge_kernels as merge
 from tapejit.codegen.triton.launches import table_kernel as family
 from tapejit.codegen.triton.launches.group_launches import MAX_WAIT_ROUNDS, group_launches
 from tapejit.codegen.triton.launches.launch_unit import Unit, UnitBuilder
-from tapejit.codegen.triton.launches.print_launch import LaunchPrinter, prepare_for_gpu
 
 
 class Grouped(interpreted.Interpreted):
@@ -47,10 +47,8 @@ class Grouped(interpreted.Interpreted):
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.work = prepare_for_gpu(graph)
-        self.schedule = make_schedule(self.work, gpu=True)
-        self.launches = make_launches(self.schedule)
-        self.prints = LaunchPrinter(self.work.forms, self.schedule.layout)
+        build = GpuBuild(graph, 0, "sm_90", "ieee", deterministic=False, library=True)
+        self.work, self.layout, self.launches, self.prints = build.work, build.layout, build.steps, build.prints
         self.units = group_launches(self.launches, self.prints)
         last = {b: i for i, x in enumerate(self.units) for b in (*x.reads, *x.writes)}
         self.done = [{b for b in last if last[b] == i} for i in range(len(self.units))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
+from tapejit.codegen.lowering import definitions, op_lowering, random_ops, unroll_reductions
 from tapejit.codegen.program import cache_key as names
 from tapejit.codegen.triton.runtime import kernel_cache as binaries
 from tapejit.eager.autograd import anomaly
@@ -25,6 +27,8 @@ from tapejit.tracer.trace.call_frame import CALLS_LIBRARY, calls_library
 from tapejit.tracer.trace.trace import user_line
 
 Import = Callable[[str, str], ModuleType]
+RULES = (op_lowering, random_ops, unroll_reductions)
+RULE_MODULES = {module.__name__ for module in RULES}
 
 
 @pytest.fixture
@@ -214,12 +218,21 @@ def test_a_lowering_rule_of_the_users_is_noticed_without_importing_the_rules() -
         "op = PRIMITIVES['exp']\n"
         "first = has_library_meaning(op)\n"
         "define('exp')(lambda *a: None)\n"
-        "print(first, has_library_meaning(op), [m for m in sys.modules if m.endswith('.lower')])\n"
+        f"print(first, has_library_meaning(op), {RULE_MODULES} & sys.modules.keys())\n"
     )
     import subprocess
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split(maxsplit=2) == ["True", "False", "[]\n"]
+    assert done.stdout.split(maxsplit=2) == ["True", "False", "set()\n"]
+
+
+def test_the_modules_with_lowering_rules_are_those_that_must_not_be_imported() -> None:
+    """Without this the test before it could not fail after a rename."""
+    registered = {d.__module__ for d in definitions.DEFINITIONS.values() if library.is_library(d)}
+    assert registered and registered <= RULE_MODULES
+    files = Path(library.ROOT, "codegen").rglob("*.py")
+    defining = {f.stem for f in files if re.search(r"^@define\(", f.read_text(encoding="utf-8"), re.M)}
+    assert defining == {name.rpartition(".")[2] for name in RULE_MODULES}
 
 
 def test_kernels_cache_keys_hold_what_compiles_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,9 @@ import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
 from tapejit import nn
+from tapejit.eager.nn.modules import activation
 from tapejit.eager.optim.optimizer import POST_HOOKS, PRE_HOOKS
+from tapejit.eager.utils import watch_report
 from tapejit.utils import watch
 
 
@@ -434,6 +436,23 @@ def test_page(seen: Any, tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in text and "{{" not in text
     for title in ("Activations", "Gradients of activations", "Gradients of weights", "Update : data", "Saturation"):
         assert title in text
+
+
+def test_every_activation_layer_is_listed() -> None:
+    """In the file's own list, and by its public name: the report looks nowhere else."""
+    own = [c for c in vars(activation).values() if isinstance(c, type) and c.__module__ == activation.__name__]
+    layers = {c for c in own if issubclass(c, nn.Module) and c.__name__[0] != "_"}
+    assert set(activation.ACTIVATIONS) == layers and {nn.ReLU, nn.Softmax2d} <= layers
+    assert all(getattr(nn, c.__name__) is c for c in activation.ACTIVATIONS)
+
+
+def test_pictures_show_activations_wherever_their_file_is(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [[row[0] for row in picture.rows] for picture in watch_report.drawn(seen)]
+    assert before[0] == ["1 Tanh", "3 ReLU"]  # and no linear layer
+    for name in ("Tanh", "ReLU"):
+        monkeypatch.setattr(getattr(nn, name), "__module__", "tapejit.eager.nn.modules.moved_away")
+    monkeypatch.setattr(nn.Linear, "__module__", "tapejit.eager.nn.modules.linear.activation")
+    assert [[row[0] for row in picture.rows] for picture in watch_report.drawn(seen)] == before
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:

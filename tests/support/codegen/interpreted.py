@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from tapejit.codegen.nests.kernels import Launch, make_launches, make_schedule
+from tapejit.codegen.nests.kernels import Launch
+from tapejit.codegen.prepare.pipeline import GPU_PASSES
 from tapejit.codegen.program.call_wrapper import view_function
+from tapejit.codegen.triton.build import GpuBuild
 from tapejit.codegen.triton.device.interpreter import run_kernels
-from tapejit.codegen.triton.launches.print_launch import LaunchPrinter, prepare_for_gpu
 from tapejit.codegen.triton.printing.kernel_text import Printed
 from tapejit.tracer.execute import reference_program as program
 from tapejit.tracer.graph.functionalize import graph_of
 from tapejit.tracer.graph.interpreter import copied, run_op
 from tapejit.tracer.graph.ir import Graph, GraphError
-from tapejit.tracer.graph.passes import optimize
+from tapejit.tracer.graph.passes import run_passes
 from tapejit.tracer.trace.trace import Number
 
 from support import shadow
@@ -28,11 +29,9 @@ class Interpreted:
 
     def __init__(self, graph: Graph, deterministic: bool = False) -> None:
         self.graph = graph
-        self.work = prepare_for_gpu(graph)
-        self.schedule = make_schedule(self.work, gpu=True)
-        self.launches = make_launches(self.schedule)
-        prints = LaunchPrinter(self.work.forms, self.schedule.layout, deterministic=deterministic)
-        self.kernels: list[Printed | None] = [prints.of(x) for x in self.launches]
+        build = GpuBuild(graph, 0, "sm_90", "ieee", deterministic, library=True)
+        self.work, self.layout, self.launches, self.prints = build.work, build.layout, build.steps, build.prints
+        self.kernels: list[Printed | None] = [self.prints.of(x) for x in self.launches]
 
     def run(self, arrays: list[Any], scalars: list[Any]) -> None:
         work, forms = self.work, self.work.forms
@@ -72,7 +71,7 @@ class Interpreted:
         ]
         found = run_op(node.op, tuple(given), node.attrs)
         for name, value in zip(node.results, found if isinstance(found, tuple) else (found,), strict=True):
-            self.view(memory, name, name, 0, self.schedule.layout(name))[...] = value
+            self.view(memory, name, name, 0, self.layout(name))[...] = value
 
     def view(self, memory: dict[str, Any], name: str, buffer: str, offset: int, strides: tuple[int, ...]) -> Any:
         form, base = self.work.forms[name], memory[buffer]
@@ -94,7 +93,8 @@ def shadowed(seen: Any, both: Callable[..., None], make: Callable[..., Any], det
     def make_both(trace: Any, start: int, stop: int, keep: frozenset[int]) -> Any:
         plain = make(trace, start, stop, keep)
         try:
-            fast = Interpreted(optimize(graph_of(trace, start, stop, keep)), deterministic)
+            (graph,) = run_passes(GPU_PASSES, graph_of(trace, start, stop, keep))
+            fast = Interpreted(graph, deterministic)
         except GraphError as reason:
             seen.left.append(str(reason))
             return plain

@@ -6,11 +6,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tapejit as tj
+from support import fake_gpu
+from support.paths import ROOT
 from tapejit.codegen.triton import export as ahead
 from tapejit.codegen.triton.device.specs import DEVICES, LAUNCH_SECONDS, compute_kind, shared_memory, table_target
 from tapejit.tracer.execute.backends import BACKENDS
@@ -109,6 +112,45 @@ def test_times_are_those_of_what_computes(tmp_path: Path) -> None:
     ((_, graph),) = found.graphs
     units, forms = ahead.units_of(graph, "sm_90")
     assert {u.kind: ahead.compute_dtype(u, forms) for u in units} == {"attention": "bfloat16", "nest": "float64"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install 'tapejit[gpu]'")
+def test_exported_kernels_are_those_that_a_program_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a graph that went through the same passes, on a device and in part on the CPU. There are enough kernels that
+    they take their scalars from memory."""
+    monkeypatch.setenv("TAPEJIT_TUNE", "0")
+    monkeypatch.setenv("TAPEJIT_BACKEND", "auto")
+
+    def steps(x: Any, y: Any, scale: float) -> Any:
+        for _ in range(3):
+            x = (x @ x).softmax(1) * scale
+        return x.sum(), (y + 1).sum()
+
+    def run(compiled: Any) -> None:
+        for i in range(3):
+            compiled(tj.ones(16, 16).to("cuda"), tj.ones(3), 0.5 + i)
+
+    with fake_gpu.gpu(True):
+        with cli_aot.recording(100) as found:
+            run(tj.compile(steps))
+        launched = tj.compile(steps)
+        run(launched)
+        (segment,) = next(iter(launched.traces)).programs.values()
+        ((_, graph),) = found.graphs
+        assert graph.where == tj.device("cuda", 0) and all(form.on_cpu for form in graph.forms.values())
+        assert str(graph) == str(segment.native.graph)
+        units, _ = ahead.units_of(graph, segment.native.target)
+        texts = [x.printed.source for x in segment.native.build.units() if x.printed is not None]
+        assert [x.printed.source for x in units if x.printed is not None] == texts
+        assert len(texts) >= 4 and any("tl.load(" in text and "_at" in text for text in texts)
+
+
+def test_only_the_build_assembles_the_pipeline() -> None:
+    """Everything that needs launches for a GPU gets them from `GpuBuild`."""
+    parts = re.compile(r"make_schedule\([^)]*gpu=True|primitive_passes\(has_own_kernel, keeps_halves")
+    files = [p for folder in ("codegen", "tracer", "bench", "tests/support") for p in (ROOT / folder).rglob("*.py")]
+    found = {p.relative_to(ROOT).as_posix() for p in files if parts.search(p.read_text(encoding="utf-8"))}
+    assert found == {"codegen/triton/build.py"}
 
 
 def test_kinds_of_devices() -> None:

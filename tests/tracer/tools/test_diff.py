@@ -15,7 +15,7 @@ from tapejit import nn
 from tapejit.eager.arrays import devices
 from tapejit.eager.core.tape.node import local
 from tapejit.tracer.execute import reference_program as program
-from tapejit.tracer.tools.diff.compare import Observer
+from tapejit.tracer.tools.diff.comparison import Observer
 from tapejit.tracer.tools.diff.state_snapshot import Before, Memory
 from tapejit.tracer.tools.diff.ulps import distance
 

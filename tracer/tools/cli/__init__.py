@@ -8,7 +8,8 @@
     tapejit demo [--steps 600] [-o report.html]
     tapejit ops
 
-If a command cannot be carried out, one sentence on standard error says why, and the exit code is not zero.
+In: a command line. Out: text, files and an exit code. If a command cannot be carried out, one sentence on standard error says
+why, and the exit code is not zero.
 """
 
 from __future__ import annotations

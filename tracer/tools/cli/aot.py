@@ -24,7 +24,7 @@ from ...execute.backends import BACKENDS, Backend
 from ...execute.reference_program import Program
 from ...graph.functionalize import graph_of
 from ...graph.ir import Graph, GraphError
-from ...graph.passes import optimize
+from ...graph.passes import Pipeline, run_passes
 from ...trace.trace import Trace
 from ..files import RefusalError, module_of
 
@@ -45,6 +45,7 @@ class Seen:
     calls: dict[str, int] = field(default_factory=dict)
     quiet: int = 0  # calls since something new turned up
     current: str = ""
+    passes: Pipeline = field(default_factory=lambda: BACKENDS["triton"].passes)  # those that its kernels are compiled after
 
     def called(self, name: str) -> None:
         self.quiet = self.quiet + 1 if name in self.calls else 0
@@ -57,7 +58,7 @@ class Seen:
         """Record a segment's graph; stands in for `Backend.compile_entries`."""
         self.quiet = 0
         try:
-            graph = optimize(graph_of(trace, start, stop, keep))
+            *_, graph = run_passes(self.passes, graph_of(trace, start, stop, keep))  # without the part on the CPU
         except GraphError as reason:
             self.left.append(f"{self.current}: {reason}")
             raise

@@ -19,7 +19,7 @@ from typing import Any
 from ....eager import cuda
 from ....eager.core import library
 from ....eager.random import manual_seed
-from ....eager.utils.progress import progress
+from ....eager.utils.progress_bar import progress
 from ...api.compile import compile
 from ...api.compiled_function import CompiledFunction
 from ..compare_speed import peak_bytes, segments

@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from ...api.compiled_function import CompiledFunction
-from ...trace.logging import display_line
-from ..explain.explain import counted, often
+from ...trace.logging import counted, display_line
+from ..explain.explain import often
 from ..files import module_of
 from ..observe_run import Samples, executed, time_saved, watched
 

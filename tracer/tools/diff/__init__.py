@@ -1,4 +1,4 @@
-"""`diff`: run a step eagerly and compiled from the same state, and compare op by op.
+"""`diff`. In: a step and its arguments. Out: the first difference between eager and compiled, op by op from the same state.
 
 The step runs once, eagerly, while it is recorded and each op's result is copied. Then the programs that a replay of this
 recording would use run on copies of the step's inputs: reference programs one statement at a time, each result compared
@@ -14,7 +14,7 @@ from ....eager.core.op import OPS
 from ....eager.core.tape.node import local
 from ....eager.core.tensor import Tensor
 from ...skip.skipped_call import materialise_all
-from .compare import Observer, compare, wanted_backend
+from .comparison import Observer, compare, wanted_backend
 from .state_snapshot import Before
 
 

@@ -107,7 +107,7 @@ RULES = [
     Rule(r"the backend is (\w+)", "`backend=\"auto\"` generates native code, unless TAPEJIT_BACKEND says otherwise"),
     Rule("its arrays may share memory", "clone() the tensors that are written, so that nothing else shares their memory"),
     Rule("so it is not used", "too little work for native code to pay off: try a larger batch, or more of the step at once"),
-    Rule("generating code failed", "this is a bug in tapejit, please report it; results are right, without native code"),
+    Rule("as compiling failed", "this is a bug in tapejit, please report it; results are right, without native code"),
     Rule(r"^reference program: \[compile\]", "clone() the tensor that is named, or leave it: results are right, but slower"),
 ]  # fmt: skip
 

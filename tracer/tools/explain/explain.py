@@ -13,7 +13,7 @@ from typing import Any
 
 from ...api.compiled_function import CompiledFunction
 from ...api.path_cache import describe_disagreement
-from ...trace.logging import display_line
+from ...trace.logging import counted, display_line
 from ...trace.trace import Backward, Call, Constant, End, NewInput, Number, Trace, Value
 from .advice import advise
 from .kernels import duration, indented, kernels_in_words
@@ -80,24 +80,31 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
         if "native" in program:
             lines += indented(kernels_in_words(program["native"]), 6)
         if "passes" in program:
-            lines += indented(["passes:", *indented([pass_in_words(p) for p in program["passes"]])], 6)
+            lines += indented(passes_in_words("passes", program["passes"]), 6)
+            for i, backward in enumerate(program["backward"], 1):
+                which = f", program {i}" if len(program["backward"]) > 1 else ""
+                lines += indented(passes_in_words(f"passes of its compiled backward{which}", backward["passes"]), 6)
     return lines
 
 
+def passes_in_words(title: str, runs: list[dict[str, Any]]) -> list[str]:
+    total = duration(sum(run["seconds"] for run in runs))
+    return [f"{title}:", *indented([pass_in_words(run) for run in runs]), *([f"  in all: {total}"] if runs else [])]
+
+
 def pass_in_words(run: dict[str, Any]) -> str:
-    """Describe one run of a pass. A pass may change its value without changing its size."""
+    """Describe one run of a pass. A pass may change its value without changing its size, and make something without changing
+    its value."""
     before, after = run["before"], run["after"]
-    if not run["changed"]:
+    if run["made"] and (not run["changed"] or before is None or before == after):
+        did = run["made"]
+    elif not run["changed"]:
         did = "no change"
     elif before is None or after is None:
-        did = "changed"
+        did = run["made"] or "changed"
     else:
-        did = f"{before} -> {counted(after, run['unit'])}"
+        did = f"{before} -> {counted(after, run['unit'])}" + (f": {run['made']}" if run["made"] else "")
     return f"{run['name']}: {did}, {duration(run['seconds'])}"
-
-
-def counted(n: int, noun: str) -> str:
-    return f"{n} {noun}{'s' * (n != 1)}"
 
 
 def often(n: int) -> str:
@@ -170,12 +177,14 @@ def programs(
             "to": display_line(trace.entries[stop].line),
             "told": told,
         }
-        if kernels and hasattr(segment.native, "report"):  # GPU programs have no kernel report
+        if kernels and hasattr(segment.native, "report"):  # not every program: those of a user's backend need not
             found["native"] = segment.native.report(llvm=llvm, assembly=assembly)
             for kernel in found["native"]["kernels"]:
                 kernel["lines"] = [display_line(line) for line in kernel["lines"]]
         if passes:
             found["passes"] = [asdict(run) for run in segment.passes.runs]
+            backward = () if segment.joint is None else segment.joint.passes.values()
+            found["backward"] = [{"told": p.words(), "passes": [asdict(run) for run in p.passes.runs]} for p in backward]
         yield found
 
 
@@ -258,7 +267,7 @@ def _explain(
     """Describe what was recorded, where it breaks and diverges, how often it was replayed, and how it runs.
 
     `kernels=True` adds the kernels of native programs, with times that are measured now; `llvm=True` and `assembly=True` add
-    their code; `passes=True` adds what each compiler pass changed, and how long it took.
+    their code; `passes=True` adds what each compiler pass changed or made, of the compiled backward too, and how long it took.
     """
     return explain(self, kernels or llvm or assembly, llvm, assembly, passes)
 

@@ -1,4 +1,4 @@
-"""`profiler.profile()`: time of a block by op, by kernel and by the user's lines.
+"""`profiler.profile()`. In: a block of code. Out: its time by op, by kernel and by the user's lines.
 
     with tj.profiler.profile() as prof:
         for x, y in loader:

@@ -1,4 +1,4 @@
-"""`report("report.html")`: write one self-contained page about compiled functions.
+"""`report("report.html")`. In: compiled functions. Out: one self-contained page about them.
 
 `data.py` gathers the facts as plain data; `page.py` and the files beside it render the page. `tapejit report script.py` runs
 a script and writes the page at its end, with a timeline of each function's first calls. Dependencies are imported on
