@@ -256,7 +256,7 @@ def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
     except Exception as reason:
         return [f"{x.kernel.name} does not compile: {(str(reason).strip() or type(reason).__name__).splitlines()[-1]}"]
     assembly = made.asm["amdgcn" if target.startswith("gfx") else "ptx"]
-    halves = x.kind in ("product", "attention") and compute_dtype(x, forms) in HALVES
+    halves = x.kind in ("matmul", "attention") and compute_dtype(x, forms) in HALVES
     found = {
         f"spills {used.spills} bytes": used.spills > 0,
         f"wants {used.shared} bytes of shared memory": used.shared > shared_memory(target),
@@ -279,7 +279,7 @@ def in_vectors(x: Unit, names: Iterable[str], forms: dict[str, Any]) -> bool:
 
 def widest(x: Unit, target: str) -> int:
     """The bits of a store: AMD's matrix units leave four elements of a row in a thread."""
-    return 64 if target.startswith("gfx") and x.kind == "product" else 128
+    return 64 if target.startswith("gfx") and x.kind == "matmul" else 128
 
 
 def told(row: dict[str, Any]) -> str:

@@ -39,7 +39,7 @@ MB, Mflop and us are of all launches of a kernel; us is the least time, and 2 fo
 registers and spills (bytes) are of each thread, shared memory (bytes) of each program
 bits: the widest access to memory, with * where others are narrower; matrix: whether matrix units multiply
 the texts of kernels say which lines of the script they are of"""
-NO_MATRIX_UNITS = "products of float32 use no matrix units here; --precision tf32 allows it, and rounds what is multiplied"
+NO_MATRIX_UNITS = "float32 matmuls do not use matrix units here; --precision tf32 lets them, and rounds their operands to tf32"
 Progress = Callable[[int, int], None]  # told how many kernels are compiled, of how many
 
 
@@ -48,7 +48,7 @@ class KernelRow:
     """Row of the table: one distinct kernel of a program, or a cuBLAS call, with the number of its launches."""
 
     name: str
-    kind: str  # nest, product, attention; cuBLAS for a matmul by the library
+    kind: str  # nest, matmul, attention; cuBLAS for a matmul by the library
     launches: int  # number of launches
     grid: int
     lines: list[str]  # lines of the user's source
@@ -169,7 +169,7 @@ def unique_name(name: str, rows: list[KernelRow]) -> str:
 def add_launch(row: KernelRow, x: Unit, forms: dict[str, Form], device: Device, precision: str) -> None:
     """Add another launch of a kernel to its row."""
     moved, count = bytes_moved(x, forms), flops_of(x, forms)
-    kind = compute_kind(compute_dtype(x, forms), precision, x.kind in ("product", "attention"))
+    kind = compute_kind(compute_dtype(x, forms), precision, x.kind in ("matmul", "attention"))
     row.launches += 1
     row.bytes += moved
     row.flops = None if row.flops is None or count is None else row.flops + count
@@ -273,8 +273,8 @@ def write_tables(program: ExportedProgram, folder: Path) -> None:
 
 def legend(programs: Sequence[ExportedProgram]) -> str:
     """Legend of the tables' columns."""
-    plain = any(r.kind == "product" and not r.error and not r.matrix for p in programs for r in p.rows)
-    return f"{LEGEND}\n{NO_MATRIX_UNITS}" if plain else LEGEND
+    without_units = any(r.kind == "matmul" and not r.error and not r.matrix for p in programs for r in p.rows)
+    return f"{LEGEND}\n{NO_MATRIX_UNITS}" if without_units else LEGEND
 
 
 def table_text(program: ExportedProgram) -> str:

@@ -42,7 +42,7 @@ def small_gpt(static: Any) -> Any:
 
 
 def test_launches_and_bytes_of_a_gpt(static: Any, tmp_path: Path) -> None:
-    """As the script counts them, of a GPT with few layers. The products of its steps here are quickest in one thread."""
+    """As the script counts them, of a GPT with few layers. The matmuls of its steps here are quickest in one thread."""
     file, script = tmp_path / "counts.json", BENCH / "gpu_static.py"
     command = [sys.executable, str(script), "--layers", "2", "--no-times", "--json", str(file)]
     told = subprocess.run(command, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)

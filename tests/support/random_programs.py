@@ -404,7 +404,7 @@ def moving(w: Writer) -> Any:
 
 
 @weight(3)
-def product(w: Writer) -> Any:
+def matmul(w: Writer) -> Any:
     a = w.with_dims(1)
     if a is None:
         return None

@@ -3,7 +3,7 @@
 Floats that are added in another order give another sum. What is certain of both is only how they lie to the sizes of what was
 added: each rounding is off by at most half an epsilon of a partial sum, and no partial sum is larger than all sizes together.
 It says nothing in relation to the result, which is as small as it likes where terms cancel out. So these bounds are given
-sizes: of a product of matrices that is `abs(a) @ abs(b)`, of anything that is linear the same function of absolute values.
+sizes: of a matmul that is `abs(a) @ abs(b)`, of anything that is linear the same function of absolute values.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def assert_within(found: Any, expected: Any, bound: Any, dtype: Any = None) -> N
         )
 
 
-def assert_product(found: Any, a: Any, b: Any) -> None:
-    """`found` is the product of two matrices, or batches of them, added up in whatever order: halves are added as float32."""
+def assert_matmul(found: Any, a: Any, b: Any) -> None:
+    """`found` is the matmul of two matrices, or batches of them, added up in whatever order: halves are added as float32."""
     dtype = found.dtype.numpy if isinstance(found, tj.Tensor) else found.dtype
     found, left, right = (x.detach().cpu().double().numpy() if isinstance(x, tj.Tensor) else x for x in (found, a, b))
     left, right = left.astype(np.float64), right.astype(np.float64)

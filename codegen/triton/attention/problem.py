@@ -239,12 +239,12 @@ def define_rows(scope: Scope, name: str, start: str, block: int, count: int, edg
 
 
 def define_scores(
-    problem: BoundAttention, scope: Scope, product: str, rows: Rows, keys: Rows, edge: bool, turned: bool = False
+    problem: BoundAttention, scope: Scope, matmul: str, rows: Rows, keys: Rows, edge: bool, turned: bool = False
 ) -> None:
     """Define `score`: the matmul of queries and keys as an exponent of 2, -inf where a key is masked. If `turned`, keys are the
     first axis."""
     row, key = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
-    scope.add(f"score = {product} * {literal(problem.scale * LOG2_E)}")
+    scope.add(f"score = {matmul} * {literal(problem.scale * LOG2_E)}")
     hidden = []
     tensor = problem.tensors.get("mask")
     if tensor is not None:

@@ -67,7 +67,7 @@ class LaunchPrinter:
         if launch.kind == "nest":
             assert launch.nest is not None
             return print_nest(launch.nest, self.sizes, self.deterministic)
-        if launch.kind == "product":
+        if launch.kind == "matmul":
             work = contraction_of(launch, self.forms)
             best = configs(work, self.target, self.precision)[0] if in_parts else self.configs([work])[0]
             return print_matmul(launch, self.forms, self.target, self.precision, best)
@@ -79,7 +79,7 @@ class LaunchPrinter:
 
     def candidate(self, launch: Launch) -> CublasPlan | None:
         """Plan a launch as a cuBLAS call, if that may be worth it."""
-        if launch.kind != "product" or not self.library:
+        if launch.kind != "matmul" or not self.library:
             return None
         number = launch.step.number
         if number not in self.plans:

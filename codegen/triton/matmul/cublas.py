@@ -99,7 +99,7 @@ def calling(xp: Any, call: Call) -> Callable[[Any], None]:
         try:
             multiply(handle, int(table[at_a]) + after_a, int(table[at_b]) + after_b, int(table[at_c]) + after_c)
         except Exception as reason:
-            raise LibraryError(f"cuBLAS refuses a product ({reason})") from reason
+            raise LibraryError(f"cuBLAS refuses a matmul ({reason})") from reason
         finally:
             if before != math:
                 blas.setMathMode(handle, before)

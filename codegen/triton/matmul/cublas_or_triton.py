@@ -66,7 +66,7 @@ def library_wins(work: Contraction, plan: CublasPlan, target: str, precision: st
 def arithmetic(work: Contraction, target: str, precision: str) -> float:
     """Estimate the seconds that cuBLAS takes for a large matmul."""
     flops = 2 * work.batches * work.rows * work.cols * work.depth
-    return flops / (REACHED * device_for(table_target(target)).flops[compute_kind(work.dtype, precision, product=True)])
+    return flops / (REACHED * device_for(table_target(target)).flops[compute_kind(work.dtype, precision, matmul=True)])
 
 
 def by_triton(work: Contraction, target: str, precision: str) -> float:

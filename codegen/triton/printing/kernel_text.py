@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ...ir.expr import Expr, walk
 from ...nests.loop_nest import Nest, Total
 from . import scalar_ops as ops
-from .expr_printer import PRODUCT, Scope, identifier
+from .expr_printer import MATMUL_BUFFER, Scope, identifier
 from .scalar_ops import TYPES, accumulator
 from .tiling import power_above
 
@@ -72,8 +72,8 @@ def dtypes_of(nest: Nest) -> dict[str, str]:
     found.update({s.buffer: s.dtype for s in nest.stores()})
     found.update({s.buffer: s.dtype for s in nest.scatters})
     found.update({t.buffer: t.dtype for t in nest.totals() if t.buffer is not None})
-    products = [e.dtype for e in walk(nest.expressions()) if e.kind == "product"]
-    return found | ({PRODUCT: products[0]} if products else {})
+    matmuls = [e.dtype for e in walk(nest.expressions()) if e.kind == "matmul"]
+    return found | ({MATMUL_BUFFER: matmuls[0]} if matmuls else {})
 
 
 def arguments_of(nest: Nest) -> list[Argument]:

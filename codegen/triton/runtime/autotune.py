@@ -61,7 +61,7 @@ class TuningPrinter(LaunchPrinter):
         self.tuner = tuner
 
     def of(self, launch: Launch, in_parts: bool = True) -> Printed | None:
-        if launch.kind != "attention" and not (launch.kind == "product" and in_parts):
+        if launch.kind != "attention" and not (launch.kind == "matmul" and in_parts):
             return super().of(launch, in_parts)
         found = self.tuner.best(self.choices(launch), self.forms)
         assert not isinstance(found, Staged), "units ask for calls first"
@@ -78,7 +78,7 @@ class TuningPrinter(LaunchPrinter):
         """Candidate configurations of a launch, the best guess first; none if there are no kernels."""
         assert launch.node is not None
         found: list[Choice | None] = []
-        if launch.kind == "product":
+        if launch.kind == "matmul":
             work = contraction_of(launch, self.forms)
             rows = [] if work is None else configs(work, self.target, self.precision)
             found = [print_matmul(launch, self.forms, self.target, self.precision, c) for c in rows[:MAX_CONFIGS]]

@@ -464,7 +464,7 @@ def test_the_configuration_that_events_say_is_quickest(tmp_path: Any, monkeypatc
     assert len(given) > 1 and found is given[third] and not made.stopped
     count = len(seen)
     choices.clear()
-    again = tj.compile(lambda a: (a @ b, a.sum()))  # another program, the same product: it was measured before
+    again = tj.compile(lambda a: (a @ b, a.sum()))  # another program, the same matmul: it was measured before
     again(a), again(a)
     assert len(seen) <= count + 4
 

@@ -147,7 +147,7 @@ import tapejit as tj
 kind = sys.argv[1]
 functions = {
     "loops": (lambda x: (x.exp() * 2).sum(), [tj.ones(6, 8)]),
-    "product": (lambda x: (x @ x).sum(), [tj.ones(8, 8)]),
+    "matmul": (lambda x: (x @ x).sum(), [tj.ones(8, 8)]),
     "convolution": (lambda x: tj.nn.functional.conv2d(x, x).sum(), [tj.ones(1, 2, 8, 8)]),
     "attention": (lambda x: tj.nn.functional.scaled_dot_product_attention(x, x, x).sum(), [tj.ones(1, 2, 8, 8)]),
 }
@@ -165,7 +165,7 @@ print(*[name for name in names if f"tapejit.codegen.llvm.{name}" in sys.modules]
     ("kind", "needed"),
     [
         ("loops", "build"),
-        ("product", "build gemm.select_kernel"),
+        ("matmul", "build gemm.select_kernel"),
         ("convolution", "build gemm.select_kernel conv.from_graph"),
         ("attention", "build attention.forward"),
     ],

@@ -53,7 +53,7 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     assert cli.main(["aot", script, "--device", "H100", "-o", "found", "--", "4096"]) == 0
     said = capsys.readouterr().out
     assert "step, compiled for sm_90; times are the least on H100" in said and "scaled, compiled for sm_90" in said
-    assert said.count("bits: the widest access") == 1 and "--precision tf32 allows it" in said
+    assert said.count("bits: the widest access") == 1 and "--precision tf32 lets them" in said
     assert "it ran to its end" not in said and backends == BACKENDS
     table = json.loads((tmp_path / "found" / "scaled" / "table.json").read_text())
     (row,) = table["rows"]
@@ -63,8 +63,8 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     for name in row["files"]:
         assert (tmp_path / "found" / "scaled" / name).stat().st_size
     assert {Path(name).suffix for name in row["files"]} == {".py", ".ptx", ".cubin"}
-    product = json.loads((tmp_path / "found" / "step" / "table.json").read_text())
-    assert sum(r["flops"] for r in product["rows"] if r["kind"] == "product") == 2 * 64 * 32 * 48 + 64 * 48  # tanh is one
+    matmul = json.loads((tmp_path / "found" / "step" / "table.json").read_text())
+    assert sum(r["flops"] for r in matmul["rows"] if r["kind"] == "matmul") == 2 * 64 * 32 * 48 + 64 * 48  # tanh is one
 
 
 def test_functions_in_functions_have_short_names() -> None:
@@ -84,8 +84,8 @@ def test_devices() -> None:
     """Times are bytes or arithmetic over what a device can do, whichever takes longer, and no less than a launch."""
     device = DEVICES["A100"]
     assert device.seconds(2_039_000_000, 1, "float32") == pytest.approx(1e-3)
-    assert device.seconds(1, 312_000_000_000, compute_kind("bfloat16", "ieee", product=True)) == pytest.approx(1e-3)
-    assert device.seconds(1, 19_500_000_000, compute_kind("bfloat16", "ieee", product=False)) == pytest.approx(1e-3)
+    assert device.seconds(1, 312_000_000_000, compute_kind("bfloat16", "ieee", matmul=True)) == pytest.approx(1e-3)
+    assert device.seconds(1, 19_500_000_000, compute_kind("bfloat16", "ieee", matmul=False)) == pytest.approx(1e-3)
     assert device.seconds(1, 1, "float64") == LAUNCH_SECONDS
     assert {d.target for d in DEVICES.values()} == {"sm_80", "sm_90", "sm_100", "gfx942"}
 
@@ -94,8 +94,8 @@ def test_every_kind_of_arithmetic_has_a_rate_and_matrix_units_are_no_slower() ->
     for device in DEVICES.values():
         for dtype in ("float16", "bfloat16", "float32", "float64"):
             for precision in ("ieee", "tf32"):
-                alone, product = (device.flops[compute_kind(dtype, precision, x)] for x in (False, True))
-                assert product >= alone > 0
+                alone, matmul = (device.flops[compute_kind(dtype, precision, x)] for x in (False, True))
+                assert matmul >= alone > 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install 'tapejit[gpu]'")

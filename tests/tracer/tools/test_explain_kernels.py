@@ -69,7 +69,7 @@ def test_a_training_step_names_its_lines() -> None:
     named = [line for k in report["kernels"] for line in k["lines"]]
     assert set(lines.values()) <= set(named)
     first = report["kernels"][0]
-    assert first["kind"] == "product" and first["lines"][0] == lines["layer"] and first["ops"][:2] == ["matmul", "add"]
+    assert first["kind"] == "matmul" and first["lines"][0] == lines["layer"] and first["ops"][:2] == ["matmul", "add"]
     updates = [k for k in report["kernels"] if lines["update"] in k["lines"]]
     assert updates and all({"x1", "x2"} & set(k["written"]) for k in updates)  # the weight and the bias
     text = str(found)
@@ -125,9 +125,9 @@ def test_bytes_of_views() -> None:
     assert k["bytes"] == (40 * 60 + 40) * 4 and k["flops"] == 40 * 60
 
 
-def test_products() -> None:
+def test_matmuls() -> None:
     (k,) = kernels(lambda a, b: a @ b, tj.randn(17, 23), tj.randn(23, 29))
-    assert k["kind"] == "product" and k["flops"] == 2 * 17 * 23 * 29
+    assert k["kind"] == "matmul" and k["flops"] == 2 * 17 * 23 * 29
     assert k["bytes"] == 4 * (17 * 23 + 23 * 29 + 17 * 29) and k["what"] == "matmul, m 17 n 29 k 23"
     (k,) = kernels(lambda a, b: tj.tanh(a @ b + 1), tj.randn(5, 7, 3), tj.randn(5, 3, 4))
     assert k["flops"] == 5 * (2 * 7 * 3 * 4 + 2 * 7 * 4) and k["what"].startswith("5 matmuls, m 7 n 4 k 3, then ")

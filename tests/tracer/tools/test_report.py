@@ -237,7 +237,7 @@ def test_results_are_what_outlives_a_program() -> None:
         kept = doubled(tj.ones(16, 16))
     (program,) = programs(gather([doubled], "t"))
     assert sorted(r["size"] for r in program["results"]) == [16 * 4, 16 * 16 * 4] and len(kept) == 2
-    assert program["eager_memory"]["peak"] == 2 * 16 * 16 * 4  # the product dies when its exponential is there
+    assert program["eager_memory"]["peak"] == 2 * 16 * 16 * 4  # the matmul dies when its exponential is there
 
 
 def test_backward_passes_of_functions_compiled_without_theirs() -> None:
@@ -387,8 +387,8 @@ def test_layers_are_folded() -> None:
     def k(what: str, ops: str = "") -> dict[str, Any]:
         return {"what": what, "kind": "loops", "ops": (ops or what[:4]).split()}
 
-    layer = [k("norm"), k("product, then 2 more"), k("gelu")]
-    again = [k("norm"), k("product, then 5 more"), k("gelu")]
+    layer = [k("norm"), k("matmul, then 2 more"), k("gelu")]
+    again = [k("norm"), k("matmul, then 5 more"), k("gelu")]
     updates = [k(f"update {i}", "mul add mul") for i in range(4)]
     groups = fold.folded([k("embed"), *layer, *again, *layer, k("loss"), *updates])
     assert [g.members for g in groups] == [[0], [1, 4, 7], [2, 5, 8], [3, 6, 9], [10], [11, 12, 13, 14]]
@@ -476,7 +476,7 @@ def test_words_can_be_told_from_what_is_behind_them(look: int) -> None:
             assert contrast(known[ink], known[paper]) >= 4.5, (ink, paper)
     for chip in ("soft", "fair", "poor", "good"):  # the words in them are of the paper's colour
         assert contrast(known["paper"], known[chip]) >= 4.5, chip
-    for kind in (*WORDS, "loops", "product", "attention", "opaque"):  # bars
+    for kind in (*WORDS, "loops", "matmul", "attention", "opaque"):  # bars
         assert contrast(known[kind], known["paper"]) >= 2.5, kind
 
 

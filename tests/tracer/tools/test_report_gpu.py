@@ -31,8 +31,8 @@ def test_kernels_for_gpus_are_told_and_shown() -> None:
     programs = [p for path in facts["functions"][0]["paths"] for p in path["programs"]]
     assert len(programs) == 2  # forwards and backwards
     forward = programs[0]["native"]
-    assert forward["kernels"][0]["kind"] == "product" and facts["machine"]["target"].startswith("sm_")
-    assert sum(k["flops"] for k in forward["kernels"] if k["kind"] == "product") == 2 * 8 * 16 * 16
+    assert forward["kernels"][0]["kind"] == "matmul" and facts["machine"]["target"].startswith("sm_")
+    assert sum(k["flops"] for k in forward["kernels"] if k["kind"] == "matmul") == 2 * 8 * 16 * 16
     for program in programs:
         for k in program["native"]["kernels"]:
             assert k["seconds"] is None and k["lines"] and ("triton" in k or k["same_code_as"] is not None)

@@ -21,7 +21,7 @@ CHARACTER, LINE, PADDING = 6.6, 15.0, 8.0
 LONGEST = 44  # characters in a box
 NEAR = 3  # rows that an arrow may cross
 LANE = 9.0  # between arrows at the side
-TITLES = {"loops": "loops", "product": "product", "attention": "attention", "opaque": "opaque op"}
+TITLES = {"loops": "loops", "matmul": "matmul", "attention": "attention", "opaque": "opaque op"}
 
 
 class Standing(Box):
