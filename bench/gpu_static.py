@@ -50,7 +50,7 @@ WINDOWS = re.compile("conv|pool|fold")
 LARGE = 1 << 16  # bytes: less is read in no time
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 EXAMPLES = {"MLP": "mnist", "batch-norm MLP": "makemore", "GRU": "gru", "convnet": "convnet", "GPT": "gpt-medium"}
-MOST_PER_LAYER, MOST_FOR_OPTIMIZER, MOST_BYTES, COLD, WARM = 14, 2, 1.3, 60.0, 1.0  # what is aimed at
+MAX_LAUNCHES_PER_LAYER, MAX_OPTIMIZER_LAUNCHES, MAX_BYTES_RATIO, COLD, WARM = 14, 2, 1.3, 60.0, 1.0  # what is aimed at
 
 
 def recorded(make: Callable[[], Any], halves: bool = False) -> list[Graph]:
@@ -328,10 +328,10 @@ def counted(options: argparse.Namespace) -> dict[str, Any]:
     layer = len(units) - len(units_of(fewer, options.target)[0])
     ratio = rows["compiled"].bytes / rows["least"].bytes
     print()
-    print(verdict("launches of each layer, forward and backward", layer, MOST_PER_LAYER))
+    print(verdict("launches of each layer, forward and backward", layer, MAX_LAUNCHES_PER_LAYER))
     optimizer = for_optimizer(units, graph)
-    print(verdict("launches of the optimizer alone", optimizer, MOST_FOR_OPTIMIZER))
-    print(verdict("bytes against the least", ratio, MOST_BYTES))
+    print(verdict("launches of the optimizer alone", optimizer, MAX_OPTIMIZER_LAUNCHES))
+    print(verdict("bytes against the least", ratio, MAX_BYTES_RATIO))
     found = {name: vars(counts) for name, counts in rows.items()} | {"layer": layer, "optimizer": optimizer, "ratio": ratio}
     found |= {"called": [y.node.op.name for x in units if x.called for y in x.launches if y.node is not None]}
     if not options.no_times:

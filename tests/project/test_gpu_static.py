@@ -47,8 +47,8 @@ def test_launches_and_bytes_of_a_gpt(static: Any, tmp_path: Path) -> None:
     command = [sys.executable, str(script), "--layers", "2", "--no-times", "--json", str(file)]
     told = subprocess.run(command, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
     found = json.loads(file.read_text())
-    assert 1 <= found["layer"] <= static.MOST_PER_LAYER and 1 <= found["optimizer"] <= static.MOST_FOR_OPTIMIZER
-    assert 1 <= found["ratio"] <= static.MOST_BYTES and not found["called"]
+    assert 1 <= found["layer"] <= static.MAX_LAUNCHES_PER_LAYER and 1 <= found["optimizer"] <= static.MAX_OPTIMIZER_LAUNCHES
+    assert 1 <= found["ratio"] <= static.MAX_BYTES_RATIO and not found["called"]
     assert found["compiled"]["launches"] < found["one by one"]["launches"] < found["eager"]["launches"]
     assert told.stdout.count(": yes") == 3 and "NO" not in told.stdout
 

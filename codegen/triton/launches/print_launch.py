@@ -19,7 +19,7 @@ from ..matmul.cublas_gemm import CublasPlan, Gemm, plan_cublas
 from ..matmul.cublas_or_triton import library_wins, worth_measuring
 from ..matmul.from_graph import contraction_of, print_matmul
 from ..matmul.problem import Contraction
-from ..matmul.tile_configs import LEAST, Config, configs, fitted, in_parts, table, tiles
+from ..matmul.tile_configs import MIN_TILE, Config, configs, fitted, in_parts, table, tiles
 from ..printing.kernel_text import Printed
 
 MIN_SPLIT_ROUNDS = 64  # loop iterations of a matmul that take longer than another launch, which adds parts
@@ -136,4 +136,4 @@ class LaunchPrinter:
         short of registers at a great depth."""
         found = fitted(config, work, self.target)
         plain = work.dtype == "float32" and self.precision == "ieee"
-        return replace(found, block_k=LEAST) if plain and found.warps > config.warps else found
+        return replace(found, block_k=MIN_TILE) if plain and found.warps > config.warps else found

@@ -11,7 +11,7 @@ from ....tracer.graph.ir import GraphError
 from ..device.specs import is_hip
 from .kernel_cache import Binary
 
-MOST_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without asking
+MAX_DEFAULT_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without asking
 SHARED_SIZE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -31,7 +31,8 @@ class LoadedKernel:
         self._unload = weakref.finalize(self, unload_module, driver, self.module)
         self._unload.atexit = False
         self.function = driver.moduleGetFunction(self.module, binary.name)
-        if binary.shared > MOST_SHARED and not is_hip(xp):  # AMD's devices give all they have, and CuPy's function fails there
+        # AMD's devices give all they have, and CuPy's function fails there
+        if binary.shared > MAX_DEFAULT_SHARED and not is_hip(xp):
             try:
                 driver.funcSetAttribute(self.function, SHARED_SIZE, binary.shared)
             except Exception as reason:

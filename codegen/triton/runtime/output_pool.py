@@ -12,7 +12,7 @@ from typing import Any
 from ....eager.arrays.devices import device
 
 SMALL = 1 << 16  # bytes of outputs of which several are kept: a loss is looked at while the next one is computed
-MANY = 3
+MAX_SMALL_PLACES = 3
 
 
 class Loan:
@@ -41,7 +41,7 @@ class OutputPool:
         size = dtype.itemsize
         for n in shape:
             size *= n
-        if not size or len(self.places) >= (MANY if size <= SMALL else 1):
+        if not size or len(self.places) >= (MAX_SMALL_PLACES if size <= SMALL else 1):
             return self.xp.empty(shape, dtype)
         memory = self.xp.cuda.alloc(size)
         found, new = self.lent(shape, dtype, memory)

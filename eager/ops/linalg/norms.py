@@ -210,7 +210,7 @@ EUCLIDEAN = primitive(
 )
 
 MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
-MANY = 25  # rows, above which PyTorch uses a matrix product
+MAX_ROWS_WITHOUT_MATMUL = 25  # with more rows PyTorch uses a matmul
 
 
 @public(
@@ -233,7 +233,7 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) 
     if compute_mode not in MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode; expected one of {MODES}")
     if p == 2:
-        many = max(x1.tj_array.shape[-2], x2.tj_array.shape[-2]) > MANY
+        many = max(x1.tj_array.shape[-2], x2.tj_array.shape[-2]) > MAX_ROWS_WITHOUT_MATMUL
         by_product = compute_mode == MODES[1] or (compute_mode == MODES[0] and many)
         return apply(EUCLIDEAN, (x1, x2), {"by_product": by_product})  # type: ignore[no-any-return]
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)

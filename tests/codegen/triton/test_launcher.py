@@ -652,7 +652,7 @@ def test_a_device_of_amd(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu.cuda.runtime, "is_hip", True)
     named = lambda n: {"gcnArchName": b"gfx942:sramecc+:xnack-"}
     monkeypatch.setattr(gpu.cuda.runtime, "getDeviceProperties", named, raising=False)
-    monkeypatch.setattr(driver, "USUAL_SHARED", 64 << 10)
+    monkeypatch.setattr(driver, "DEFAULT_SHARED", 64 << 10)
     driver.failing["funcSetAttribute"] = error("hipErrorUnknown")
 
     def compiler(wanted: CompileRequest, target: str) -> Binary:

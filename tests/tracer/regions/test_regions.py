@@ -1000,12 +1000,12 @@ class Change:
         self.log.append(str(float(self.parameter().detach().numpy().sum())))
 
 
-MANY = 24
+RANDOM_SEEDS = 24
 CHANGES = [name for name in vars(Change) if name[0] != "_" and name not in ("parameter", "layer")]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(MANY))
+@pytest.mark.parametrize("seed", range(RANDOM_SEEDS))
 def test_many_changes(seed: int) -> None:
     def script(compile: Any, note: Any) -> None:
         random = Random(seed)

@@ -269,7 +269,7 @@ def test_ctrl_c_between_the_trainings(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_as_many_steps_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
-    for tick, steps in ((1e-3, cli_demo.STEPS), (0.5, 120), (100.0, cli_demo.FEWEST)):
+    for tick, steps in ((1e-3, cli_demo.STEPS), (0.5, 120), (100.0, cli_demo.MIN_STEPS)):
         monkeypatch.setattr(cli_demo, "perf_counter", lambda tick=tick: next(clock) * tick)
         assert cli_demo.fitting(fake_example(-1), "cpu") == steps
 

@@ -328,7 +328,7 @@ def test_texts_are_left_out_where_they_are_too_much(facts: dict[str, Any], monke
     each = [p["native"] for path in paths for p in path["programs"] if "native" in p]
     sizes = [sum(len(k.get(name, "")) for k in native["kernels"] for name in data.TEXTS) for native in each]
     assert len(paths) == 2 and paths[0]["replays"] != paths[1]["replays"] and all(sizes)
-    monkeypatch.setattr(data, "MOST_TEXT", max(sizes) + 10)
+    monkeypatch.setattr(data, "MAX_CODE_CHARACTERS", max(sizes) + 10)
     data.shorten(paths)
     often, seldom = sorted(paths, key=lambda path: -path["replays"])
     assert any("llvm" in k for k in often["programs"][0]["native"]["kernels"])

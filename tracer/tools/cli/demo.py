@@ -32,7 +32,7 @@ from ..report.data import gather
 EXAMPLES = Path(library.ROOT).resolve() / "examples"
 SAME = 1e-3  # relative: rounding errors accumulate from step to step
 EXTRA = 2  # steps that measure memory
-STEPS, FEWEST, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
+STEPS, MIN_STEPS, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
 ROWS, COLUMNS = 8, 64  # size of the plotted curves
 DOTS = 25  # dots of one curve on the page
 
@@ -153,7 +153,7 @@ def fitting(example: Any, device: str) -> int:
         began = perf_counter()
         trial.step(*next(trial.run.batches)).item()
         times.append(perf_counter() - began)
-    return max(FEWEST, min(STEPS, int(SECONDS / statistics.median(times))))
+    return max(MIN_STEPS, min(STEPS, int(SECONDS / statistics.median(times))))
 
 
 def told_load() -> str:

@@ -29,7 +29,7 @@ from .user_source import sources_of
 Facts = dict[str, Any]
 PLACED = re.compile(r"^(.*?:\d+): (.*)$")
 TEXTS = ("llvm", "triton")
-MOST_TEXT = 6_000_000  # characters of kernel code for one function
+MAX_CODE_CHARACTERS = 6_000_000  # of the kernels of one function
 
 
 def gather(
@@ -91,7 +91,7 @@ def function_facts(compiled: CompiledFunction, timelines: Timelines, samples: Ma
 
 def shorten(paths: list[Facts]) -> None:
     """Drop kernel code, from the least-run programs first, if all of it would be too much for a page."""
-    room = MOST_TEXT
+    room = MAX_CODE_CHARACTERS
     every = [(path["replays"], program["native"]) for path in paths for program in path["programs"] if "native" in program]
     for _, native in sorted(every, key=lambda x: -x[0]):
         room -= sum(len(k.get(name, "")) for k in native["kernels"] for name in TEXTS)

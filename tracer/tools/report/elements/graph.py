@@ -18,7 +18,7 @@ from .collapse_repeats import Group
 from .html import Markup, duration, size, tag
 
 CHARACTER, LINE, PADDING = 6.6, 15.0, 8.0
-LONGEST = 44  # characters in a box
+MAX_LINE_CHARACTERS = 44  # of a line in a box
 NEAR = 3  # rows that an arrow may cross
 LANE = 9.0  # between arrows at the side
 TITLES = {"loops": "loops", "matmul": "matmul", "attention": "attention", "opaque": "opaque op"}
@@ -99,7 +99,7 @@ def ops_of(kernel: dict[str, Any], most: int = 2) -> list[str]:
     """Summarise a box's ops in a few lines."""
     lines, line = [], ""
     for op in [f"{name} ×{n}" if n > 1 else name for name, n in Counter(kernel["ops"]).items()]:
-        if line and len(line) + len(op) + 3 > LONGEST:
+        if line and len(line) + len(op) + 3 > MAX_LINE_CHARACTERS:
             lines.append(line)
             line = ""
         line = f"{line} · {op}" if line else op
@@ -114,7 +114,7 @@ def measures(node: Node) -> str:
 
 
 def shortened(words: str) -> str:
-    return words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
+    return words if len(words) <= MAX_LINE_CHARACTERS else words[: MAX_LINE_CHARACTERS - 1] + "…"
 
 
 # ---- positions; x and y are the layout's, so y points right

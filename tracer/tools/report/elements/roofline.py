@@ -9,7 +9,7 @@ from .anchors import Marks
 from .html import Markup, duration, percent, size, tag
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 330.0, 64.0, 16.0, 12.0, 40.0
-LARGEST = 22.0  # radius
+MAX_RADIUS = 22.0
 
 
 class Scale:
@@ -43,7 +43,7 @@ def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None
     parts = [*grid(across, up), *lines]
     most = max(k["seconds"] for k in kernels)
     for k in sorted(kernels, key=lambda k: -k["seconds"]):
-        radius = max(LARGEST * math.sqrt(k["seconds"] / most), 2.5)
+        radius = max(MAX_RADIUS * math.sqrt(k["seconds"] / most), 2.5)
         words = (
             f"kernel {k['step']}: {k['what']}; {duration(k['seconds'])}, {percent(k['roofline'])} of what {k['bound']} allows"
         )
