@@ -62,8 +62,8 @@ def step_of(make: Callable[[], tuple[nn.Module, Any, Any]], way: str) -> tuple[C
         return loss
 
     whole = tj.compile(step) if way == "step" else step
-    told = {"model": getattr(model, "forward", None), "loss": compiled, "step": whole}.get(way)
-    return lambda: whole(x, y), told
+    compiled_function = {"model": getattr(model, "forward", None), "loss": compiled, "step": whole}.get(way)
+    return lambda: whole(x, y), compiled_function
 
 
 def best(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -88,10 +88,10 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         raise SystemExit(f"{name}: the losses differ: {losses}")
     del last
     times = best({way: step for way, (step, _) in made.items()}, rounds)
-    told = str(made["model"][1].explain())
-    saved = re.search(r"saves ([\d,]+) bytes for the backward pass, and eager execution ([\d,]+)", told)
-    if saved is None or "backward: compiled" not in told:
-        raise SystemExit(f"{name}: the backward pass was not compiled:\n{told}")
+    explained = str(made["model"][1].explain())
+    saved = re.search(r"saves ([\d,]+) bytes for the backward pass, and eager execution ([\d,]+)", explained)
+    if saved is None or "backward: compiled" not in explained:
+        raise SystemExit(f"{name}: the backward pass was not compiled:\n{explained}")
     return {"times": times, "saved": int(saved[1].replace(",", "")), "eager_saves": int(saved[2].replace(",", ""))}
 
 

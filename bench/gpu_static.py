@@ -233,7 +233,7 @@ def compile_everything(names: list[str], targets: list[str], halves: bool) -> li
         graphs = recorded(workload(EXAMPLES[name]), halves)
         for target in targets:
             found.append({"workload": name, "target": target, "halves": halves} | compiled_for(graphs, target))
-            print(told(found[-1]), flush=True)
+            print(row_text(found[-1]), flush=True)
     return found
 
 
@@ -282,7 +282,7 @@ def widest(x: Unit, target: str) -> int:
     return 64 if target.startswith("gfx") and x.kind == "matmul" else 128
 
 
-def told(row: dict[str, Any]) -> str:
+def row_text(row: dict[str, Any]) -> str:
     counts = f"{row['launches']:4} launches {row['kernels']:4} kernels"
     name = row["workload"] + ", bfloat16" * row["halves"]
     called = f"  called: {', '.join(row['called'])}" if row["called"] else ""

@@ -40,8 +40,8 @@ def report(native: NativeProgram, llvm: bool = False, assembly: bool = False) ->
     kernels = []
     for launch, made, time in zip(native.launches, native.made, times, strict=True):
         source = source_facts(nodes_of(launch, made_by, backs), forms)
-        told = kernel_facts(launch, made, forms, len(source["ops"]), native.build.plans)
-        kernels.append({**told, **source, **throughput(launch, forms, time)})
+        facts = kernel_facts(launch, made, forms, len(source["ops"]), native.build.plans)
+        kernels.append({**facts, **source, **throughput(launch, forms, time)})
         if made is not None:
             kernels[-1].update(generated_texts(made, known, llvm, assembly))
             if "llvm" in kernels[-1] and launch.kind == "nest":

@@ -100,20 +100,20 @@ def build(graph: Graph, slots: int, **options: Any) -> NativeBuild:
         return NativeBuild(graph, slots, **options)
 
 
-def compile_graph(graph: Graph, slots: int, plain: Program, tune: bool = False) -> NativeProgram:
-    """Compile a graph, or load its executable; calls pass a list of `slots` arrays. `plain` runs while another thread runs
-    this program. `tune` measures plans of its matmuls whose shapes are not tuned yet."""
+def compile_graph(graph: Graph, slots: int, reference: Program, tune: bool = False) -> NativeProgram:
+    """Compile a graph, or load its executable; calls pass a list of `slots` arrays. `reference` runs while another thread
+    runs this program. `tune` measures plans of its matmuls whose shapes are not tuned yet."""
     check_outputs(graph)
     name = cache_key(graph, slots)
     known = load(name, tune)
     if known is not None:
         executable, objects = known
-        return NativeProgram(graph, slots, executable, bind_executable(executable, graph, objects, None, plain), None)
+        return NativeProgram(graph, slots, executable, bind_executable(executable, graph, objects, None, reference), None)
     batch = jit.Batch()
     made = build(graph, slots, batch=batch, tune=tune)
     objects = batch.objects()
     executable = made.executable(batch.keys())
-    run = bind_executable(executable, graph, objects, made.opaque, plain)
+    run = bind_executable(executable, graph, objects, made.opaque, reference)
     if name is not None and all(executable.steps):
         executable.store(name)
     return NativeProgram(graph, slots, executable, run, made)

@@ -145,11 +145,11 @@ def rows_of(
 def row_of_call(x: Unit, program: ExportedProgram) -> KernelRow:
     """Row of a cuBLAS matmul; all matmuls of a size share it."""
     assert x.gemm is not None
-    told = str(x.gemm.renamed(dict.fromkeys([m.buffer for m in x.gemm.matrices], "")))
-    known = next((row for row in program.rows if row.call == told), None)
+    call = str(x.gemm.renamed(dict.fromkeys([m.buffer for m in x.gemm.matrices], "")))
+    known = next((row for row in program.rows if row.call == call), None)
     if known is None:
         names = [y.nest.ops[0] for y in x.launches if y.nest is not None]
-        known = KernelRow(unique_name(f"cublas_{names[0]}", program.rows), "cuBLAS", 0, 0, user_lines(x), call=told)
+        known = KernelRow(unique_name(f"cublas_{names[0]}", program.rows), "cuBLAS", 0, 0, user_lines(x), call=call)
         program.rows.append(known)
     return known
 

@@ -61,8 +61,8 @@ class MemoryPool:
     def malloc(self, size: int) -> MemoryPointer:
         refuse_while_capturing("allocating")
         if self._limit and self._used + size > self._limit:
-            told = f"(allocated so far: {self._used:,} bytes, limit set to: {self._limit:,} bytes)"
-            raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes {told}.")
+            limits = f"(allocated so far: {self._used:,} bytes, limit set to: {self._limit:,} bytes)"
+            raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes {limits}.")
         found = Memory(size)
         self._used += size
         weakref.finalize(found, self._free, size)

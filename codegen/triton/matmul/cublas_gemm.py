@@ -107,8 +107,8 @@ class Gemm:
         kind = "tf32" if self.left.dtype == "float32" and self.precision == "tf32" else self.left.dtype
         sizes = f"{times}[{self.rows}, {self.depth}] @ [{self.depth}, {self.cols}]"
         turned = [x.distance(*s) for x, s in ((self.left, (self.rows, self.depth)), (self.right, (self.depth, self.cols)))]
-        told = [f"{name} in columns" for name, t in zip(("left", "right"), turned, strict=True) if t is not None and t[0]]
-        return ", ".join([f"a call of cuBLAS: {sizes} of {kind} to {self.out.dtype}", *told])
+        by_columns = [f"{name} in columns" for name, t in zip(("left", "right"), turned, strict=True) if t is not None and t[0]]
+        return ", ".join([f"a call of cuBLAS: {sizes} of {kind} to {self.out.dtype}", *by_columns])
 
 
 @dataclass(frozen=True)

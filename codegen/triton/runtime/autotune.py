@@ -47,8 +47,8 @@ Choice = Printed | Staged
 
 def is_enabled(xp: Any) -> bool:
     """True if autotune is on: by default only on real devices."""
-    told = os.environ.get("TAPEJIT_TUNE", "")
-    return told != "0" if xp.__name__ == "cupy" else told == "1"
+    setting = os.environ.get("TAPEJIT_TUNE", "")
+    return setting != "0" if xp.__name__ == "cupy" else setting == "1"
 
 
 class TuningPrinter(LaunchPrinter):

@@ -395,7 +395,7 @@ def test_it_comes_from_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> N
         for _ in range(4):
             step()
         assert program_of(step).from_disk is from_disk
-        assert len(program_of(step).made) == 1, "and it is told about as it is"
+        assert len(program_of(step).made) == 1, "and it is described as it is"
         results.append(bits(given))
     assert results[0] == results[1]
 
@@ -434,7 +434,7 @@ def test_families_are_of_two_at_least() -> None:
     assert sorted(len(x.nest.all) for x in build.steps if x.nest is not None) == [1, 2]
 
 
-# ---- what is told
+# ---- descriptions
 
 
 def test_explain_tells_of_all_of_them() -> None:

@@ -206,8 +206,8 @@ for r in range(256):
     )  # the weight is the first tensor that an op reads
     assert len(step.writes) == 1
     assert build.arena.size <= build.made[0].kernel.shared + 64
-    (told,) = [d for d in build.decisions if "as a prologue" in d]
-    assert re.search(r"fuses it as a prologue, computed while packing, score \d+ ns: saves writing 393216 bytes", told)
+    (decision,) = [d for d in build.decisions if "as a prologue" in d]
+    assert re.search(r"fuses it as a prologue, computed while packing, score \d+ ns: saves writing 393216 bytes", decision)
 
 
 def test_what_is_not_packed_is_in_memory() -> None:

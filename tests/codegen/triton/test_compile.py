@@ -276,8 +276,8 @@ def test_modules_and_optimizers_are_regions() -> None:
 
         return [*[step(numbers(2, 4, seed=i)) for i in range(8)], *model.parameters()]
 
-    told = str(same(script).explain())
-    assert "regions taken as a whole" in told and "SGD.step" in told and "Triton kernels for" in told
+    explained = str(same(script).explain())
+    assert "regions taken as a whole" in explained and "SGD.step" in explained and "Triton kernels for" in explained
 
 
 def test_without_python() -> None:
@@ -496,11 +496,11 @@ def test_the_cpu_and_a_device_have_a_program_each() -> None:
 
         return [y for i in range(6) for y in f(numbers(4, 3, seed=i), i)] + [a]
 
-    told = str(same(script).explain())
+    explained = str(same(script).explain())
     assert (
-        "and native code for what is on the CPU" in told
-        and "reference program:" not in told
-        and "reference program, as" not in told
+        "and native code for what is on the CPU" in explained
+        and "reference program:" not in explained
+        and "reference program, as" not in explained
     )
 
 

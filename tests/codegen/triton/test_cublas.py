@@ -565,8 +565,8 @@ def test_a_refusal_is_one_warning_and_kernels_from_there(always: None) -> None:
         for _ in range(5):
             bound = spread((abs(x.cpu().double()) @ abs(expected.cpu().double())).sum(), 16 + 8 * 16)
             assert_within(made(x).item(), eager(x).item(), bound)
-    told = [str(y.message) for y in seen if issubclass(y.category, RuntimeWarning)]
-    assert len(told) == 1 and "without cuBLAS from now on" in told[0] and "CUBLAS_STATUS_EXECUTION_FAILED" in told[0]
+    warned = [str(y.message) for y in seen if issubclass(y.category, RuntimeWarning)]
+    assert len(warned) == 1 and "without cuBLAS from now on" in warned[0] and "CUBLAS_STATUS_EXECUTION_FAILED" in warned[0]
     np.testing.assert_allclose(w.cpu().numpy(), expected.cpu().numpy(), 1e-6)
     (program,) = programs(made)
     assert not program.stopped and GEMM not in order(program) and KERNEL in order(program)
@@ -598,7 +598,7 @@ def test_a_refusal_later(always: None) -> None:
         late()
 
 
-# ---- what is told
+# ---- descriptions
 
 
 def recorded(function: Callable[..., Any], *inputs: Any) -> Any:
@@ -615,8 +615,8 @@ def test_explain_says_which_matmuls_are_calls(always: None) -> None:
     made = tj.compile(lambda x: (x @ w).tanh())
     for _ in range(4):
         made(x)
-    told = str(made.explain(kernels=True))
-    assert "a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in told and "the rest of the matmul" in told
+    explained = str(made.explain(kernels=True))
+    assert "a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in explained and "the rest of the matmul" in explained
     (program,) = programs(made)
     assert program.what == "Triton kernels for sm_90, 1 launch, 1 matmul by cuBLAS"
     assert "a call of cuBLAS" in page(gather([made], "gpu"))

@@ -24,7 +24,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiering, "MARGIN", 0.0)
 
 
-def told(function: Any) -> str:
+def description(function: Any) -> str:
     return str(function.explain())
 
 
@@ -37,7 +37,7 @@ def run(background: bool = False, calls: int = 12) -> tuple[Any, list[Any]]:
 
 def test_a_clock_decides_otherwise(slow: None) -> None:
     function, _ = run()
-    assert "so it is not used" in told(function)
+    assert "so it is not used" in description(function)
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -47,7 +47,7 @@ def test_native_code_is_used_from_the_first_call_on(
     monkeypatch.setattr(ReferenceProgram, "write", lambda self: pytest.fail("the plain program ran"))
     function, results = run(background)
     assert len(set(results)) == 1
-    assert "native code, not timed against the reference program" in told(function)
+    assert "native code, not timed against the reference program" in description(function)
 
 
 def test_what_has_no_native_code_runs_as_ever(deterministic: None) -> None:

@@ -73,18 +73,18 @@ def test_forks_while_it_is_made(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: Loaders, monkeypatch: Any) -> None:
     """Python has its list of what comes before a fork by then, but not that of what comes after it."""
-    told: list[str] = []
+    called: list[str] = []
     importing = threading.Event()
 
     class Locks:
         def before_fork(self) -> None:
-            told.append("before")
+            called.append("before")
 
         def after_fork(self) -> None:
-            told.append("after")
+            called.append("after")
 
         def after_fork_in_child(self) -> None:
-            told.append("in child")
+            called.append("in child")
 
     def load() -> Any:
         importing.set()
@@ -92,7 +92,7 @@ def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: Loade
         preparing.notify_forks(Locks())
         return lambda: None
 
-    monkeypatch.setattr(preparing, "_told", [])
+    monkeypatch.setattr(preparing, "_registered", [])
     loaders["llvm"] = load
     tj.compile(lambda x: x, backend="llvm")
     importing.wait()
@@ -100,9 +100,9 @@ def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: Loade
         warnings.simplefilter("ignore")  # newer versions of Python warn of forks beside threads
         child = os.fork()
     if child == 0:
-        os._exit(0 if told == ["before", "in child"] else 1)
+        os._exit(0 if called == ["before", "in child"] else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert told == ["before", "after"]
+    assert called == ["before", "after"]
 
 
 def test_it_is_made_once(loaders: Loaders) -> None:

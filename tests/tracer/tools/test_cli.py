@@ -277,9 +277,9 @@ def test_as_many_steps_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_others_on_the_machine_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr("os.getloadavg", lambda: (5.25, 0, 0), raising=False)
-    assert "a load of 5.2 on 2 cores" in cli_demo.told_load()
+    assert "a load of 5.2 on 2 cores" in cli_demo.load_warning()
     monkeypatch.setattr("os.getloadavg", lambda: (0.5, 0, 0), raising=False)
-    assert not cli_demo.told_load()
+    assert not cli_demo.load_warning()
 
 
 def test_two_steps_are_no_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What users are told about a compiled function: `explain()`, `TAPEJIT_LOG`, `compile_stats()`, and errors of `strict=True`."""
+"""Descriptions of a compiled function: `explain()`, `TAPEJIT_LOG`, `compile_stats()`, and errors of `strict=True`."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_training_step_names_its_lines() -> None:
     (program,) = found.to_dict()["paths"][0]["programs"]
     report = program["native"]
     assert program["from"] == lines["layer"]
-    assert program["told"].startswith(("native code: ", "reference program"))
+    assert program["description"].startswith(("native code: ", "reference program"))
     named = [line for k in report["kernels"] for line in k["lines"]]
     assert set(lines.values()) <= set(named)
     first = report["kernels"][0]
@@ -224,7 +224,7 @@ def test_a_plain_program_says_so() -> None:
     made = compiled(lambda x: x * 2, tj.randn(3), backend="plain")
     found = made.explain(kernels=True)
     (program,) = found.to_dict()["paths"][0]["programs"]
-    assert program["told"] == "reference program: the backend is plain" and "native" not in program
+    assert program["description"] == "reference program: the backend is plain" and "native" not in program
     assert "reference program: the backend is plain" in str(found) and "kernel 0" not in str(found)
 
 
@@ -237,7 +237,7 @@ def test_without_kernels_it_says_how_each_segment_runs() -> None:
     made = compiled(function, tj.randn(20))
     programs = made.explain().to_dict()["paths"][0]["programs"]
     assert len(programs) == 2 and all("native" not in p for p in programs)
-    assert all(p["told"] and f"{p['told']}" in str(made.explain()) for p in programs)
+    assert all(p["description"] and f"{p['description']}" in str(made.explain()) for p in programs)
 
 
 def test_before_it_was_measured() -> None:
@@ -245,7 +245,7 @@ def test_before_it_was_measured() -> None:
     for _ in range(3):
         made(tj.randn(5))
     (program,) = made.explain().to_dict()["paths"][0]["programs"]
-    assert program["told"] == "native code, not yet timed against the reference program"
+    assert program["description"] == "native code, not yet timed against the reference program"
 
 
 def test_a_program_from_disk_is_told_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,7 +246,7 @@ def test_backward_passes_of_functions_compiled_without_theirs() -> None:
     for _ in range(6):
         forward(tj.randn(4, 8)).backward()
     found = programs(gather([forward], "t"))
-    backward = [p for p in found if p["told"].startswith("backward: compiled")]
+    backward = [p for p in found if p["description"].startswith("backward: compiled")]
     assert backward and all(p["native"]["kernels"] and p["eager_memory"] is None for p in backward)
     assert "backward pass" in page(gather([forward], "t"))
 
@@ -585,8 +585,8 @@ def test_samples_are_told(facts: dict[str, Any]) -> None:
     samples = observe_run.Samples()
     step = tj.compile(lambda x: x + 1, name="added")
     step(tj.ones(3))
-    told = gather([step], "t", samples={step: samples})["functions"][0]
-    assert told["each"] is None and "not measured" in told["saved"]
+    facts = gather([step], "t", samples={step: samples})["functions"][0]
+    assert facts["each"] is None and "not measured" in facts["saved"]
     samples.eager, samples.replayed = [3.0, 4.0, 5.0], [1.0]
     assert gather([step], "t", samples={step: samples})["functions"][0]["each"] == {"eager": 4.0, "replayed": 1.0}
     assert gather([step], "t")["functions"][0]["saved"] is None

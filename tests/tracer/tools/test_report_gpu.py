@@ -1,4 +1,4 @@
-"""The report of programs on a GPU: on the stand-in with interpreted kernels. What they are is told; times are not."""
+"""The report of programs on a GPU: on the stand-in with interpreted kernels. Kernels are described, not timed."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_kernels_for_gpus_are_told_and_shown() -> None:
     assert {(e["from"], e["to"]) for e in programs[0]["edges"]} >= {(0, 1)}
     text = page(facts)
     assert text.count("@triton.jit") >= 3 and "not measured" in text and "Times are not taken" in text
-    told = str(function.explain(llvm=True))
-    assert "times of kernels on a GPU are not taken" in told and "@triton.jit" in told
+    explained = str(function.explain(llvm=True))
+    assert "times of kernels on a GPU are not taken" in explained and "@triton.jit" in explained

@@ -86,7 +86,7 @@ def demo(wanted: int | None, path: Path) -> int:
     check_writable(path)
     example = example_named("chargpt")
     device = "cuda" if cuda.is_available() else "cpu"
-    busy = told_load()
+    busy = load_warning()
     steps = fitting(example, device) if wanted is None else wanted
     print(f"A character GPT learns Shakespeare's sonnets on the {device.upper()}: ", end="")
     print(f"{steps} steps eagerly, then the same compiled.", flush=True)
@@ -97,26 +97,26 @@ def demo(wanted: int | None, path: Path) -> int:
     if not done:
         print("stopped before the first step was done")
         return 130
-    told = table(done, stopped)
-    print("\n".join(told))
-    differs = len(done) == 2 and not told_curves(done)
+    lines = table(done, stopped)
+    print("\n".join(lines))
+    differs = len(done) == 2 and not print_comparison(done)
     if not stopped:
         made_up = ["", "It goes on by itself:", *example.make_up(done[-1].run.model, device, 160).strip().splitlines()]
         print("\n".join(made_up))
-        told += made_up
-    write(path, page_facts(done, timelines, told, "stopped by Ctrl-C" if stopped else None))
+        lines += made_up
+    write(path, page_facts(done, timelines, lines, "stopped by Ctrl-C" if stopped else None))
     print(f"\n{path} shows what became of the step.")
     return 130 if stopped else int(differs)
 
 
-def page_facts(done: list[Training], timelines: Timelines, told: list[str], failure: str | None) -> dict[str, Any]:
+def page_facts(done: list[Training], timelines: Timelines, lines: list[str], failure: str | None) -> dict[str, Any]:
     """Facts for the page: the table, and the compiled step if there is one."""
     samples = {
         t.compiled: SimpleNamespace(eager=done[0].times, replayed=t.times[t.replayed :] if t.replayed else [])
         for t in done
         if t.compiled is not None
     }
-    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(told).strip("\n"), curves(done))
+    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(lines).strip("\n"), curves(done))
 
 
 def curves(done: list[Training]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def fitting(example: Any, device: str) -> int:
     return max(MIN_STEPS, min(STEPS, int(SECONDS / statistics.median(times))))
 
 
-def told_load() -> str:
+def load_warning() -> str:
     """Warning if other processes load this machine, else an empty string."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load < 0.7 * cores:
@@ -197,7 +197,7 @@ def table(done: list[Training], stopped: bool = False) -> list[str]:
     return lines
 
 
-def told_curves(done: list[Training]) -> bool:
+def print_comparison(done: list[Training]) -> bool:
     """Print both curves in one plot, and say if they agree."""
     eager, compiled = (t.numbers() for t in done)
     print("\n".join(["", *picture(eager, compiled)]))

@@ -34,11 +34,11 @@ def summary(script: str, found: dict[CompiledFunction, Samples]) -> list[str]:
         return ["", f"tapejit: no compiled function was called in {script}"]
     lines = ["", f"tapejit: compiled functions of {script}"]
     for compiled, samples in found.items():
-        lines += ["", *told(compiled, samples)]
+        lines += ["", *description_lines(compiled, samples)]
     return lines
 
 
-def told(compiled: CompiledFunction, samples: Samples) -> list[str]:
+def description_lines(compiled: CompiledFunction, samples: Samples) -> list[str]:
     facts = compiled.explain().to_dict()
     code = getattr(compiled.function, "__code__", None)
     where = "" if code is None else f" ({display_line(f'{code.co_filename}:{code.co_firstlineno}')})"
@@ -48,7 +48,7 @@ def told(compiled: CompiledFunction, samples: Samples) -> list[str]:
     lines.append(f"  {counted(calls, 'call')}, {replays} replayed: hit rate {rate}; {facts['recordings']} recorded")
     lines += [f"  break {often(n)} at {line}: {reason}" for (line, reason), n in breaks(facts).items()] or ["  no breaks"]
     lines += fallbacks(facts) or ["  no fallbacks"]
-    lines += [f"  from {p['from']} to {p['to']}: {p['told']}" for path in facts["paths"] for p in path["programs"]]
+    lines += [f"  from {p['from']} to {p['to']}: {p['description']}" for path in facts["paths"] for p in path["programs"]]
     lines.append(f"  {time_saved(facts, samples)}")
     return [*lines, *[f"  advice: {a}" for a in facts["advice"]]]
 

@@ -76,7 +76,7 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
         lines.append(f"    break at {b['line']}: {b['reason']}")
     lines += [f"    runs eagerly up to {line}: the tape there cannot be planned" for line in path["eager_segments"]]
     for program in path["programs"]:
-        lines.append(f"    from {program['from']} to {program['to']}: {program['told']}")
+        lines.append(f"    from {program['from']} to {program['to']}: {program['description']}")
         if "native" in program:
             lines += indented(kernels_in_words(program["native"]), 6)
         if "passes" in program:
@@ -160,15 +160,15 @@ def programs(
 ) -> Iterator[dict[str, Any]]:
     """Describe how each segment runs."""
     for segment, start, stop in segments_of(trace, pures):
-        told = segment.status or (
+        description = segment.status or (
             "native code, not yet timed against the reference program" if segment.native else "not yet compiled"
         )
         if segment.joint is not None:
-            told += "; " + segment.joint.status()
+            description += "; " + segment.joint.status()
         found: dict[str, Any] = {
             "from": display_line(trace.entries[start].line),
             "to": display_line(trace.entries[stop].line),
-            "told": told,
+            "description": description,
         }
         if kernels and hasattr(segment.native, "report"):  # GPU programs have no kernel report
             found["native"] = segment.native.report(llvm=llvm, assembly=assembly)

@@ -139,7 +139,7 @@ def backward_programs(segment: Any) -> list[Facts]:
         ends = {"from": display_line(lines[0]), "to": display_line(lines[-1])} if lines else {"from": "", "to": ""}
         facts = {"python": python(one.native.graph, native), "edges": edges(native), "traffic": traffic(native)}
         facts["results"] = results(native)
-        found.append({**ends, "told": one.words(), "native": native, "eager_memory": None, **facts})
+        found.append({**ends, "description": one.words(), "native": native, "eager_memory": None, **facts})
     return found
 
 
@@ -234,9 +234,9 @@ def findings(facts: Facts) -> list[Facts]:
         found.append(finding("never replayed", facts["disagreement"], 1))
     for path in facts["paths"]:
         for program in path["programs"]:
-            used = {"native", "code"} & program.keys() and "so it is not used" not in program["told"]
-            if not used and program["told"] != "nothing to run":
-                found.append(finding("no native code", program["told"], path["replays"], program["from"]))
+            used = {"native", "code"} & program.keys() and "so it is not used" not in program["description"]
+            if not used and program["description"] != "nothing to run":
+                found.append(finding("no native code", program["description"], path["replays"], program["from"]))
     return found
 
 

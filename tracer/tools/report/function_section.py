@@ -73,7 +73,7 @@ def programs_of(f: dict[str, Any]) -> list[Program]:
             kernels = facts.get("native", {}).get("kernels", [])
             if not kernels and not any(row["line"] for row in facts["python"]):
                 continue
-            back = "backward pass, " if facts["told"].startswith("backward") else ""
+            back = "backward pass, " if facts["description"].startswith("backward") else ""
             words = f"path {n}, replayed {path['replays']:,}×: {back}{brief(facts['from'])} to {brief(facts['to'])}"
             weight = path["replays"] * sum(k["seconds"] or 0.0 for k in kernels)
             found.append((-weight, Program(f"{n}-{m}", f"{words}, {plural(len(kernels), 'kernel')}", facts)))

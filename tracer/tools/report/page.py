@@ -42,8 +42,8 @@ def asset(name: str) -> str:
 
 def banner(facts: dict[str, Any]) -> Markup:
     when = datetime.datetime.fromisoformat(facts["made"])
-    told = f"tapejit report · {when.day} {when:%B %Y, %H:%M}"
-    words = tag("div", tag("h1", facts["title"]), tag("span", told, class_="soft"), class_="name")
+    printed_at = f"tapejit report · {when.day} {when:%B %Y, %H:%M}"
+    words = tag("div", tag("h1", facts["title"]), tag("span", printed_at, class_="soft"), class_="name")
     symbol = tag("span", "◐", aria_hidden="true")
     switch = tag("button", symbol, tag("span", "Light or dark", class_="words"), type="button", id="theme")
     failure = None

@@ -69,7 +69,7 @@ def matmul(m: int = M, n: int = N, k: int = K) -> tuple[GemmProblem, GemmShape]:
 
 
 def native(function: Any = None, **settings: Any) -> tuple[dict[str, Any], bytes]:
-    """What is told about a matmul that is compiled, and its result."""
+    """Description of a compiled matmul, and its result."""
     made = tj.compile(function or (lambda a, b: a @ b), **{"backend": "llvm", **settings})
     tj.manual_seed(0)
     a, b = tj.randn(M, K), tj.randn(K, N)
