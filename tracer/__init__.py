@@ -1,4 +1,4 @@
-"""`@compile`: record, replay, fall back."""
+"""`@compile`: record, replay, bail out."""
 
 from .api.compile import compile, compile_stats
 from .api.compiled_function import CompiledFunction

@@ -95,7 +95,9 @@ class KernelEmitter:
     def table_kernel(self, launch: Launch, nest: Nest) -> KernelCall:
         """A table kernel: its code is the same however many nests there are."""
         table, first = table_entries(nest.all), nest.all[0]
-        found = self.once(("family", sizeless_signature(first)), lambda m, name: emit_table_kernel(m, name, first, self.target))
+        found = self.once(
+            ("table kernel", sizeless_signature(first)), lambda m, name: emit_table_kernel(m, name, first, self.target)
+        )
         assert found is not None
         kernel, text = found
         kernel = replace(kernel, phases=tuple(replace(phase, pieces=count_pieces(table)) for phase in kernel.phases))

@@ -123,7 +123,7 @@ class Muon(ComputedHyperparameters):
         return (lr, momentum, weight_decay, *map(as_number, group["ns_coefficients"]), eps)
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         return settings, (), None
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:

@@ -91,17 +91,17 @@ class time_travel:  # noqa: N801
         known: set[tuple[str, str]] = set()  # what also good steps do
         for number, given in enumerate(log, first):
             before, self.count = Snapshot(self.objects), number
-            witness = Witness()
+            tracker = NaNTracker()
             try:
-                result = witness.watch(self.function, *copied(given))
+                result = tracker.watch(self.function, *copied(given))
             except Exception as again:
                 before.restore()
-                again.add_note(witness.about_error(again, number, first))
+                again.add_note(tracker.about_error(again, number, first))
                 raise again from error
             if has_nan(result) or any(has_nan(t) for t in before.tensors(self.objects)):
                 before.restore()
-                raise witness.about_nan(number, first, known, given) from error
-            known.update(seen.key for seen in witness.made)
+                raise tracker.about_nan(number, first, known, given) from error
+            known.update(seen.key for seen in tracker.made)
         before.restore()
         if error is not None:
             error.add_note(f"[time_travel] step {self.count}, run again eagerly from step {first}: it did not happen. {LEFT}")
@@ -130,7 +130,7 @@ class Seen:
         return self.op, self.line
 
 
-class Witness(Anomaly):
+class NaNTracker(Anomaly):
     """Runs a step eagerly, and notes each op that makes a NaN of none, forward, backward and in the optimizer."""
 
     def __init__(self) -> None:

@@ -133,11 +133,11 @@ class Grouper:
 
     def parts(self, chosen: list[int]) -> list[Printed]:
         """Kernels of nests: one per distinct nest, and one table kernel for each set of equal ones."""
-        families: dict[Any, list[int]] = {}
+        equal_bodies: dict[Any, list[int]] = {}
         for i in chosen:
-            families.setdefault(i if i in self.odd else self.body(i), []).append(i)
+            equal_bodies.setdefault(i if i in self.odd else self.body(i), []).append(i)
         found: list[Printed] = []
-        for same in families.values():
+        for same in equal_bodies.values():
             members = [m for m in (self.members[i] for i in same) if m is not None]
             texts = [x for x in (self.units[i].printed for i in same) if x is not None]
             table = f"table of {self.units[same[0]].launches[0].step.number}, {texts[0].kernels[0].name}"

@@ -94,7 +94,7 @@ def test_run_counts_calls_and_replays(script: str, capsys: pytest.CaptureFixture
     assert cli.main(["run", script, "28"]) == 0
     out = capsys.readouterr().out
     assert "26 calls, 24 replayed: hit rate 92.3%; 2 recorded" in out
-    assert "medians of 2" in out and "no fallbacks" in out
+    assert "medians of 2" in out and "no bailouts" in out
 
 
 def test_time_saved_is_what_the_figures_say() -> None:

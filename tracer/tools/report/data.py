@@ -226,7 +226,7 @@ def findings(facts: Facts) -> list[Facts]:
             breaks[b] = breaks.get(b, 0) + path["replays"]
     found = [finding("break", reason, times, line) for (line, reason), times in breaks.items()]
     found += [finding("divergence", d["reason"], d["times"], d["line"]) for d in facts["divergences"]]
-    found += [finding("fallback", d["reason"], d["times"]) for d in facts["fell_back"]]
+    found += [finding("eager", d["reason"], d["times"]) for d in facts["fell_back"]]
     if facts["gave_up"]:
         line, reason = gave_up(facts)
         found.append(finding("gave up", reason, 1, line))
