@@ -24,8 +24,8 @@ from .matmul import cublas as blas
 from .runtime import autotune as tune
 from .runtime.cuda_graph import MIN_GRAPH_LAUNCHES
 from .runtime.driver import DeviceError, remedy, target
-from .runtime.kernel_cache import CompileError
-from .runtime.launcher import GEMM, OP, Launcher, RefusedError
+from .runtime.kernel_cache import KernelCompileError
+from .runtime.launcher import GEMM, OP, Launcher, LaunchRefusedError
 from .runtime.output_pool import OutputPool
 
 MAX_VARIANTS = 4  # executables of a program for sets of unaligned arrays
@@ -101,7 +101,7 @@ class GpuProgram:
                 with on_device(self.where):
                     self.follow()
                     self.inner(arrays, scalars)
-        except (RefusedError, self.xp.cuda.memory.OutOfMemoryError) as reason:
+        except (LaunchRefusedError, self.xp.cuda.memory.OutOfMemoryError) as reason:
             del arrays[self.slots :]
             if isinstance(reason.__cause__, blas.LibraryError) and self.left_library(reason):
                 self.once(arrays, scalars)
@@ -118,7 +118,7 @@ class GpuProgram:
         warnings.warn(message, RuntimeWarning, stacklevel=2)
         try:
             self.make()
-        except (GraphError, CompileError, DeviceError):
+        except (GraphError, KernelCompileError, DeviceError):
             return False
         return True
 
@@ -147,7 +147,7 @@ class GpuProgram:
             names = frozenset(name for name, slot in self.build.inputs.items() if slot in slots)
             try:
                 self.variants[slots] = self.made(names)[1]
-            except (GraphError, CompileError, DeviceError) as reason:
+            except (GraphError, KernelCompileError, DeviceError) as reason:
                 self.variants[slots] = None
                 where = f"[compile] the GPU program that begins at {self.first_line}"
                 what = "runs as the reference program for inputs whose addresses are not multiples of 16 bytes"

@@ -117,7 +117,7 @@ class time_travel:  # noqa: N801
 # ---- the second time
 
 
-class Seen:
+class OpLocation:
     """An op and the user's stack."""
 
     def __init__(self, op: str, stack: str) -> None:
@@ -135,9 +135,9 @@ class NaNTracker(Anomaly):
 
     def __init__(self) -> None:
         super().__init__(check_nan=False)
-        self.made: list[Seen] = []
-        self.met: Seen | None = None  # the first op that was given a NaN which none had made
-        self.failed: Seen | None = None  # the op that raised an exception
+        self.made: list[OpLocation] = []
+        self.met: OpLocation | None = None  # the first op that was given a NaN which none had made
+        self.failed: OpLocation | None = None  # the op that raised an exception
 
     def watch(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         state = local.state
@@ -156,7 +156,7 @@ class NaNTracker(Anomaly):
             try:
                 result = execute(op, inputs, attrs, out, state)
             except Exception:
-                self.failed = self.failed or Seen(op.name, user_stack())
+                self.failed = self.failed or OpLocation(op.name, user_stack())
                 raise
             state.handler = None
             if self.running is None:
@@ -174,9 +174,9 @@ class NaNTracker(Anomaly):
     def note(self, name: str, had_nan: bool, result: Any, stack: Callable[[], str]) -> None:
         if had_nan:
             if not self.made and self.met is None:
-                self.met = Seen(name, stack())
+                self.met = OpLocation(name, stack())
         elif has_nan(result):
-            self.made.append(Seen(name, stack()))
+            self.made.append(OpLocation(name, stack()))
 
     # ---- words
 

@@ -17,7 +17,7 @@ from ...nests.loop_nest import Nest, Stage, Store
 from ...schedule.step import Domain
 from ..printing.expr_printer import MATMUL_BUFFER
 from ..printing.scalar_ops import HALVES
-from .cublas import Call
+from .cublas import GemmCall
 from .problem import Contraction
 
 LEFT, RIGHT = "left operand", "right operand"  # buffers of operands that are computed first
@@ -76,7 +76,7 @@ class Gemm:
         left, right, out = (replace(x, buffer=names.get(x.buffer, x.buffer)) for x in self.matrices)
         return replace(self, left=left, right=right, out=out)
 
-    def call(self, word: Callable[[str], int]) -> Call:
+    def call(self, word: Callable[[str], int]) -> GemmCall:
         """Arguments of the cuBLAS call. cuBLAS is column-major: row-major matrices are passed as transposed ones, and it
         computes out.T = right.T @ left.T, unless the result is column-major itself."""
         left, right = self.left.distance(self.rows, self.depth), self.right.distance(self.depth, self.cols)
@@ -89,7 +89,7 @@ class Gemm:
             first, second = (a, not turned, step), (b, not other, next_step)
             m, n = n, m
         matrices = [first[0], second[0], self.out]
-        return Call(
+        return GemmCall(
             batches=self.batches,
             sizes=[m, n, self.depth],
             transposed=[first[1], second[1]],

@@ -27,7 +27,7 @@ from ..matmul.from_graph import contraction_of, print_matmul
 from ..matmul.tile_configs import configs
 from ..printing.kernel_text import Argument, Printed
 from .driver import DeviceError, load_kernel
-from .kernel_cache import Binary, CompileError, CompileRequest, compile_kernels, key
+from .kernel_cache import Binary, CompileRequest, KernelCompileError, compile_kernels, key
 
 MAX_CONFIGS = 4  # configurations that are tried
 ROUNDS, TIMES = 3, 5  # that each is run, of which the best counts, and how often in each
@@ -145,13 +145,13 @@ class Tuner:
         """Compile the candidates; None for those that do not compile."""
         try:
             return list(compile_kernels(wanted, self.target))
-        except CompileError:
+        except KernelCompileError:
             pass
         found: list[tuple[str, Binary] | None] = []
         for x in wanted:
             try:
                 found += compile_kernels([x], self.target)
-            except CompileError:
+            except KernelCompileError:
                 found.append(None)
         return found
 

@@ -24,7 +24,7 @@ from ..device import specs as devices
 from ..printing.kernel_text import MATHS, Kernel, Printed, parse_source
 
 
-class CompileError(Exception):
+class KernelCompileError(Exception):
     """Kernel does not compile; the message names it, and gives the reason and a remedy."""
 
 
@@ -69,7 +69,7 @@ def compile_binary(wanted: CompileRequest, target: str) -> Binary:
     from ..device.compile import compile_kernel, target_of
 
     if importlib.util.find_spec("triton") is None:
-        raise CompileError("Triton is not installed, which compiles kernels for GPUs; pip install 'tapejit[gpu]'")
+        raise KernelCompileError("Triton is not installed, which compiles kernels for GPUs; pip install 'tapejit[gpu]'")
     made = compile_kernel(wanted.printed, wanted.kernel, target, wanted.unaligned)
     metadata = made.metadata
     return Binary(
@@ -120,12 +120,12 @@ def effort(wanted: CompileRequest) -> int:
 def one(wanted: CompileRequest, target: str) -> Binary:
     try:
         return Compiling.compiler(wanted, target)
-    except CompileError:
+    except KernelCompileError:
         raise
     except Exception as reason:
         last_line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1]
         what = f"Triton cannot compile {wanted.kernel.name} for {target} ({last_line})"
-        raise CompileError(f'{what}; compile with backend="plain" there, and please report the kernel') from reason
+        raise KernelCompileError(f'{what}; compile with backend="plain" there, and please report the kernel') from reason
 
 
 def load_binary(key: str) -> Binary | None:

@@ -68,7 +68,7 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
 
 
 def test_functions_in_functions_have_short_names() -> None:
-    seen = cli_aot.Seen(3)
+    seen = cli_aot.RecordedGraphs(3)
     names = []
     for name in ("setup.<locals>.step", "step", "Model.loss", "<lambda>"):
         names.append(seen.unique(name))

@@ -31,12 +31,12 @@ from ..files import RefusalError, module_of
 CALLS = 8  # without anything new to record, before the script is stopped
 
 
-class EnoughError(BaseException):
+class AllRecordedError(BaseException):
     """Stops the script once everything has been recorded. A BaseException, so `except Exception` does not catch it."""
 
 
 @dataclass
-class Seen:
+class RecordedGraphs:
     """Graphs recorded from a script."""
 
     limit: int
@@ -51,7 +51,7 @@ class Seen:
         self.calls[name] = self.calls.get(name, 0) + 1
         self.current = name
         if self.quiet > self.limit:
-            raise EnoughError
+            raise AllRecordedError
 
     def note(self, trace: Trace, start: int, stop: int, keep: frozenset[int], _: Program) -> Any:
         """Record a segment's graph; stands in for `Backend.compile_entries`."""
@@ -71,10 +71,10 @@ class Seen:
         return next(n for n in [base, *[f"{base}_{k}" for k in range(2, len(names) + 2)]] if n not in names)
 
 
-class Noting(Backend):
+class RecordingBackend(Backend):
     """Backend that only notes graphs, installed while a script is recorded."""
 
-    def __init__(self, seen: Seen, before: Backend) -> None:
+    def __init__(self, seen: RecordedGraphs, before: Backend) -> None:
         super().__init__(before.name, before.compile)
         self.seen = seen
 
@@ -83,9 +83,9 @@ class Noting(Backend):
 
 
 @contextlib.contextmanager
-def recording(limit: int) -> Iterator[Seen]:
+def recording(limit: int) -> Iterator[RecordedGraphs]:
     """Record compiled functions within this block, and run them by their reference programs."""
-    found = Seen(limit)
+    found = RecordedGraphs(limit)
     call, before, backend = CompiledFunction.__call__, dict(BACKENDS), os.environ.get("TAPEJIT_BACKEND")
 
     def counted(self: CompiledFunction, /, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ def recording(limit: int) -> Iterator[Seen]:
         return call(self, *args, **kwargs)
 
     CompiledFunction.__call__ = counted  # type: ignore[method-assign, assignment]
-    BACKENDS.update({name: Noting(found, one) for name, one in before.items()})
+    BACKENDS.update({name: RecordingBackend(found, one) for name, one in before.items()})
     os.environ["TAPEJIT_BACKEND"] = "auto"
     try:
         yield found
@@ -170,12 +170,12 @@ def check_folder(path: Path) -> None:
         raise RefusalError(f"{path} cannot be written: no permission")
 
 
-def recorded(options: argparse.Namespace) -> Seen:
+def recorded(options: argparse.Namespace) -> RecordedGraphs:
     """Run the script until there is nothing new to record."""
     with module_of(options.script, "__main__", options.arguments) as (module, code), recording(options.calls) as found:
         try:
             exec(code, module.__dict__)
-        except EnoughError:
+        except AllRecordedError:
             pass
         except SystemExit as end:
             if end.code not in (None, 0) and not found.graphs:

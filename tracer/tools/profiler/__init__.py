@@ -84,9 +84,9 @@ class profile:  # noqa: N801
         with self.span(op.name, "op"):
             return execute(op, inputs, attrs, out, self._state)
 
-    def span(self, name: str, kind: str, line: str | None = None) -> Span:
+    def span(self, name: str, kind: str, line: str | None = None) -> TimedBlock:
         """Time a block."""
-        return Span(self, name, kind, user_line() if line is None else line)
+        return TimedBlock(self, name, kind, user_line() if line is None else line)
 
     def here(self) -> bool:
         return threading.get_ident() == self._thread
@@ -116,7 +116,7 @@ class profile:  # noqa: N801
         chrome_trace(self.events, self.kernels, self.began, path)
 
 
-class Span:
+class TimedBlock:
     """Times a block; nested events do not count as self time. Not a generator, whose frames would not be the user's lines."""
 
     def __init__(self, prof: profile, name: str, kind: str, line: str) -> None:
@@ -142,7 +142,7 @@ class record_function:  # noqa: N801
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._span: Span | None = None
+        self._span: TimedBlock | None = None
 
     def __enter__(self) -> None:
         if _running and _running[0].here():
