@@ -81,7 +81,7 @@ def best(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
 def measure(name: str, rounds: int) -> dict[str, Any]:
     made = {way: step_of(MODELS[name], way) for way in WAYS}
     for step, _ in made.values():
-        for _ in range(12):  # record, compile, compare with plain programs
+        for _ in range(12):  # record, compile, compare with reference programs
             last = step()
     losses = [float(step().detach().item()) for step, _ in made.values()]
     if max(losses) - min(losses) > 1e-3 * abs(losses[0]):

@@ -1,4 +1,4 @@
-"""What can be counted of GPU programs without a GPU: launches, bytes and compile time of whole training steps.
+"""Launches, bytes and compile time of whole training steps on a GPU, counted without one.
 
     python bench/gpu_static.py                     the GPT (6 layers, 384 wide, AdamW): counts, and compile time
     python bench/gpu_static.py --compile [--halves]   all workloads for all targets: does everything compile, without spills,
@@ -158,7 +158,7 @@ class Groups:
             self.written(name)
 
     def of(self, name: str) -> frozenset[str]:
-        """What has to be read for a value. What is computed again counts as if it had been kept."""
+        """Return the values that have to be read for a value. One that is rematerialised counts as if it had been kept."""
         return self.sources[name.removesuffix("_again")]
 
     def place(self, node: Node, kept: bool) -> None:
@@ -184,7 +184,7 @@ class Groups:
         return node.op.kind == "contraction" or node.op.name in (*ATTENTION, *REDUCTIONS)
 
     def follows(self, node: Node, sources: frozenset[str]) -> bool:
-        """Whether a value follows from one that is as large, or is only added up: whoever reads it reads that instead."""
+        """True if a value follows from one that is as large, or is only added up: its readers read that one instead."""
         size = max(self.forms[x].size for x in node.results)
         readers = [r for x in node.results for r in self.readers.get(x, [])]
         if len(readers) == 1 and readers[0].op.name in REDUCTIONS:
@@ -227,7 +227,7 @@ def cpu_seconds() -> float:
 
 
 def compile_everything(names: list[str], targets: list[str], halves: bool) -> list[dict[str, Any]]:
-    """Of each workload and target: how many different kernels there are, and what is wrong with some of them."""
+    """Count the distinct kernels of each workload and target, and list their faults."""
     found = []
     for name in names:
         graphs = recorded(workload(EXAMPLES[name]), halves)
@@ -248,7 +248,7 @@ def compiled_for(graphs: list[Graph], target: str) -> dict[str, Any]:
 
 
 def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
-    """What is wrong with a kernel that is compiled, in words."""
+    """Compile a kernel, and describe its faults."""
     assert x.printed is not None and x.kernel is not None
     try:
         made = compile_kernel(x.printed, x.kernel, target)
@@ -269,7 +269,7 @@ def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
 
 
 def in_vectors(x: Unit, names: Iterable[str], forms: dict[str, Any]) -> bool:
-    """Whether all that is large has rows of whole vectors. Windows of convolutions and pooling stand element by element."""
+    """True if all large buffers have rows of whole vectors. Windows of convolutions and pooling are read by element."""
     if any(y.nest is None or WINDOWS.search(" ".join(y.nest.ops)) for y in x.launches):
         return False
     added = {s.buffer for y in x.launches if y.nest is not None for s in y.nest.scatters}  # atomically, one by one

@@ -1,6 +1,6 @@
 """Running programs twice from the same memory, plainly and as native code: they must agree, and write nowhere else.
 
-What a test goes on with are the plain program's results, so that what Python makes of values is the same in both.
+What a test goes on with are the reference program's results, so that what Python makes of values is the same in both.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class _KeyValueSums:
         self.elements = 0 if self.direct else sum(self.height * round_up(width, plan.lanes) for _, width in self.parts)
 
     def rows(self, f: Function, at: list[Value], base: Value) -> dict[TensorLayout, RowMatrix]:
-        """Where the sums of each result are."""
+        """Return the matrix that holds the sums of each result."""
         plan, found, start = self.plan, {}, 0
         for result, width in self.parts:
             if self.direct:

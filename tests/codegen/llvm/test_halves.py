@@ -1,4 +1,4 @@
-"""Programs in half precision: native code against plain programs, no longer copies of operands, and what follows from neither.
+"""Programs in half precision: native code against reference programs, no widened copies of operands, and other consequences.
 
 Programs run under `shadow`, as in `test_programs.py`. What kernels do by themselves is in `test_gemm_halves.py`,
 `test_conv.py` and `test_attention.py`.

@@ -1,4 +1,4 @@
-"""Native code does what plain programs do: every op, many shapes and layouts, widths of vectors and numbers of threads.
+"""Native code does what reference programs do: every op, many shapes and layouts, widths of vectors and numbers of threads.
 
 Programs run under `shadow`: twice from the same memory, plainly and natively, and must agree up to the last bits of maths and
 the order of sums. Many ops are compiled together, and without LLVM's optimisations, as compiling is what takes time here.

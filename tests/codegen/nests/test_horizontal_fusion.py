@@ -88,7 +88,7 @@ def test_it_is_no_matter_which_optimizer(name: str) -> None:
 
 
 def test_so_is_what_many_tensors_are_multiplied_by() -> None:
-    """Gradients that are made shorter: the factor is read from memory, and is no element of what has a single one."""
+    """Clipped gradients: the factor is read from memory, and is no element of what has a single one."""
     given, factor = parameters([(3, 5), (1,), (40,), (15,), (8, 5)]), tj.tensor(0.5)
 
     def shorten() -> None:
@@ -128,7 +128,7 @@ def test_updates_that_wait_for_the_norm_of_all_gradients_are_one_kernel() -> Non
 
     build = built(step)
     written = [s for s in build.steps if any(name in build.inputs for name in s.writes)]
-    assert len(written) == 1 and len(written[0].writes) == 4 * len(given), "with gradients, which are made shorter"
+    assert len(written) == 1 and len(written[0].writes) == 4 * len(given), "with the clipped gradients"
 
 
 def test_what_does_something_else_stays_for_itself() -> None:
@@ -462,7 +462,7 @@ def test_the_profiler_the_page_and_diff_know_it(tmp_path: Any) -> None:
     given = parameters()
     opt = tj.optim.AdamW(given, lr=0.01)
     step = tj.compile(step_of(opt), strict=True)
-    for _ in range(6):  # among these is a run of the plain program, for its time; later ones go without Python
+    for _ in range(6):  # among these is a run of the reference program, for its time; later ones go without Python
         step()
     what = "loops over 7 arrays of 36,695 elements in all"
     with tj.profiler.profile() as profile:

@@ -1,4 +1,4 @@
-"""Fewer launches: kernels that are merged, and nests that are the same for many buffers, do what plain programs do; and the
+"""Fewer launches: kernels that are merged, and nests that are the same for many buffers, do what reference programs do; and the
 launches of whole steps are counted.
 
 Programs run twice from the same memory, plainly and by interpreted kernels in their new order. What nobody needs any more is

@@ -1,4 +1,4 @@
-"""Matmuls as Triton kernels, with what follows them: interpreted, they do what plain programs do; and they compile
+"""Matmuls as Triton kernels, with what follows them: interpreted, they do what reference programs do; and they compile
 for devices that are not here, to instructions of the matrix units.
 
 Programs run under `shadow`: twice from the same memory, plainly and by kernels. Nothing here has run on a GPU.

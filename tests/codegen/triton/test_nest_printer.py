@@ -1,5 +1,5 @@
-"""Loops as Triton kernels: Triton's interpreter runs them on NumPy arrays, and they do what plain programs do; and they compile
-for devices that are not here.
+"""Loops as Triton kernels: Triton's interpreter runs them on NumPy arrays, and they do what reference programs do; and they
+compile for devices that are not here.
 
 Programs run under `shadow`: twice from the same memory, plainly and by kernels. Nothing here has run on a GPU.
 """

@@ -20,7 +20,7 @@ def deterministic() -> Iterator[None]:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Native code that seems slower than the plain program, whatever is measured."""
+    """Native code that seems slower than the reference program, whatever is measured."""
     monkeypatch.setattr(tiering, "MARGIN", 0.0)
 
 
@@ -44,7 +44,7 @@ def test_a_clock_decides_otherwise(slow: None) -> None:
 def test_native_code_is_used_from_the_first_call_on(
     background: bool, slow: None, deterministic: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ReferenceProgram, "write", lambda self: pytest.fail("the plain program ran"))
+    monkeypatch.setattr(ReferenceProgram, "write", lambda self: pytest.fail("the reference program ran"))
     function, results = run(background)
     assert len(set(results)) == 1
     assert "native code, not timed against the reference program" in description(function)

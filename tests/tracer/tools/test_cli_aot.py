@@ -112,7 +112,7 @@ def test_times_are_those_of_what_computes(tmp_path: Path) -> None:
 
 
 def test_kinds_of_devices() -> None:
-    """Those for desks have the matrix units of sm_80, and less shared memory."""
+    """Consumer GPUs have the matrix units of sm_80, and less shared memory."""
     kinds = {"sm_89": "sm_80", "sm_120": "sm_80", "sm_103": "sm_100", "sm_90": "sm_90", "gfx950": "gfx942"}
     assert {name: table_target(name) for name in kinds} == kinds
     room = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx942": 64}

@@ -143,7 +143,7 @@ def test_kernels_share_out_what_was_measured() -> None:
     prof, w = train("llvm", 20)
     assert w.tolist() == pytest.approx(train_by_hand(20), rel=1e-5)
     native = [e for e in prof.events if e.segment is not None]
-    assert len(native) == 20 - 5  # without the runs in which native code and a plain program are compared
+    assert len(native) == 20 - 5  # without the runs in which native code and a reference program are compared
     kernels = [row for row in prof.key_averages() if row.kind == "kernel"]
     assert sum(row.own for row in kernels) == pytest.approx(sum(e.own for e in native))
     assert any(line.endswith(f":{line_of('# the loss')}") for row in kernels for line in row.lines)
