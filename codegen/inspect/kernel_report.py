@@ -111,7 +111,7 @@ def describe_kernel(launch: Launch, kind: str, forms: dict[str, Form], ops: int)
         if launch.check:
             return f"bounds check of {nest.domain.rows * nest.domain.cols} indices"
         if nest.fused_with:
-            return f"loops over {len(nest.all)} arrays of {sum(n.domain.cols for n in nest.all):,} elements in all"
+            return f"loops over {len(nest.all)} arrays of {sum(n.domain.cols for n in nest.all):,} elements in total"
         return f"{'sums at indices' if nest.scatters else 'loops'} over {nest.domain}"
     if kind == "opaque":
         return f"{node.op.name}, an opaque op: {opaque_reason(launch, forms)}"

@@ -35,10 +35,10 @@ FILES = {"cuda": ("ptx", "cubin"), "hip": ("amdgcn", "hsaco")}
 SIZES = {"bool": 1, "bfloat16": 2}
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LEGEND = """\
-MB, Mflop and us are of all launches of a kernel; us is the least time, and 2 for a launch at least
-registers and spills (bytes) are of each thread, shared memory (bytes) of each program
-bits: the widest access to memory, with * where others are narrower; matrix: whether matrix units multiply
-the texts of kernels say which lines of the script they are of"""
+MB, Mflop and us are totals of all launches of a kernel; us is a lower bound, and at least 2 per launch
+registers and spills (bytes) are per thread, shared memory (bytes) is per program
+bits: the widest memory access, with * if others are narrower; matrix: yes if matrix units are used
+the source of each kernel names the lines of the script that it implements"""
 NO_MATRIX_UNITS = "float32 matmuls do not use matrix units here; --precision tf32 lets them, and rounds their operands to tf32"
 Progress = Callable[[int, int], None]  # told how many kernels are compiled, of how many
 
@@ -53,7 +53,7 @@ class KernelRow:
     grid: int
     lines: list[str]  # lines of the user's source
     bytes: int = 0  # total over all launches
-    flops: int | None = 0  # None where only an op that is called as it is knows
+    flops: int | None = 0  # None for an opaque op
     seconds: float = 0.0
     registers: int = 0
     spills: int = 0
@@ -281,14 +281,14 @@ def table_text(program: ExportedProgram) -> str:
     head = ["kernel", "launches", "programs", "registers", "spills", "shared", "bits", "matrix", "MB", "Mflop", "us"]
     rows = [row_cells(r) for r in program.rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [f"{program.name}, compiled for {program.target}; times are the least on {program.device}", ""]
+    lines = [f"{program.name}, compiled for {program.target}; times are lower bounds for {program.device}", ""]
     for first, *rest in [head, *rows]:
         lines.append("  ".join([first.ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True)]]))
     lines += ["", totals_line(program)]
     lines += [f"{r.name} did not compile: {r.error}" for r in program.rows if r.error]
     lines += [f"{r.name} is {r.call}" for r in program.rows if r.call]
     if program.called:
-        lines.append(f"called as they are: {', '.join(program.called)}")
+        lines.append(f"opaque ops, called eagerly: {', '.join(program.called)}")
     return "\n".join(lines)
 
 

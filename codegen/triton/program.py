@@ -174,7 +174,7 @@ class GpuProgram:
         launches = len(self.executable.plan.rows)
         found = f"Triton kernels for {self.target}, {launches} launch{'es' * (launches != 1)}"
         found += f", {gemms} matmul{'s' * (gemms > 1)} by cuBLAS" if gemms else ""
-        found += f", {called} ops called as they are" if called else ""
+        found += f", {called} opaque op{'s' * (called > 1)}" if called else ""
         return found + (", and native code for what is on the CPU" if self.beside else "")
 
     def wait(self) -> None:

@@ -42,7 +42,7 @@ class Seen:
         self.after: Callable[[], None] = lambda: None  # called after each run of native code
 
     def opaque(self) -> set[str]:
-        """The ops that are called as they are."""
+        """The opaque ops."""
         steps = [x for p in self.programs for x in zip(p.launches, p.made, strict=True)]
         return {launch.node.op.name for launch, made in steps if made is None}
 

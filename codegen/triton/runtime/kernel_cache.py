@@ -69,7 +69,7 @@ def compile_binary(wanted: CompileRequest, target: str) -> Binary:
     from ..device.compile import compile_kernel, target_of
 
     if importlib.util.find_spec("triton") is None:
-        raise KernelCompileError("Triton is not installed, which compiles kernels for GPUs; pip install 'tapejit[gpu]'")
+        raise KernelCompileError("Triton, which compiles GPU kernels, is not installed: pip install 'tapejit[gpu]'")
     made = compile_kernel(wanted.printed, wanted.kernel, target, wanted.unaligned)
     metadata = made.metadata
     return Binary(
@@ -125,7 +125,9 @@ def one(wanted: CompileRequest, target: str) -> Binary:
     except Exception as reason:
         last_line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1]
         what = f"Triton cannot compile {wanted.kernel.name} for {target} ({last_line})"
-        raise KernelCompileError(f'{what}; compile with backend="plain" there, and please report the kernel') from reason
+        raise KernelCompileError(
+            f'{what}; compile this function with backend="plain", and please report the kernel'
+        ) from reason
 
 
 def load_binary(key: str) -> Binary | None:

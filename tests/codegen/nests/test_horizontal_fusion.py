@@ -445,7 +445,7 @@ def test_explain_tells_of_all_of_them() -> None:
     found = step.explain(kernels=True, llvm=True)
     (kernel,) = found.to_dict()["paths"][0]["programs"][0]["native"]["kernels"]
     count = sum(p.numel() for p in given)
-    assert kernel["what"] == f"loops over {len(given)} arrays of {count:,} elements in all"
+    assert kernel["what"] == f"loops over {len(given)} arrays of {count:,} elements in total"
     assert kernel["bytes"] == 3 * 4 * count and len(kernel["written"]) == len(given) and kernel["seconds"] > 0
     assert kernel["flops"] >= 2 * count and kernel["loops"] == 1 and kernel["ops"].count("sub") == len(given)
     assert "_of_many" in kernel["triton"]
@@ -464,7 +464,7 @@ def test_the_profiler_the_page_and_diff_know_it(tmp_path: Any) -> None:
     step = tj.compile(step_of(opt), strict=True)
     for _ in range(6):  # among these is a run of the reference program, for its time; later ones go without Python
         step()
-    what = "loops over 7 arrays of 36,695 elements in all"
+    what = "loops over 7 arrays of 36,695 elements in total"
     with tj.profiler.profile() as profile:
         step()
     assert what in str(profile.key_averages().table())

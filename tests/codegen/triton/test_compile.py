@@ -277,7 +277,7 @@ def test_modules_and_optimizers_are_regions() -> None:
         return [*[step(numbers(2, 4, seed=i)) for i in range(8)], *model.parameters()]
 
     explained = str(same(script).explain())
-    assert "regions taken as a whole" in explained and "SGD.step" in explained and "Triton kernels for" in explained
+    assert "regions replayed as a whole" in explained and "SGD.step" in explained and "Triton kernels for" in explained
 
 
 def test_without_python() -> None:
@@ -390,7 +390,7 @@ def test_batches_may_be_brought_to_the_device_in_the_step(pure: bool | None) -> 
 
     step = same(script, 1e-4, pure=pure)
     (program,) = programs(step)
-    assert "1 path of 1 segment in all" in str(step.explain()) and program.graph.write_backs
+    assert "1 path, 1 segment in total" in str(step.explain()) and program.graph.write_backs
 
 
 @pytest.mark.parametrize("pure", [None, True])
@@ -523,7 +523,7 @@ def test_wrong_indices_on_the_cpu_beside_a_device() -> None:
     np.testing.assert_array_equal(found[0].numpy(), table.numpy()[[2, 0]] * 2)
 
 
-def test_what_writes_on_the_cpu_and_on_a_device_is_a_plain_program() -> None:
+def test_what_writes_on_the_cpu_and_on_a_device_is_a_reference_program() -> None:
     a, b = numbers(3), tj.ones(3)
     f = tj.compile(lambda: (a * 2 + 1, b.mul_(3)))
     for _ in range(4):

@@ -881,7 +881,7 @@ def test_regions_are_shown() -> None:
         ("SGD.step", 4, 3),
     ]
     assert all(r["line"].split(":")[0].endswith("test_regions.py") for r in path["regions"])
-    assert "3 regions taken as a whole: Sequential (3 ops) at" in str(step.explain())
+    assert "3 regions replayed as a whole: Sequential (3 ops) at" in str(step.explain())
     text = str(step.traces[0]).splitlines()
     at = next(i for i, line in enumerate(text) if line.startswith("Sequential: 3 ops"))
     assert [line.split("(")[0].split()[-1] for line in text[at + 1 : at + 5]] == ["linear", "relu", "linear", "square"]

@@ -104,7 +104,7 @@ def test_time_saved_is_what_the_figures_say() -> None:
     samples.eager, samples.replayed = [0.1], [0.01]
     assert observe_run.time_saved(facts, samples).startswith("time saved: 7.20 s. 10.00 ms a replayed call, 100.00 ms eagerly")
     samples.eager = [0.02]
-    assert "none yet, 960.00 ms to go, about 96 calls" in observe_run.time_saved(facts, samples)
+    assert "none yet, breaks even after about 96 more calls" in observe_run.time_saved(facts, samples)
     samples.eager = [0.005]
     assert "none, 2.49 s lost" in observe_run.time_saved(facts, samples)
 
@@ -214,9 +214,9 @@ def test_the_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["eager"].split()[1] == rows["compiled"].split()[1] == "6"
     assert rows["compiled"].endswith("MiB") and " - " not in rows["compiled"]
     assert "The two curves are the same: over 6 steps" in out and "times as fast" in out
-    assert len(out.split("It goes on by itself:\n")[1]) > 50
+    assert len(out.split("A sample of what it writes:\n")[1]) > 50
     text = Path("report.html").read_text(encoding="utf-8")
-    assert "report.html shows what became of the step" in out and "scaled_dot_product_attention" in text
+    assert "report.html shows the compiled step" in out and "scaled_dot_product_attention" in text
     assert "times as fast as an eager one" in text and 'id="timeline-0"' in text
 
 
@@ -286,7 +286,7 @@ def test_two_steps_are_no_comparison(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(cli_demo, "example_named", lambda name: fake_example(-1))
     assert cli.main(["demo", "--steps", "2"]) == 0
     out = capsys.readouterr().out
-    assert "There was no compiled step to compare with" in out and "times as fast" not in out
+    assert "There is no compiled step to compare with yet" in out and "times as fast" not in out
 
 
 def test_curves_that_differ_are_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,7 +309,7 @@ def test_the_picture_shows_both_curves() -> None:
     (["run", "nothing.py"], "there is no script nothing.py"),
     (["run", "."], ". is a folder, not a script"),
     (["run"], "run needs a script"),
-    (["run", "broken.py"], "broken.py is not Python: invalid syntax"),
+    (["run", "broken.py"], "broken.py is not valid Python: invalid syntax"),
     (["bench", "nothing.py:step"], "there is no script nothing.py"),
     (["bench", "train.py"], "name the function of train.py to measure"),
     (["bench", "train.py:nothing"], "there is no nothing in train.py"),

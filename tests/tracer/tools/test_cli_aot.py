@@ -52,8 +52,8 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     backends = dict(BACKENDS)
     assert cli.main(["aot", script, "--device", "H100", "-o", "found", "--", "4096"]) == 0
     said = capsys.readouterr().out
-    assert "step, compiled for sm_90; times are the least on H100" in said and "scaled, compiled for sm_90" in said
-    assert said.count("bits: the widest access") == 1 and "--precision tf32 lets them" in said
+    assert "step, compiled for sm_90; times are lower bounds for H100" in said and "scaled, compiled for sm_90" in said
+    assert said.count("bits: the widest memory access") == 1 and "--precision tf32 lets them" in said
     assert "it ran to its end" not in said and backends == BACKENDS
     table = json.loads((tmp_path / "found" / "scaled" / "table.json").read_text())
     (row,) = table["rows"]
@@ -128,7 +128,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "calls": (["steps.py", "--calls", "2"], "--calls must be at least 3"),
     "not compiled": (["plain.py"], "no compiled function was called in plain.py: decorate one with @tj.compile, and call it; "),
     "never": (["never.py"], "no compiled function was called in never.py"),
-    "failing": (["failing.py"], "failing.py failed, with the error above"),
+    "failing": (["failing.py"], "failing.py failed with the error above"),
     "ending": (["ending.py"], "ending.py ended with 'no data' before anything was recorded"),
 }
 OTHERS = {
@@ -167,4 +167,4 @@ def test_switched_off(script: str, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(cli_aot, "switched_off", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     assert cli.main(["aot", script]) == 2
-    assert "TAPEJIT=eager switches compiling off" in capsys.readouterr().err
+    assert "TAPEJIT=eager disables compilation" in capsys.readouterr().err

@@ -239,7 +239,7 @@ def test_under_autocast() -> None:
 
 
 def test_where_it_cannot_be_opened() -> None:
-    with tj.profiler.profile(), pytest.raises(RuntimeError, match="one is running already"):
+    with tj.profiler.profile(), pytest.raises(RuntimeError, match="another one is already running"):
         tj.profiler.profile().__enter__()
 
     @tj.compile
@@ -247,7 +247,7 @@ def test_where_it_cannot_be_opened() -> None:
         with tj.profiler.profile():
             pass
 
-    with pytest.raises(RuntimeError, match="outside of compiled functions"):
+    with pytest.raises(RuntimeError, match="inside a compiled function"):
         inside()
     with pytest.raises(ValueError, match='by must be "op" or "line"'):
         with tj.profiler.profile() as prof:
@@ -270,5 +270,5 @@ def test_as_pytorchs_scripts_say_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert [" add " in first[0], " exp " in first[1], " mine" in first[2]] == [True, True, True]
     assert len(found.table(row_limit=-1).splitlines()) == 1 + len(found)
-    with pytest.raises(TypeError, match="there is no option 'with_stak'"):
+    with pytest.raises(TypeError, match="unknown option 'with_stak'"):
         tj.profiler.profile(with_stak=True)

@@ -333,7 +333,7 @@ def test_texts_are_left_out_where_they_are_too_much(facts: dict[str, Any], monke
     often, seldom = sorted(paths, key=lambda path: -path["replays"])
     assert any("llvm" in k for k in often["programs"][0]["native"]["kernels"])
     assert not any("llvm" in k or "triton" in k for p in seldom["programs"] if "native" in p for k in p["native"]["kernels"])
-    assert "Its text is left out" in page(copy)
+    assert "Its code is left out" in page(copy)
 
 
 # ---- advice
@@ -509,7 +509,7 @@ def test_ctrl_c_writes_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("arguments, sentence, code", [
     (["nothing.py"], "there is no script nothing.py", 2),
     ([], "report needs a script", 2),
-    (["broken.py"], "broken.py is not Python", 2),
+    (["broken.py"], "broken.py is not valid Python", 2),
     (["--fast", "train.py"], "report has no option --fast", 2),
     (["train.py", "-o"], "-o needs the name of a file", 2),
     (["train.py", "-o", "no/folder.html"], "there is no folder no", 2),

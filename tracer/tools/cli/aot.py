@@ -110,7 +110,7 @@ def aot(rest: list[str]) -> int:
     if importlib.util.find_spec("triton") is None:
         raise RefusalError("Triton, which compiles the kernels, is not installed: pip install 'tapejit[gpu]', on Linux")
     if switched_off():
-        raise RefusalError("TAPEJIT=eager switches compiling off: run this without it")
+        raise RefusalError("TAPEJIT=eager disables compilation: unset it and run this again")
     export = BACKENDS["triton"].export
     assert export is not None
     ahead = export()
@@ -130,12 +130,12 @@ def aot(rest: list[str]) -> int:
 
 def parsed(rest: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("tapejit aot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("script", help="and after -- its own arguments")
+    parser.add_argument("script", help="script to run; its own arguments go after --")
     parser.add_argument("--target", help="sm_80, sm_90, sm_100 or gfx942 (default: the device's)")
     parser.add_argument("--device", help="A100, H100, B200 or MI300X (default: the target's, or H100)")
     parser.add_argument("-o", "--output", type=Path, help="the folder to write to (default: kernels_TARGET)")
     parser.add_argument(
-        "--calls", type=int, default=CALLS, help="the script stops after so many calls in which nothing was new"
+        "--calls", type=int, default=CALLS, help="stop the script after this many calls that record nothing new"
     )
     parser.add_argument("--precision", choices=("ieee", "tf32"), default="ieee", help="of float32 matmuls (default: ieee)")
     end = rest.index("--") if "--" in rest else len(rest)
@@ -155,7 +155,7 @@ def device_of(options: argparse.Namespace, devices: dict[str, Any]) -> Any:
         raise RefusalError(f"no device is called {options.device!r}; there are: {', '.join(devices)}")
     found = devices[options.device] if options.device else targets[options.target or "sm_90"]
     if options.target not in (None, found.target):
-        raise RefusalError(f"{found.name} is {found.target}, not {options.target}: leave one of them out")
+        raise RefusalError(f"{found.name} is {found.target}, not {options.target}: pass only one of --device and --target")
     if options.output is None:
         options.output = Path(f"kernels_{found.target}")
     return found
@@ -183,13 +183,13 @@ def recorded(options: argparse.Namespace) -> RecordedGraphs:
         except Exception as error:
             stack = error.__traceback__  # without the frame of this function
             traceback.print_exception(type(error), error, stack.tb_next if stack else None)
-            raise RefusalError(f"{options.script} failed, with the error above") from None
+            raise RefusalError(f"{options.script} failed with the error above") from None
         sys.stdout.flush()
     if not found.calls:
         what = "decorate one with @tj.compile, and call it; a script's own options go after --, as in: -- --compile"
         raise RefusalError(f"no compiled function was called in {options.script}: {what}")
     if not found.graphs:
-        reasons = "; ".join(found.left) or "its functions were not called as often as they want to be"
+        reasons = "; ".join(found.left) or "its functions were not called often enough"
         raise RefusalError(f"nothing was compiled in {options.script}: {reasons}")
     return found
 

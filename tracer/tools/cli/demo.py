@@ -101,11 +101,11 @@ def demo(wanted: int | None, path: Path) -> int:
     print("\n".join(lines))
     differs = len(done) == 2 and not print_comparison(done)
     if not stopped:
-        made_up = ["", "It goes on by itself:", *example.make_up(done[-1].run.model, device, 160).strip().splitlines()]
+        made_up = ["", "A sample of what it writes:", *example.make_up(done[-1].run.model, device, 160).strip().splitlines()]
         print("\n".join(made_up))
         lines += made_up
     write(path, page_facts(done, timelines, lines, "stopped by Ctrl-C" if stopped else None))
-    print(f"\n{path} shows what became of the step.")
+    print(f"\n{path} shows the compiled step.")
     return 130 if stopped else int(differs)
 
 
@@ -178,7 +178,7 @@ def example_named(name: str) -> Any:
 
 
 def table(done: list[Training], stopped: bool = False) -> list[str]:
-    lines = ["", f"{'':10} {'steps':>6} {'a step':>10} {'steps/s':>8} {'in all':>9} {'first compiled':>15} {'peak memory':>12}"]
+    lines = ["", f"{'':10} {'steps':>6} {'a step':>10} {'steps/s':>8} {'total':>9} {'first compiled':>15} {'peak memory':>12}"]
     for t in done:
         first = "-" if t.first is None else duration(t.first)
         peak = "-" if t.peak is None else f"{t.peak / 2**20:.1f} MiB"
@@ -188,9 +188,9 @@ def table(done: list[Training], stopped: bool = False) -> list[str]:
     if len(done) == 2 and len(done[1].times) > done[1].replayed > 0:
         lines.append(f"A compiled step is {done[0].steady() / done[1].steady():.1f} times as fast as an eager one.")
         if not any(s.native is not None for s in segments(done[1].step)):
-            lines.append("No native code was made: these are the eager kernels, replayed.")
+            lines.append("No native code was generated: the eager kernels were replayed.")
     elif len(done) == 2:
-        lines.append("There was no compiled step to compare with: the first ones are recorded, and one is compiled.")
+        lines.append("There is no compiled step to compare with yet: the first ones are recorded and compiled.")
     if stopped:
         after = f"after {len(done[-1].times)} {done[-1].name} steps" if done[-1].stopped else "before the first compiled step"
         lines.append(f"Stopped {after}.")
@@ -205,7 +205,9 @@ def print_comparison(done: list[Training]) -> bool:
     largest = max(abs(a - b) / max(abs(a), 1e-6) for a, b in pairs)
     same = largest <= SAME  # False if a loss is NaN
     verdict = "are the same" if same else "DIFFER"
-    print(f"The two curves {verdict}: over {len(pairs)} steps the losses are within {largest:.0e} of each other, relatively.")
+    print(
+        f"The two curves {verdict}: over {len(pairs)} steps the relative difference of their losses is at most {largest:.0e}."
+    )
     return same
 
 

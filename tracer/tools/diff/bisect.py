@@ -256,7 +256,7 @@ class Inspection:
             name, eager, compiled = above[0]
         off = errors(eager, compiled)
         index = np.unravel_index(int(off.argmax()), off.shape) if off.size else ()
-        note = "each op by itself is right: it is wrong only where it is fused with others"
+        note = "each op is right on its own: the error appears only where ops are fused"
         return Fault(self.origin[name], eager, compiled.copy(), tuple(int(i) for i in index), float(off.max(initial=0)), note)
 
     def trail(self, name: str) -> list[str]:

@@ -20,14 +20,14 @@ WORDS = {
     "compile": "compiling",
     "diverge": "diverged",
     "replay": "replayed",
-    "compare": "replayed without native code, to compare",
+    "compare": "replayed by the reference program, to time it",
 }
 
 
 def timeline(facts: dict[str, Any]) -> Markup:
     spans = facts["spans"][:MAX_BARS]
     if not spans:
-        return tag("p", "No call was noted.", class_="soft")
+        return tag("p", "No call was observed.", class_="soft")
     whole = WIDTH - LEFT - RIGHT
     parts = [*strip(spans, whole), *grid(spans), *bars(spans, whole)]
     height = TOP + HEIGHT + BOTTOM
