@@ -1,4 +1,4 @@
-"""What all tests share: every test begins with the same random state and default dtype, on the CPU."""
+"""Shared by all tests: every test begins with the same random state and default dtype, on the CPU."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class CUBLASError(RuntimeError):
 
 
 def get_cublas_handle() -> int:
-    """Of the current device, in this thread."""
+    """Handle of the current device, in this thread."""
     if local.current not in _local.handles:
         handle = _local.handles[local.current] = next(_handles)
         _modes[handle] = local.current, CUBLAS_DEFAULT_MATH

@@ -52,7 +52,7 @@ class MemoryPointer:
 
 
 class MemoryPool:
-    """What blocks come from. Tests may set a limit."""
+    """Pool that blocks come from. Tests may set a limit."""
 
     def __init__(self) -> None:
         self._limit = 0

@@ -1,4 +1,4 @@
-"""What `bench/gpu_static.py` counts and compiles: launches and bytes of a GPT are within what is aimed at, and the kernels of
+"""Counts and kernels of `bench/gpu_static.py`: launches and bytes of a GPT are within what is aimed at, and the kernels of
 the examples' training steps are as they should be for devices that are not here. Here each is compiled for one of them; the
 script does it for all."""
 

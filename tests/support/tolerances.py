@@ -1,4 +1,4 @@
-"""How far apart two ways to add up the same numbers may be.
+"""Bounds on the difference of two ways to add up the same numbers.
 
 Floats that are added in another order give another sum. What is certain of both is only how they lie to the sizes of what was
 added: each rounding is off by at most half an epsilon of a partial sum, and no partial sum is larger than all sizes together.
@@ -21,7 +21,7 @@ def epsilon(dtype: Any) -> float:
 
 
 def spread(sizes: Any, terms: int, dtype: Any = np.float32) -> Any:
-    """How far two sums of so many terms may be apart whose absolute values add up to `sizes`.
+    """Bound the difference of two sums of so many terms whose absolute values add up to `sizes`.
 
     Each is off by half an epsilon for each term at most. Some are rounded up and some down: of many terms the errors are as
     the root of their number, and that eight times as much comes together has odds of one to 10 ** 13.
@@ -30,7 +30,7 @@ def spread(sizes: Any, terms: int, dtype: Any = np.float32) -> Any:
 
 
 def within(found: Any, expected: Any, bound: Any, dtype: Any = None) -> Any:
-    """Of each element, whether it is no further from what is expected than its bound.
+    """Test each element: it may be no further from what is expected than its bound.
 
     With a dtype: whether it is what some number within the bound is rounded to. NaN equals NaN, infinities only themselves.
     """

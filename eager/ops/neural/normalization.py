@@ -201,7 +201,7 @@ def gradients_along(
 
 
 def scaled_onto(xp: Any, x: Any, scale: Any, shape: tuple[int, ...]) -> Any:
-    """The sum of x * scale over all that broadcasting `shape` to x's shape had stretched; of rows, a product."""
+    """The sum of x * scale over all that broadcasting `shape` to x's shape had stretched; of rows, a matmul."""
     if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= MAX_BLAS_TERMS and scale.shape[1] == 1:
         return xp.matmul(scale[:, 0], x)
     return sum_to_shape(xp, x * scale, shape)
@@ -216,7 +216,7 @@ def uniform(weight: Any, ndim: int, dims: tuple[int, ...]) -> bool:
 
 
 def weighted_sum(xp: Any, x: Any, weight: Any, dims: tuple[int, ...]) -> Any:
-    """The sum of x * weight over dims, which stay as length 1; for a weight of just these dims a matrix product."""
+    """The sum of x * weight over dims, which stay as length 1; for a weight of just these dims a matmul."""
     weight = widen(weight)
     if x.ndim == 2 and dims == (1,) and weight.ndim == 1:
         return xp.matmul(x, weight[:, None])

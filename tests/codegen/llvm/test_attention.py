@@ -84,7 +84,7 @@ class Problem:
 
 
 def native(case: Case, arrays: dict[str, np.ndarray], bits: int = 512, threads: int = 1, opt: int = 0) -> dict[str, np.ndarray]:
-    """What both kernels give. They are compiled the quick way, if `opt` is not 3 as in programs."""
+    """Return what both kernels give. They are compiled the quick way, if `opt` is not 3 as in programs."""
     problem, target = Problem(case, arrays), dataclasses.replace(host(), bits=bits)
     module, count = Module(target.features), len(problem.places)
     forward = emit_forward(module, "forward", problem.spec, count, target)

@@ -278,7 +278,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 @HALVES
 def test_doubles_are_rounded_once(seen: shadow.Seen, dtype: Any) -> None:
-    """What is next to a tie in float64 is the tie itself in float32."""
+    """A number next to a tie in float64 is the tie itself in float32."""
     seen.exact = True
     rng = np.random.default_rng(0)
     ties = (1 + (2 * rng.integers(0, 1 << 10, 200) + 1) * 2.0**-11) * 2.0 ** rng.integers(-26, 17, 200)

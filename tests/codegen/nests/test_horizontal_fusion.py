@@ -223,7 +223,7 @@ def test_whole_steps_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_order_is_one_in_which_everything_can_be_done() -> None:
-    """Of made-up steps: one kernel is where its last part was, behind nothing of a later round."""
+    """Synthetic steps: one kernel is where its last part was, behind nothing of a later round."""
     known, rounds = {1: "a", 4: "a", 2: "b", 6: "b", 7: "a"}, {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 3, 6: 2, 7: 2}
     assert fused_order(8, known, rounds) == [(0,), (3,), (1, 4), (2, 6), (5,), (7,)]
     assert fused_order(3, {}, {}) == [(0,), (1,), (2,)]

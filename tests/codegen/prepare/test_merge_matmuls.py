@@ -95,7 +95,7 @@ def test_steps(seen: Any, name: str) -> None:
 
 @pytest.mark.parametrize("size", [6, 80])
 def test_operands_that_are_overwritten_before_the_sum(seen: Any, size: int) -> None:
-    """What stands together later than it was multiplied has to be what it was then."""
+    """Operands that are concatenated later than they were multiplied have to be what they were then."""
     tj.manual_seed(0)
     a, b, c, d = (tj.randn(2, size) for _ in range(4))
     outer = lambda x, y: apply(PRIMITIVES["outer_sum"], (x, y))

@@ -1,4 +1,4 @@
-"""What is computed again rather than kept, and that it is computed from what was there then."""
+"""Rematerialisation: values that are computed again rather than kept, from what was there then."""
 
 from __future__ import annotations
 

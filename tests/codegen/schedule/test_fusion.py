@@ -1,4 +1,4 @@
-"""What shares a loop nest: the loops of softmax, norms, losses and optimizer updates, as text.
+"""Fusion into loop nests: the loops of softmax, norms, losses and optimizer updates, as text.
 
 Names of values in between are replaced by t0, t1, ... in the order in which they appear.
 """

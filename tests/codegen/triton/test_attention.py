@@ -95,7 +95,7 @@ class Problem:
 def found_by(
     case: Case, arrays: dict[str, np.ndarray], config: AttentionConfig | None = None, given: bool = True
 ) -> dict[str, np.ndarray]:
-    """What both kernels give, with the forward's result given to the backward kernel or not."""
+    """Return what both kernels give, with the forward's result given to the backward kernel or not."""
     problem = Problem(case, arrays)
     for backward in (False, True):
         which = problem.launch(backward, given)

@@ -196,7 +196,7 @@ def test_training_of_a_gpt() -> None:
 
 
 class Last(tj.nn.Module):
-    """What a recurrent network has read at the end."""
+    """A recurrent network that returns its last output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -395,7 +395,7 @@ def test_batches_may_be_brought_to_the_device_in_the_step(pure: bool | None) -> 
 
 @pytest.mark.parametrize("pure", [None, True])
 def test_the_same_batch_many_times_and_then_another(pure: bool | None) -> None:
-    """What is brought to the device is no constant, however often it was the same."""
+    """Data that is copied to the device is no constant, however often it was the same."""
 
     def script(compile: Any) -> list[Any]:
         w, same_one, other = numbers(4), on_cpu(4), on_cpu(4, seed=1)
@@ -482,7 +482,7 @@ def test_another_device(gpu: Any) -> None:
 
 
 def test_the_cpu_and_a_device_have_a_program_each() -> None:
-    """Of which one may be wanted on the other side later."""
+    """One of them may be wanted on the other side later."""
 
     def script(compile: Any) -> list[Any]:
         a, b, rows = numbers(4, 3), on_cpu(7), tj.tensor([[0, 6], [3, 3]])

@@ -212,7 +212,7 @@ def test_what_follows_is_a_kernel_of_its_own(always: None) -> None:
 
 
 def test_a_matmul_that_is_kept_is_written_to_where_it_belongs(always: None) -> None:
-    """What follows reads it from there: nothing is in memory for the call alone."""
+    """The epilogue reads it from there: nothing is in memory for the call alone."""
     program = compared(lambda a, b: ((y := a @ b), F.gelu(y) * 2), numbers(16, 24), numbers(24, 40, seed=1))
     assert order(program) == [GEMM, KERNEL] and program.executable.arena == 0
 
@@ -227,7 +227,7 @@ def test_operands_that_are_computed_are_computed_first(always: None) -> None:
 
 
 def test_a_result_in_the_memory_of_an_operand(always: None) -> None:
-    """Which the library must not write while it reads it. These numbers are added up exactly, in any order."""
+    """The library must not write it while it reads it. These numbers are added up exactly, in any order."""
 
     def script(compile: Any) -> list[Any]:
         w, x = (numbers(16, 16, seed=i).round().clamp(-2, 2) for i in range(2))
@@ -488,7 +488,7 @@ def test_calls_go_to_the_current_stream(gpu: Any, always: None) -> None:
 
 
 def tanh_of(x: Any, w: Any) -> tuple[Any, Any]:
-    """Of a matmul, in float64; and how far off it may be, as tanh makes no difference larger."""
+    """Compute a matmul in float64, and its bound: tanh makes no difference larger."""
     x, w = x.cpu().double(), w.cpu().double()
     return (x @ w).tanh(), spread(abs(x) @ abs(w), x.shape[-1])
 

@@ -264,7 +264,7 @@ def large(x: Any) -> Any:
 
 
 def right(found: Any, x: Any) -> None:
-    """What `large` gives in float64, but for its sums, which are of rows that add up to one: their own errors do not grow."""
+    """Compare with `large` in float64, but for its sums, which are of rows that add up to one: their errors do not grow."""
     x = x.cpu().double()
     rows, cols = x.shape
     y = F.softmax(x * 2, 1)
@@ -272,7 +272,7 @@ def right(found: Any, x: Any) -> None:
 
 
 def test_programs_share_one_arena(few: None) -> None:
-    """Which grows, and is somewhere else then, for graphs too."""
+    """It grows, and is somewhere else then, for graphs too."""
     f, g, small, wide = tj.compile(large), tj.compile(large), numbers(3, 4), numbers(6, 20)
     for x, made in [(small, f)] * 5 + [(wide, g)] * 3 + [(small, f)] * 5 + [(wide, g)]:
         right(made(x), x)
@@ -322,7 +322,7 @@ def test_threads_take_turns() -> None:
 
 
 def test_parameters_are_those_of_compiled_kernels() -> None:
-    """What the launcher packs is what PTX says that the kernels take."""
+    """The launcher packs what PTX says that the kernels take."""
     compiled, _ = both(batches(3))
     (program,) = programs(compiled)
     units = [x for x in program.build.units() if x.kernel is not None]
@@ -601,7 +601,7 @@ def test_no_memory_for_the_arena(gpu: Any) -> None:
 
 
 def test_no_memory_to_be_careful_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What will be overwritten cannot be kept: it runs all the same."""
+    """Inputs that will be overwritten cannot be kept: it runs all the same."""
 
     def copy(self: Any, order: str = "C") -> Any:
         if order == "K":

@@ -196,7 +196,7 @@ def test_deep_matmuls_that_go_along_are_computed_in_parts(seen: Any) -> None:
 
 
 def test_nobody_waits_for_long() -> None:
-    """What a kernel reads has to be kept until it is launched: it does not wait for others for ever."""
+    """Inputs of a kernel have to be kept until it is launched: it does not wait for others for ever."""
     x, y = tensor(40, 40), tensor(40, 40)
 
     def function() -> Any:

@@ -249,7 +249,7 @@ UNITS = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "sm_100": "tcgen05.mma
 
 @pytest.mark.parametrize("target", UNITS)
 def test_matmuls_of_halves_use_matrix_units(target: str) -> None:
-    """What follows and how operands lie in memory change nothing: they are read and written by 128 bits."""
+    """Epilogues and layouts of operands change nothing: they are read and written by 128 bits."""
     dtype = tj.float16 if target in ("sm_90", "gfx942") else tj.bfloat16
     x, w, rest = (tensor(512, 256).to(dtype), tensor(512, 256).to(dtype), tensor(512, 512).to(dtype))
     ((launch, _, forms),) = matmuls(lambda: F.relu(F.linear(x, w)) + rest)

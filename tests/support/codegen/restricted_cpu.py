@@ -1,5 +1,6 @@
-"""What `test_targets.py` runs in processes of their own, with `TAPEJIT_CPU`: some of everything that is generated, on a CPU
-that has less than this one. Each program runs twice, plainly and natively (`shadow`); the last line says what it was for.
+"""Programs that `test_targets.py` runs in processes of their own, with `TAPEJIT_CPU`: some of everything that is generated, on
+a CPU that has less than this one. Each runs twice, as a reference program and natively (`shadow`); the last line says what it
+was for.
 """
 
 from __future__ import annotations

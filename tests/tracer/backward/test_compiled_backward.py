@@ -65,7 +65,7 @@ def description(function: Any) -> str:
 
 
 def passes_of(function: Any) -> int:
-    """How often backward passes ran as programs."""
+    """Count how often backward passes ran as programs."""
     return sum(int(n) for n in re.findall(r"backward: compiled, \d+ ops, run (\d+) times", description(function)))
 
 

@@ -1,4 +1,4 @@
-"""What a backend needs once in a process is made beside the first calls: forks, errors and wrong settings do no harm."""
+"""Preloading: a backend's needs, once in a process, are made beside the first calls; forks and errors do no harm."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ print(*[name for name in names if f"tapejit.codegen.llvm.{name}" in sys.modules]
     ],
 )
 def test_what_is_not_needed_is_not_imported(kind: str, needed: str, tmp_path: Path) -> None:
-    """Of the code generator; and where a program comes from disk, nothing that makes one."""
+    """Modules of the code generator; if a program comes from disk, none that makes one."""
     settings = {**os.environ, "TAPEJIT_CACHE_DIR": str(tmp_path / "cache"), "TAPEJIT_CACHE": "1"}
     for expected in (needed, ""):
         command = [sys.executable, "-c", IMPORTED, kind]

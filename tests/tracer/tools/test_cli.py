@@ -67,7 +67,7 @@ def line_of(text: str) -> int:
 
 
 def losses(steps: int) -> float:
-    """What the script prints, by NumPy."""
+    """Compute what the script prints, by NumPy."""
     w = np.ones(3)
     for i in range(steps):
         x = np.ones(3 if i < 30 else 1)

@@ -39,7 +39,7 @@ def wrong_function(monkeypatch, name: str, other: str) -> None:
 
 
 def wrong_where_fused(monkeypatch, name: str) -> None:
-    """What reads an op's result without its being in memory reads another number."""
+    """Make readers of an op's result that is not in memory read another number."""
     right = ElementReader.read
 
     def read(self, value, place, guard):

@@ -33,7 +33,7 @@ def compiled(function: Any, *args: Any, **settings: Any) -> Any:
 
 
 def kernels(function: Any, *args: Any) -> list[dict[str, Any]]:
-    """Of a function of one path and one segment."""
+    """Return the kernels of a function of one path and one segment."""
     (path,) = compiled(function, *args).explain(kernels=True).to_dict()["paths"]
     return path["programs"][-1]["native"]["kernels"]
 
@@ -275,7 +275,7 @@ def test_a_pure_function_has_its_program_shown() -> None:
 
 
 def test_plans_do_not_depend_on_the_order_of_sets() -> None:
-    """What is planned is in the text of the step function, which the disk cache is asked for."""
+    """Plans are in the text of the step function, which the disk cache is asked for."""
     script = (
         "import tapejit as tj\n"
         "def step(x):\n"

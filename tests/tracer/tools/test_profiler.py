@@ -209,7 +209,7 @@ def test_nothing_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def history(script: Any) -> list[Any]:
-    """What a program notes, and prints."""
+    """Run a program, and return what it notes and prints."""
     tj.manual_seed(0)
     log: list[Any] = []
     out = io.StringIO()

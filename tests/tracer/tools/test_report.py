@@ -77,7 +77,7 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def facts(folder: Path) -> dict[str, Any]:
-    """Of 24 calls, the last of which have another shape."""
+    """Facts of 24 calls, the last of which have another shape."""
     space: dict[str, Any] = {"__name__": "trained"}
     with pytest.MonkeyPatch.context() as patch, noted() as timelines:
         patch.chdir(folder)

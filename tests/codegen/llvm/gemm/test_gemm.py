@@ -28,7 +28,7 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def operand(pointer: int, x: np.ndarray, batch: tuple[int, ...], **more: Any) -> GemmOperand:
-    """What an array is to a matmul; dims of size 1 are broadcast over the batch."""
+    """Describe an array as an operand of a matmul; dims of size 1 are broadcast over the batch."""
     strides = [s // x.itemsize for s in x.strides]
     lead = tuple(0 if d == 1 else s for d, s in zip(x.shape[:-2], strides[:-2], strict=True))
     assert len(lead) == len(batch)

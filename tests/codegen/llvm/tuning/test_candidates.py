@@ -51,7 +51,7 @@ def matmul(a: np.ndarray, b: np.ndarray, bits: int) -> GemmProblem:
 
 
 def results(gemm: GemmProblem, plan: GemmPlan, a: np.ndarray, b: np.ndarray, bits: int, lines: int) -> bytes:
-    """What 3 x + 1 + 1 + ... is for the matmul's elements x."""
+    """Compute 3 x + 1 + 1 + ... for the matmul's elements x."""
     count = gemm.m * gemm.n
     strides = tuple(int(np.prod(gemm.batch[i + 1 :])) * count for i in range(len(gemm.batch)))
     store = store_epilogue(2, strides, gemm.n, 1, gemm.scalar)

@@ -59,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def another_process() -> None:
-    """What a process remembers is forgotten; what is on disk is not."""
+    """Forget the tuning store of the process, as if another one began; what is on disk stays."""
     remember._tuning_store.cache_clear()
 
 
