@@ -1,7 +1,7 @@
 """Muon: momentum, made orthogonal by a few Newton-Schulz iterations. For the matrices of hidden layers.
 
 The iteration runs in bfloat16, as in PyTorch: it only has to bring all singular values near 1, and matmuls in
-bfloat16 are what GPUs do best. On the CPU matmuls run in float32 and rounded.
+bfloat16 are what GPUs do best. On the CPU matmuls run in float32, and results are rounded.
 """
 
 from __future__ import annotations
