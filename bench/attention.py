@@ -52,7 +52,7 @@ SHAPES = {
     "2048": Shape(1, 8, 2048, 64),
     "512, wide": Shape(1, 8, 512, 128),
 }
-PRODUCTS = {"forward": 2, "backward": 5}
+MATMULS = {"forward": 2, "backward": 5}
 
 
 class Native:
@@ -150,9 +150,9 @@ def main() -> None:
         single = Native(shape) if halves else native
         peers = peer(native, shape.causal)
         single.forward()  # its backward kernel reads what this writes
-        for way, theirs in zip(PRODUCTS, peers, strict=True):
+        for way, theirs in zip(MATMULS, peers, strict=True):
             mine, other, wide = best([getattr(native, way), theirs, getattr(single, way)], options.rounds)
-            rate = 2 * PRODUCTS[way] * shape.pairs * shape.width / mine / 1e9
+            rate = 2 * MATMULS[way] * shape.pairs * shape.width / mine / 1e9
             memory = (native.kernels[way].scratch + native.kernels[way].shared) / 1024
             scores = 4 * shape.batch * shape.heads * shape.length**2 / 1024
             times = f"{mine * 1e6:11.0f}{rate:11.1f}{other * 1e6:11.0f}{mine / other:11.2f}" + (

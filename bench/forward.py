@@ -62,8 +62,8 @@ def step_of(make: Callable[[], tuple[nn.Module, Any, Any]], way: str) -> tuple[C
         return loss
 
     whole = tj.compile(step) if way == "step" else step
-    told = {"model": getattr(model, "forward", None), "loss": compiled, "step": whole}.get(way)
-    return lambda: whole(x, y), told
+    compiled_function = {"model": getattr(model, "forward", None), "loss": compiled, "step": whole}.get(way)
+    return lambda: whole(x, y), compiled_function
 
 
 def best(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -81,17 +81,17 @@ def best(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
 def measure(name: str, rounds: int) -> dict[str, Any]:
     made = {way: step_of(MODELS[name], way) for way in WAYS}
     for step, _ in made.values():
-        for _ in range(12):  # record, compile, compare with plain programs
+        for _ in range(12):  # record, compile, compare with reference programs
             last = step()
     losses = [float(step().detach().item()) for step, _ in made.values()]
     if max(losses) - min(losses) > 1e-3 * abs(losses[0]):
         raise SystemExit(f"{name}: the losses differ: {losses}")
     del last
     times = best({way: step for way, (step, _) in made.items()}, rounds)
-    told = str(made["model"][1].explain())
-    saved = re.search(r"saves ([\d,]+) bytes for the backward pass, and eager execution ([\d,]+)", told)
-    if saved is None or "backward: compiled" not in told:
-        raise SystemExit(f"{name}: the backward pass was not compiled:\n{told}")
+    explained = str(made["model"][1].explain())
+    saved = re.search(r"saves ([\d,]+) bytes for the backward pass, and eager execution ([\d,]+)", explained)
+    if saved is None or "backward: compiled" not in explained:
+        raise SystemExit(f"{name}: the backward pass was not compiled:\n{explained}")
     return {"times": times, "saved": int(saved[1].replace(",", "")), "eager_saves": int(saved[2].replace(",", ""))}
 
 

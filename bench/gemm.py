@@ -94,7 +94,7 @@ class Native:
         start = time.thread_time()
         module = Module(host().features)
         store = store_epilogue(2, lead, case.n, 1, case.scalar)
-        self.kernel = emit_gemm(module, "product", case.gemm(), 3, store, host())
+        self.kernel = emit_gemm(module, "matmul", case.gemm(), 3, store, host())
         text = str(module)
         self.writing = time.thread_time() - start
         start = time.thread_time()
@@ -156,7 +156,7 @@ def gain(case: Case) -> str:
         return choose_plan(shape)
 
     emit_gemm(
-        Module(), "product", case.gemm(), 3, store_epilogue(2, (0,) * (case.batch > 1), case.n, 1), host(), chooser=chooser
+        Module(), "matmul", case.gemm(), 3, store_epilogue(2, (0,) * (case.batch > 1), case.n, 1), host(), chooser=chooser
     )
     if not asked:
         return f"{'':22}dot products have no plans"

@@ -86,7 +86,7 @@ def compared(workload: str, rounds: int, steps: int) -> list[Side]:
 
 
 def launches(step: Any) -> str:
-    """How a compiled step runs."""
+    """Describe how a compiled step runs."""
     programs = [s.native for trace in step.traces for s in trace.programs.values() if s.native is not None]
     return "; ".join(p.what for p in programs) or "without kernels"
 

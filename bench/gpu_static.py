@@ -1,4 +1,4 @@
-"""What can be counted of GPU programs without a GPU: launches, bytes and compile time of whole training steps.
+"""Launches, bytes and compile time of whole training steps on a GPU, counted without one.
 
     python bench/gpu_static.py                     the GPT (6 layers, 384 wide, AdamW): counts, and compile time
     python bench/gpu_static.py --compile [--halves]   all workloads for all targets: does everything compile, without spills,
@@ -49,7 +49,7 @@ WINDOWS = re.compile("conv|pool|fold")
 LARGE = 1 << 16  # bytes: less is read in no time
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 EXAMPLES = {"MLP": "mnist", "batch-norm MLP": "makemore", "GRU": "gru", "convnet": "convnet", "GPT": "gpt-medium"}
-MOST_PER_LAYER, MOST_FOR_OPTIMIZER, MOST_BYTES, COLD, WARM = 14, 2, 1.3, 60.0, 1.0  # what is aimed at
+MAX_LAUNCHES_PER_LAYER, MAX_OPTIMIZER_LAUNCHES, MAX_BYTES_RATIO, COLD, WARM = 14, 2, 1.3, 60.0, 1.0  # what is aimed at
 
 
 def recorded(make: Callable[[], Any], halves: bool = False) -> list[Graph]:
@@ -156,7 +156,7 @@ class Groups:
             self.written(name)
 
     def of(self, name: str) -> frozenset[str]:
-        """What has to be read for a value. What is computed again counts as if it had been kept."""
+        """Return the values that have to be read for a value. One that is rematerialised counts as if it had been kept."""
         return self.sources[name.removesuffix("_again")]
 
     def place(self, node: Node, kept: bool) -> None:
@@ -182,7 +182,7 @@ class Groups:
         return node.op.kind == "contraction" or node.op.name in (*ATTENTION, *REDUCTIONS)
 
     def follows(self, node: Node, sources: frozenset[str]) -> bool:
-        """Whether a value follows from one that is as large, or is only added up: whoever reads it reads that instead."""
+        """True if a value follows from one that is as large, or is only added up: its readers read that one instead."""
         size = max(self.forms[x].size for x in node.results)
         readers = [r for x in node.results for r in self.readers.get(x, [])]
         if len(readers) == 1 and readers[0].op.name in REDUCTIONS:
@@ -225,13 +225,13 @@ def cpu_seconds() -> float:
 
 
 def compile_everything(names: list[str], targets: list[str], halves: bool) -> list[dict[str, Any]]:
-    """Of each workload and target: how many different kernels there are, and what is wrong with some of them."""
+    """Count the distinct kernels of each workload and target, and list their faults."""
     found = []
     for name in names:
         graphs = recorded(workload(EXAMPLES[name]), halves)
         for target in targets:
             found.append({"workload": name, "target": target, "halves": halves} | compiled_for(graphs, target))
-            print(told(found[-1]), flush=True)
+            print(row_text(found[-1]), flush=True)
     return found
 
 
@@ -246,7 +246,7 @@ def compiled_for(graphs: list[Graph], target: str) -> dict[str, Any]:
 
 
 def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
-    """What is wrong with a kernel that is compiled, in words."""
+    """Compile a kernel, and describe its faults."""
     assert x.printed is not None and x.kernel is not None
     try:
         made = compile_kernel(x.printed, x.kernel, target)
@@ -254,7 +254,7 @@ def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
     except Exception as reason:
         return [f"{x.kernel.name} does not compile: {(str(reason).strip() or type(reason).__name__).splitlines()[-1]}"]
     assembly = made.asm["amdgcn" if target.startswith("gfx") else "ptx"]
-    halves = x.kind in ("product", "attention") and compute_dtype(x, forms) in HALVES
+    halves = x.kind in ("matmul", "attention") and compute_dtype(x, forms) in HALVES
     found = {
         f"spills {used.spills} bytes": used.spills > 0,
         f"wants {used.shared} bytes of shared memory": used.shared > shared_memory(target),
@@ -267,7 +267,7 @@ def faults(x: Unit, forms: dict[str, Any], target: str) -> list[str]:
 
 
 def in_vectors(x: Unit, names: Iterable[str], forms: dict[str, Any]) -> bool:
-    """Whether all that is large has rows of whole vectors. Windows of convolutions and pooling stand element by element."""
+    """True if all large buffers have rows of whole vectors. Windows of convolutions and pooling are read by element."""
     if any(y.nest is None or WINDOWS.search(" ".join(y.nest.ops)) for y in x.launches):
         return False
     added = {s.buffer for y in x.launches if y.nest is not None for s in y.nest.scatters}  # atomically, one by one
@@ -277,10 +277,10 @@ def in_vectors(x: Unit, names: Iterable[str], forms: dict[str, Any]) -> bool:
 
 def widest(x: Unit, target: str) -> int:
     """The bits of a store: AMD's matrix units leave four elements of a row in a thread."""
-    return 64 if target.startswith("gfx") and x.kind == "product" else 128
+    return 64 if target.startswith("gfx") and x.kind == "matmul" else 128
 
 
-def told(row: dict[str, Any]) -> str:
+def row_text(row: dict[str, Any]) -> str:
     counts = f"{row['launches']:4} launches {row['kernels']:4} kernels"
     name = row["workload"] + ", bfloat16" * row["halves"]
     called = f"  called: {', '.join(row['called'])}" if row["called"] else ""
@@ -327,10 +327,10 @@ def counted(options: argparse.Namespace) -> dict[str, Any]:
     layer = len(units) - len(units_of(fewer, options.target)[0])
     ratio = rows["compiled"].bytes / rows["least"].bytes
     print()
-    print(verdict("launches of each layer, forward and backward", layer, MOST_PER_LAYER))
+    print(verdict("launches of each layer, forward and backward", layer, MAX_LAUNCHES_PER_LAYER))
     optimizer = for_optimizer(units, graph)
-    print(verdict("launches of the optimizer alone", optimizer, MOST_FOR_OPTIMIZER))
-    print(verdict("bytes against the least", ratio, MOST_BYTES))
+    print(verdict("launches of the optimizer alone", optimizer, MAX_OPTIMIZER_LAUNCHES))
+    print(verdict("bytes against the least", ratio, MAX_BYTES_RATIO))
     found = {name: vars(counts) for name, counts in rows.items()} | {"layer": layer, "optimizer": optimizer, "ratio": ratio}
     found |= {"called": [y.node.op.name for x in units if x.called for y in x.launches if y.node is not None]}
     if not options.no_times:

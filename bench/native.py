@@ -33,7 +33,7 @@ from tapejit.codegen.llvm.runtime.entry import ArgumentBinding, bind
 from tapejit.codegen.llvm.runtime.thread_pool_ir import MAX_THREADS
 
 FLOORS = {"program, 50 arrays, us": 5.0}
-FEW, MANY, PHASES, WORK = 10, 410, 40, 16_000
+MIN_PHASES, MAX_PHASES, PHASES, WORK = 10, 410, 40, 16_000
 
 STEPS = """
 declare void @tj_barrier(ptr)
@@ -128,11 +128,11 @@ def thread_costs(library: jit.Library) -> dict[str, float]:
         start = time.perf_counter()
         step()
         waking.append((time.perf_counter() - start) * 1e6)
-    few, many = (best(run_directly(library["phases"], n, 0), 200, 1) for n in (FEW, MANY))
+    few, many = (best(run_directly(library["phases"], n, 0), 200, 1) for n in (MIN_PHASES, MAX_PHASES))
     return {
         f"hand-over to {count} threads, us": together - alone,
         "hand-over to parked threads, us": statistics.median(waking),
-        "barrier, us": (many - few) / (MANY - FEW),
+        "barrier, us": (many - few) / (MAX_PHASES - MIN_PHASES),
     }
 
 

@@ -24,7 +24,7 @@ from replay import mlp
 from tapejit import nn
 
 FLOORS = {"per call, us": 6.0, "per parameter, ns": 40.0}
-FEW, MANY = 4, 204  # parameters
+MIN_PARAMETERS, MAX_PARAMETERS = 4, 204
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda parameters: tj.optim.SGD(parameters, lr=1e-3),
     "Adam": lambda parameters: tj.optim.Adam(parameters),
@@ -95,7 +95,7 @@ def without_program(compiled: Any) -> Any:
 def call_costs(optimizer: str, times: int) -> dict[str, float]:
     x, y = tj.ones(2, 2), tj.zeros(2, 2)
     cost, looked = {}, {}
-    for n in (FEW, MANY):
+    for n in (MIN_PARAMETERS, MAX_PARAMETERS):
         step, parameters = training_step(n, optimizer)
         compiled = without_program(hot(step, x, y))
         cost[n] = best(lambda f=compiled: f(x, y), times)
@@ -106,11 +106,11 @@ def call_costs(optimizer: str, times: int) -> dict[str, float]:
                 p.grad  # noqa: B018
 
         looked[n] = best(and_look, times // 10)
-    per = (cost[MANY] - cost[FEW]) / (MANY - FEW)
+    per = (cost[MAX_PARAMETERS] - cost[MIN_PARAMETERS]) / (MAX_PARAMETERS - MIN_PARAMETERS)
     return {
-        f"{optimizer}: per call, us": cost[FEW] - FEW * per,
+        f"{optimizer}: per call, us": cost[MIN_PARAMETERS] - MIN_PARAMETERS * per,
         f"{optimizer}: per parameter, ns": per * 1e3,
-        f"{optimizer}: per look at a gradient, ns": (looked[MANY] - cost[MANY]) / MANY * 1e3,
+        f"{optimizer}: per look at a gradient, ns": (looked[MAX_PARAMETERS] - cost[MAX_PARAMETERS]) / MAX_PARAMETERS * 1e3,
     }
 
 

@@ -29,7 +29,7 @@ REGIONS = {f"per region, us: {kind}": 3.0 for kind in ("backward", "module", "st
 FLOORS = {"per op, us": 1.2, "per call, us": 12.0, **REGIONS, "MLP step, compiled / eager": 1.05}
 SHORT, LONG = 20, 220
 EMPTY, SMALL = "empty call, us", "Python of a 3-layer MLP step, us"
-MANY = 17  # parameters
+PARAMETERS = 17
 
 
 def best(function: Callable[[], Any], times: int) -> float:
@@ -114,8 +114,8 @@ def costs(least: dict[str, float]) -> dict[str, float]:
     found = {"per op, us": per_op, "per call, us": least[f"{SHORT} ops"] - SHORT * per_op}
     found["per region, us: backward"] = added("backward")
     for kind in ("module", "step"):
-        one, many = added(f"{kind} 1"), added(f"{kind} {MANY}")
-        found[f"per region, us: {kind}"], found[f"per parameter, us: {kind}"] = one, (many - one) / (MANY - 1)
+        one, many = added(f"{kind} 1"), added(f"{kind} {PARAMETERS}")
+        found[f"per region, us: {kind}"], found[f"per parameter, us: {kind}"] = one, (many - one) / (PARAMETERS - 1)
     found["per region, us: function"] = added("function")
     return found
 
@@ -137,7 +137,7 @@ def functions() -> dict[str, Callable[[], Any]]:
 
     found = {"backward, without": forward, "backward, with": passed}
     for kind in ("module", "step"):
-        for n in (1, MANY):
+        for n in (1, PARAMETERS):
             found[f"{kind} {n}, without"], found[f"{kind} {n}, with"] = called(n, kind == "step")
     a, b = tj.ones(4), tj.zeros(4)
 

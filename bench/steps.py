@@ -284,7 +284,7 @@ def table(row: dict[str, Any]) -> list[str]:
         rate = row["bytes"] / row["bytes_seconds"] / 1e9
         lines.append(f"  copying its {row['bytes'] / 2**20:.0f} MiB takes {seconds(row['bytes_seconds'])} ({rate:.1f} GB/s)")
     if not all(found.get("compiled", True) for found in row["variants"].values()):
-        lines.append("  * no native code: the eager kernels, replayed")
+        lines.append("  * no native code: the eager kernels were replayed")
     return lines + verdicts(row)
 
 

@@ -73,7 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     tj.set_num_threads(options.threads)
     head = f"{'':12}{'cold, s':>9}{'tuned':>9}{'again':>9}{'model, ms':>11}{'tuned':>9}{'ratio':>8}{'same':>8}{'cores':>7}"
-    print(f"{head}  shapes of products")
+    print(f"{head}  shapes of matmuls")
     for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["TAPEJIT_CACHE_DIR"] = folder

@@ -78,8 +78,8 @@ def positive(num: int, name: str) -> int:
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Every op is deterministic on the CPU. Compiled functions then run native code without measuring whether the plain
-    program is quicker: the two differ in their last bits, and a clock would decide."""
+    """Every op is deterministic on the CPU. Compiled functions then run native code without timing it against the
+    reference program: the two differ in their last bits, and a clock would decide."""
     _settings.deterministic = bool(mode)
 
 

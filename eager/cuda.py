@@ -215,7 +215,7 @@ def manual_seed_all(seed: int) -> None:
 
 
 def seed() -> None:
-    """Give the default generator a seed nobody can foresee."""
+    """Give the default generator an unpredictable seed."""
     random.seed()
 
 

@@ -1,4 +1,4 @@
-"""What the examples share: their arguments, and the training loop with its progress bar.
+"""Shared by the examples: their arguments, and the training loop with its progress bar.
 
 An example's `setup(torch, steps, device)` builds a model, its data and its training step with whatever library it is handed:
 tapejit here, PyTorch where the two are compared.

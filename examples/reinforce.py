@@ -30,7 +30,7 @@ LIMIT, WALKS = 40, 4
 
 
 def move(place: tuple[int, int], action: int) -> tuple[int, int]:
-    """Where an action leads; walls and edges leave one where one is."""
+    """Return the place that an action leads to; walls and edges leave one where one is."""
     r, c = place[0] + MOVES[action][0], place[1] + MOVES[action][1]
     inside = 0 <= r < len(WORLD) and 0 <= c < len(WORLD[0]) and WORLD[r][c] != "#"
     return (r, c) if inside else place
@@ -84,7 +84,7 @@ def setup(torch: Any, steps: int, device: str = "cpu", choose: Callable[[Any], A
 
 
 def length_of(policy: Any, place: tuple[int, int], device: str) -> int:
-    """How long the walk is that follows the likeliest actions."""
+    """Count the steps of the walk that follows the likeliest actions."""
     fields = tj.eye(len(WORLD) * len(WORLD[0]), device=device)
     count = 0
     while WORLD[place[0]][place[1]] != "G" and count < LIMIT:

@@ -1,4 +1,4 @@
-"""What all tests share: every test begins with the same random state and default dtype, on the CPU."""
+"""Shared by all tests: every test begins with the same random state and default dtype, on the CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import tapejit as tj
 from tapejit.eager.optim.optimizer import POST_HOOKS, PRE_HOOKS
 
-# What is compiled runs as plain programs, bit for bit as eager execution; tests of generated code say so themselves.
+# What is compiled runs as reference programs, bit for bit as eager execution; tests of generated code say so themselves.
 os.environ.setdefault("TAPEJIT_BACKEND", "plain")
 _folder = tempfile.TemporaryDirectory(prefix="tapejit-tests-")  # what tests compile is kept nowhere
 os.environ["TAPEJIT_CACHE_DIR"] = os.path.join(_folder.name, "cache")

@@ -12,7 +12,7 @@ from .kernel_report import buffers_of, call_text, describe_kernel, memory_of, no
 if TYPE_CHECKING:
     from ..triton.program import GpuProgram
 
-UNTIMED = "times of kernels on a GPU are not taken: a profiler of the GPU's maker tells them"
+UNTIMED = "kernels are not timed on a GPU; use the vendor's profiler"
 
 
 def report(gpu: GpuProgram, texts: bool) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def report(native: NativeProgram, llvm: bool = False, assembly: bool = False) ->
     kernels = []
     for launch, made, time in zip(native.launches, native.made, times, strict=True):
         source = source_facts(nodes_of(launch, made_by, backs), forms)
-        told = kernel_facts(launch, made, forms, len(source["ops"]), native.build.plans)
-        kernels.append({**told, **source, **throughput(launch, forms, time)})
+        facts = kernel_facts(launch, made, forms, len(source["ops"]), native.build.plans)
+        kernels.append({**facts, **source, **throughput(launch, forms, time)})
         if made is not None:
             kernels[-1].update(generated_texts(made, known, llvm, assembly))
             if "llvm" in kernels[-1] and launch.kind == "nest":
@@ -111,7 +111,7 @@ def describe_kernel(launch: Launch, kind: str, forms: dict[str, Form], ops: int)
         if launch.check:
             return f"bounds check of {nest.domain.rows * nest.domain.cols} indices"
         if nest.fused_with:
-            return f"loops over {len(nest.all)} arrays of {sum(n.domain.cols for n in nest.all):,} elements in all"
+            return f"loops over {len(nest.all)} arrays of {sum(n.domain.cols for n in nest.all):,} elements in total"
         return f"{'sums at indices' if nest.scatters else 'loops'} over {nest.domain}"
     if kind == "opaque":
         return f"{node.op.name}, an opaque op: {opaque_reason(launch, forms)}"

@@ -25,7 +25,7 @@ EXPENSIVE_OPS = {
 
 class Expr:
     """A node of an expression. Kinds, with their data: const (value), number (place of a runtime scalar), index (Index), inside
-    (Guard), load (buffer, Index, Guard), op (name, attrs), total (name of a reduction of the row) and product (none: the
+    (Guard), load (buffer, Index, Guard), op (name, attrs), total (name of a reduction of the row) and matmul (none: the
     element of the contraction that this is the epilogue of)."""
 
     __slots__ = ("__dict__", "args", "data", "dtype", "kind")
@@ -70,7 +70,7 @@ class Expr:
     @cached_attribute
     def totals(self) -> frozenset[Expr]:
         """The totals of the row, and the contraction's element, that it depends on."""
-        if self.kind in ("total", "product"):
+        if self.kind in ("total", "matmul"):
             return frozenset([self])
         return frozenset().union(*[e.totals for e in self.inner])
 
@@ -118,8 +118,8 @@ def expr_text(e: Expr) -> str:
         return f"({guard_text(e.data)})"
     if e.kind == "total":
         return f"{e.data}"
-    if e.kind == "product":
-        return "product"
+    if e.kind == "matmul":
+        return "matmul"
     name, attrs = e.data
     given = [*map(expr_text, e.args), *[f"{k}={v}" for k, v in attrs]]
     if name == "cast":
@@ -173,9 +173,9 @@ class ExprBuilder:
         """The result of a reduction of the row."""
         return self.make("total", dtype, name, name)
 
-    def product(self, dtype: str) -> Expr:
+    def matmul(self, dtype: str) -> Expr:
         """The element of the contraction that this is the epilogue of."""
-        return self.make("product", dtype, None, None)
+        return self.make("matmul", dtype, None, None)
 
     def cast(self, x: Expr, dtype: str) -> Expr:
         return x if x.dtype == dtype else self.op("cast", dtype, x)

@@ -289,6 +289,6 @@ def count_scalar_ops(steps: list[Launch], forms: dict[str, Form]) -> int:
             total += nest.domain.rows * nest.domain.cols * max(len(nest.ops), 1)
         if x.kind == "scan" and x.node is not None:
             total += 4 * forms[x.node.results[0]].size
-        if x.kind in ("product", "attention"):
+        if x.kind in ("matmul", "attention"):
             total += (flops(x, forms) or 0) // MATMUL_FLOPS_PER_OP
     return total

@@ -149,8 +149,8 @@ class EpilogueNest:
         emitter.scopes += [ValueScope(emitter.scopes[1])]
         emitter.loop[domain.r] = self.row(f, batch, m)
         emitter.loop[domain.c] = n
-        made = next((e.dtype for e in walk(self.nest.expressions()) if e.kind == "product"), "float32")
-        emitter.mask, emitter.product = mask, cast(f, value, "float32", made) if made in HALF_DTYPES else value
+        made = next((e.dtype for e in walk(self.nest.expressions()) if e.kind == "matmul"), "float32")
+        emitter.mask, emitter.matmul = mask, cast(f, value, "float32", made) if made in HALF_DTYPES else value
         (stage,) = self.nest.stages
         for s, v in [(s, emitter.value(s.expr)) for s in stage.stores]:
             emitter.store(s, v)

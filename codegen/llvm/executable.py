@@ -73,7 +73,7 @@ def bind_executable(
     graph: Graph,
     objects: list[bytes],
     opaque: Callable[[int, Any, int], Any] | None,
-    plain: Program,
+    reference: Program,
 ) -> Program:
     """The function that runs an executable. `opaque` makes the callable of a step without a name, on the arena's memory.
 
@@ -105,7 +105,7 @@ def bind_executable(
             executable,
             graph,
             [bound(name, None, 0)],
-            plain,
+            reference,
             np,
             again=executable.again,
             nontemporal=executable.nontemporal,
@@ -119,7 +119,9 @@ def bind_executable(
         else:
             assert opaque is not None
             programs.append(opaque(i, memory, start - memory.ctypes.data))
-    return make_call_wrapper(executable, graph, programs, plain, np, again=executable.again, nontemporal=executable.nontemporal)
+    return make_call_wrapper(
+        executable, graph, programs, reference, np, again=executable.again, nontemporal=executable.nontemporal
+    )
 
 
 class PrivateArenaProgram:

@@ -112,9 +112,9 @@ def import_builder() -> type[NativeBuild]:
     return NativeBuild
 
 
-def compile_graph(graph: Graph, slots: int, plain: Program, tune: bool = False) -> NativeProgram:
-    """Compile a graph, or load its executable; calls pass a list of `slots` arrays. `plain` runs while another thread runs
-    this program. `tune` measures plans of its matmuls whose shapes are not tuned yet."""
+def compile_graph(graph: Graph, slots: int, reference: Program, tune: bool = False) -> NativeProgram:
+    """Compile a graph, or load its executable; calls pass a list of `slots` arrays. `reference` runs while another thread
+    runs this program. `tune` measures plans of its matmuls whose shapes are not tuned yet."""
     check_outputs(graph)
     name, known = run_step(
         "disk cache",
@@ -123,12 +123,12 @@ def compile_graph(graph: Graph, slots: int, plain: Program, tune: bool = False) 
     )
     if known is not None:
         executable, objects = known
-        return NativeProgram(graph, slots, executable, linked(executable, graph, objects, None, plain), None)
+        return NativeProgram(graph, slots, executable, linked(executable, graph, objects, None, reference), None)
     batch = jit.Batch()
     made = build(graph, slots, batch=batch, tune=tune)
     objects = run_step("machine code", batch.objects, objects_in_words)  # what threads have not compiled by now
     executable = run_step("executable", lambda: made.executable(batch.keys()), executable_in_words)
-    run = linked(executable, graph, objects, made.opaque, plain)
+    run = linked(executable, graph, objects, made.opaque, reference)
     if name is not None and all(executable.steps):
         executable.store(name)
     return NativeProgram(graph, slots, executable, run, made)
@@ -148,10 +148,10 @@ def executable_in_words(executable: NativeExecutable) -> str:
     return f"{counted(len(executable.steps), 'step')}, {counted(len(executable.constants), 'constant')}"
 
 
-def linked(executable: NativeExecutable, graph: Graph, objects: list[bytes], opaque: Any, plain: Program) -> Program:
+def linked(executable: NativeExecutable, graph: Graph, objects: list[bytes], opaque: Any, reference: Program) -> Program:
     """Bind an executable, as a step of the log."""
     return run_step(
         "link and bind",
-        lambda: bind_executable(executable, graph, objects, opaque, plain),
+        lambda: bind_executable(executable, graph, objects, opaque, reference),
         lambda _: counted(len(executable.steps), "function"),
     )

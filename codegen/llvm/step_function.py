@@ -64,7 +64,7 @@ class KernelEmitter:
         """The kernel of a step; None if there is none, and the op has to be called in Python."""
         if launch.kind == "nest":
             return self.nest(launch)
-        if launch.kind == "product":
+        if launch.kind == "matmul":
             return self.contraction(launch)
         if launch.kind in ("attention", "scan"):
             return self.unfused(launch)
@@ -95,7 +95,9 @@ class KernelEmitter:
     def table_kernel(self, launch: Launch, nest: Nest) -> KernelCall:
         """A table kernel: its code is the same however many nests there are."""
         table, first = table_entries(nest.all), nest.all[0]
-        found = self.once(("family", sizeless_signature(first)), lambda m, name: emit_table_kernel(m, name, first, self.target))
+        found = self.once(
+            ("table kernel", sizeless_signature(first)), lambda m, name: emit_table_kernel(m, name, first, self.target)
+        )
         assert found is not None
         kernel, text = found
         kernel = replace(kernel, phases=tuple(replace(phase, pieces=count_pieces(table)) for phase in kernel.phases))
@@ -123,7 +125,7 @@ class KernelEmitter:
         buffers, before = fused_buffers(launch, self.forms), prologue_nests(launch, self.forms)
         nests = tuple(signature(n, [*buffers, *before], launch.numbers) for n in (nest, *before.values()))
         computed = tuple(x in before for x in node.operands)
-        key = ("product", contraction_problem(launch, self.forms), computed, nests)
+        key = ("matmul", contraction_problem(launch, self.forms), computed, nests)
         found = self.once(key, lambda m, name: emit_contraction(m, name, launch, self.forms, self.target, self.chooser))
         assert found is not None
         args = [(buffers[0], 0) if x in before else self.offset(launch.operands[x]) for x in node.operands]

@@ -63,4 +63,4 @@ class Substitution:
             return exprs.const(e.data, e.dtype)
         if e.kind == "number":
             return exprs.number(e.data, e.dtype)
-        return exprs.product(e.dtype) if e.kind == "product" else exprs.total(e.data, e.dtype)
+        return exprs.matmul(e.dtype) if e.kind == "matmul" else exprs.total(e.data, e.dtype)

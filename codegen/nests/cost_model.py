@@ -111,7 +111,7 @@ def nest_flops(nest: Nest) -> int:
         for e in walk(stage_exprs(stage)):
             if e.kind != "op" or e.data[0] in FREE_OPS or "float" not in e.dtype:
                 continue
-            if e.depends(nest.domain.c) or any(x.kind == "product" for x in e.totals):
+            if e.depends(nest.domain.c) or any(x.kind == "matmul" for x in e.totals):
                 found += size
             else:
                 once[e] = rows if e.depends(nest.domain.r) or e.totals else 1

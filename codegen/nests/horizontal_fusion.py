@@ -79,9 +79,9 @@ def fused_order(count: int, known: Mapping[int, Any], rounds: Mapping[int, int])
     """The order of `count` launches, where those of one group and one round are fused: at the place of the last of them, before
     launches of later rounds. A launch that depends on another is in a later round, so the order respects all dependences."""
     groups: dict[Any, list[int]] = {}
-    for i, family in known.items():
+    for i, name in known.items():
         if i in rounds:
-            groups.setdefault((family, rounds[i]), []).append(i)
+            groups.setdefault((name, rounds[i]), []).append(i)
     found: Order = [(i,) for i in range(count)]
     for group in groups.values():
         if len(group) > 1:

@@ -28,7 +28,7 @@ class Launch:
     """One kernel: a loop nest; a contraction, with its epilogue as a nest; attention or a scan; or an opaque op."""
 
     step: Step
-    kind: str  # nest, product, attention, scan, opaque
+    kind: str  # nest, matmul, attention, scan, opaque
     node: Node | None
     nest: Nest | None
     buffers: list[str]
@@ -116,7 +116,7 @@ def make_launch(schedule: Schedule, step: Step, stored: set[str]) -> Launch:
         found.reads = nest.reads()
         found.check = step.check
     else:
-        kind = "product" if step.domain is not None else kernel_kind(schedule, node)
+        kind = "matmul" if step.domain is not None else kernel_kind(schedule, node)
         operands = step.views
         buffers = list(dict.fromkeys(b for b, _, _ in operands.values()))
         computed = list(step.computed.values())

@@ -143,11 +143,11 @@ def make_nest(schedule: Schedule, step: Step, stored: set[str]) -> Nest:
     stage(0)
     for m in step.members.values():
         dtype = dtype_of(forms[m.name])
-        if m.kind == "product":
+        if m.kind == "matmul":
             if m.name in stored:
                 place = domain.place(forms[m.name].shape)
                 assert place is not None
-                expr = schedule.exprs.product(dtype)
+                expr = schedule.exprs.matmul(dtype)
                 stage(0).stores.append(Store(m.name, schedule.address(m.name, place), expr, dtype))
             continue
         assert m.expr is not None

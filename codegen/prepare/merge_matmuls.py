@@ -140,7 +140,7 @@ class MatmulMerger:
         turned = self.new(f"{name}_left", self.forms[left.name].shape[::-1], form)
         nodes = [Node(PERMUTE, (left.name,), {"dims": TRANSPOSED}, (turned,), False, root.line)]
         rest = [x for x in terms if x not in matmuls]
-        whole = name if not rest else self.new(f"{name}_product", form.shape, form)
+        whole = name if not rest else self.new(f"{name}_matmul", form.shape, form)
         nodes.append(Node(MATMUL, (turned, right.name), {}, (whole,), False, root.line))
         for i, x in enumerate(rest):
             after = name if i == len(rest) - 1 else self.new(f"{name}_sum", form.shape, form)

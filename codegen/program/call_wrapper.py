@@ -27,7 +27,7 @@ def make_call_wrapper(
     executable: Executable,
     graph: Graph,
     programs: list[Any],
-    plain: Program,
+    reference: Program,
     xp: Any,
     empties: Sequence[Any] | None = None,
     again: Sequence[int] = (),
@@ -41,12 +41,17 @@ def make_call_wrapper(
     `nontemporal`, a flag tells the program whether that happened. `spare` runs in place of the only program when that one says
     that its arena is in use.
     """
-    space: dict[str, Any] = {"zeros": xp.zeros, "plain": plain, "references": sys.getrefcount, "alone": unshared_refcount()}
+    space: dict[str, Any] = {
+        "zeros": xp.zeros,
+        "reference": reference,
+        "references": sys.getrefcount,
+        "alone": unshared_refcount(),
+    }
     space.update(spare=spare, done_before=ran_to_completion, flags=(np.zeros((), np.bool_), np.ones((), np.bool_)))
     space.update({f"empty{i}": xp.empty if empties is None else empties[i] for i in range(len(executable.memories))})
     lines = ["def run(a, s):"]
     lines += [f"    old{i} = a[{i}].copy(order='K')" for i in executable.danger]
-    failed = [f"del a[{executable.slots}:]", *[f"a[{i}][...] = old{i}" for i in executable.danger], "return plain(a, s)"]
+    failed = [f"del a[{executable.slots}:]", *[f"a[{i}][...] = old{i}" for i in executable.danger], "return reference(a, s)"]
     for i, output in enumerate(executable.memories):
         form, slot = graph.forms[graph.outputs[output].value], graph.outputs[output].slot
         made = new_array_code(form, i, space)
@@ -76,7 +81,7 @@ def make_call_wrapper(
             stopped = f" or {flag}" if executable.checked else ""
             ran = f"(p{i}(a, s) or spare(a, s))" if spare is not None else f"p{i}(a, s)"
             lines.append(f"    if not {ran}{stopped}:")
-        else:  # what it raises, the plain program raises in the right place
+        else:  # what it raises, the reference program raises in the right place
             lines += ["    try:", f"        p{i}(a, s)", "    except Exception:"]
         lines += [f"        {line}" for line in failed]
     lines += [f"    {line}" for line in ends or ["pass"]]
@@ -85,7 +90,7 @@ def make_call_wrapper(
     lines += ["    except BaseException:", f"        del a[{executable.slots}:]", "        raise"]
     exec_cached("\n".join(lines), "native program", space)
     space["run"].whole = len(programs) == 1  # one call, which Ctrl-C cannot cut in two
-    return space["run"] if len(programs) == 1 else exclusive(space["run"], plain)
+    return space["run"] if len(programs) == 1 else exclusive(space["run"], reference)
 
 
 def output_lines(executable: Executable, graph: Graph, space: dict[str, Any], xp: Any) -> list[str]:
@@ -133,13 +138,13 @@ def unshared_refcount() -> int:
     return sys.getrefcount(x)
 
 
-def exclusive(run: Program, plain: Program) -> Program:
+def exclusive(run: Program, reference: Program) -> Program:
     """Let one thread at a time run a program whose parts share an arena; others get the reference program."""
     lock = threading.Lock()
 
     def locked(arrays: list[Any], scalars: list[Any]) -> None:
         if not lock.acquire(blocking=False):
-            plain(arrays, scalars)
+            reference(arrays, scalars)
             return
         try:
             run(arrays, scalars)

@@ -182,7 +182,7 @@ class Cache:
             self.bytes -= size
 
     def _entries(self) -> list[tuple[int, int, Path]]:
-        """When used, bytes, where. What writers have left unfinished long ago is removed."""
+        """Return time of last use, bytes and path of each entry. Removes what writers left unfinished long ago."""
         found: list[tuple[int, int, Path]] = []
         try:
             with os.scandir(self.folder) as files:

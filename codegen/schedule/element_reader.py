@@ -71,7 +71,7 @@ class ElementReader:
             raise UnfusableError
         if member.kind == "total":
             return self.exprs.total(name, dtype_of(self.forms[name]))
-        if member.kind == "product":
-            return self.exprs.product(dtype_of(self.forms[name]))
+        if member.kind == "matmul":
+            return self.exprs.matmul(dtype_of(self.forms[name]))
         assert member.expr is not None
         return member.expr

@@ -495,7 +495,7 @@ class Schedule:
             if step.domain is None:
                 self.choose_strides(name)
             if step.domain is not None:
-                step.members[name] = Member(node, name, i, "product")
+                step.members[name] = Member(node, name, i, "matmul")
         for x in node.values():
             for leaf in self.sources(x):
                 step.reads.add(leaf)

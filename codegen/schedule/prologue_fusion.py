@@ -59,7 +59,7 @@ class ViewChains:
                 found[id(reader)] = reader
         return list(found.values())
 
-    def follows_from_input(self, x: str, product: Node) -> bool:
+    def follows_from_input(self, x: str, matmul: Node) -> bool:
         """True if a value is a few light ops of one input, and a contraction alone reads it. One that reads it many times is
         better off with fewer bytes."""
         size, ops, large, stack = self.forms[x].size, 0, set(), [x]
@@ -83,7 +83,7 @@ class ViewChains:
         if not 0 < ops <= MAX_PROLOGUE_OPS or len(large) != 1:
             return False
         before, after = self.forms[large.pop()].nbytes, self.forms[x].nbytes
-        return before <= after or (before <= 2 * after and multiply_adds(product, self.forms) <= MAX_REUSE * size)
+        return before <= after or (before <= 2 * after and multiply_adds(matmul, self.forms) <= MAX_REUSE * size)
 
 
 def multiply_adds(node: Node, forms: dict[str, Form]) -> int:

@@ -79,12 +79,12 @@ def swap_variables(index: Index, names: dict[str, str], domain: Domain) -> Index
 @dataclass
 class Member:
     """A value that a step computes: an element, the total of a row, of a column, or of one value per row ("down"), or the
-    contraction's own result ("product")."""
+    contraction's own result ("matmul")."""
 
     node: Node
     name: str
     which: int
-    kind: str  # element, total, column, down, product, scatter
+    kind: str  # element, total, column, down, matmul, scatter
     expr: Expr | None = None  # the element, or for totals the element that is reduced
     index: Index | None = None  # for scatters: the address that is added to
 

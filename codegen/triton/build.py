@@ -28,7 +28,7 @@ from .launches.group_launches import group_launches
 from .launches.launch_unit import Unit, private_name
 from .launches.print_launch import LaunchPrinter
 from .launches.scalars_in_memory import move_scalars_to_memory
-from .printing.expr_printer import PRODUCT
+from .printing.expr_printer import MATMUL_BUFFER
 from .printing.kernel_text import Argument, Words
 from .runtime.cuda_graph import MIN_GRAPH_LAUNCHES
 from .runtime.kernel_cache import Binary, CompileRequest, compile_kernels
@@ -157,7 +157,7 @@ class Assembly:
                 found[name] = max(size, 1) * (1 if dtype == "bool" else 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize)
             launch = x.launches[0]
             if x.called and launch.nest is not None and launch.node is not None:
-                found[private_name(PRODUCT, launch)] = self.build.forms[launch.node.results[0]].nbytes
+                found[private_name(MATMUL_BUFFER, launch)] = self.build.forms[launch.node.results[0]].nbytes
         return found
 
     def own_memory(self) -> list[Lifetime]:
@@ -294,7 +294,7 @@ class OpaqueOnDevice(OpaqueCall):
         super().__init__(assembly.build, launch, assembly.arena, place, xp)
         self.attrs = with_device(self.node.attrs, where)
         self.followed = launch.nest is not None
-        self.product = private_name(PRODUCT, launch)
+        self.result = private_name(MATMUL_BUFFER, launch)
         self.on_device = constants
 
     def __call__(self, arrays: list[Any], scalars: list[Any]) -> bool:
@@ -305,7 +305,7 @@ class OpaqueOnDevice(OpaqueCall):
         for n in reversed(form.shape):
             strides.append(step)
             step *= max(n, 1)
-        self.place(form, self.arena.offsets[self.product], tuple(reversed(strides)))[...] = self.computed(arrays, scalars)
+        self.place(form, self.arena.offsets[self.result], tuple(reversed(strides)))[...] = self.computed(arrays, scalars)
         return True
 
     def base(self, arrays: list[Any], buffer: str) -> Any:

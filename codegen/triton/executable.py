@@ -59,7 +59,7 @@ def bind(executable: GpuExecutable, binaries: dict[str, Binary], xp: Any, where:
     try:
         return Launcher(executable, executable.plan, binaries, xp, where)
     except xp.cuda.memory.OutOfMemoryError as reason:
-        raise DeviceError(f"{executable.arena} bytes of memory are not there ({reason}); {remedy(str(reason))}") from reason
+        raise DeviceError(f"cannot allocate {executable.arena} bytes ({reason}); {remedy(str(reason))}") from reason
 
 
 def precision() -> str:

@@ -33,11 +33,11 @@ FILES = {"cuda": ("ptx", "cubin"), "hip": ("amdgcn", "hsaco")}
 SIZES = {"bool": 1, "bfloat16": 2}
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 LEGEND = """\
-MB, Mflop and us are of all launches of a kernel; us is the least time, and 2 for a launch at least
-registers and spills (bytes) are of each thread, shared memory (bytes) of each program
-bits: the widest access to memory, with * where others are narrower; matrix: whether matrix units multiply
-the texts of kernels say which lines of the script they are of"""
-NO_MATRIX_UNITS = "products of float32 use no matrix units here; --precision tf32 allows it, and rounds what is multiplied"
+MB, Mflop and us are totals of all launches of a kernel; us is a lower bound, and at least 2 per launch
+registers and spills (bytes) are per thread, shared memory (bytes) is per program
+bits: the widest memory access, with * if others are narrower; matrix: yes if matrix units are used
+the source of each kernel names the lines of the script that it implements"""
+NO_MATRIX_UNITS = "float32 matmuls do not use matrix units here; --precision tf32 lets them, and rounds their operands to tf32"
 Progress = Callable[[int, int], None]  # told how many kernels are compiled, of how many
 
 
@@ -46,12 +46,12 @@ class KernelRow:
     """Row of the table: one distinct kernel of a program, or a cuBLAS call, with the number of its launches."""
 
     name: str
-    kind: str  # nest, product, attention; cuBLAS for a matmul by the library
+    kind: str  # nest, matmul, attention; cuBLAS for a matmul by the library
     launches: int  # number of launches
     grid: int
     lines: list[str]  # lines of the user's source
     bytes: int = 0  # total over all launches
-    flops: int | None = 0  # None where only an op that is called as it is knows
+    flops: int | None = 0  # None for an opaque op
     seconds: float = 0.0
     registers: int = 0
     spills: int = 0
@@ -146,11 +146,11 @@ def rows_of(
 def row_of_call(x: Unit, program: ExportedProgram) -> KernelRow:
     """Row of a cuBLAS matmul; all matmuls of a size share it."""
     assert x.gemm is not None
-    told = str(x.gemm.renamed(dict.fromkeys([m.buffer for m in x.gemm.matrices], "")))
-    known = next((row for row in program.rows if row.call == told), None)
+    call = str(x.gemm.renamed(dict.fromkeys([m.buffer for m in x.gemm.matrices], "")))
+    known = next((row for row in program.rows if row.call == call), None)
     if known is None:
         names = [y.nest.ops[0] for y in x.launches if y.nest is not None]
-        known = KernelRow(unique_name(f"cublas_{names[0]}", program.rows), "cuBLAS", 0, 0, user_lines(x), call=told)
+        known = KernelRow(unique_name(f"cublas_{names[0]}", program.rows), "cuBLAS", 0, 0, user_lines(x), call=call)
         program.rows.append(known)
     return known
 
@@ -170,7 +170,7 @@ def unique_name(name: str, rows: list[KernelRow]) -> str:
 def add_launch(row: KernelRow, x: Unit, forms: dict[str, Form], device: Device, precision: str) -> None:
     """Add another launch of a kernel to its row."""
     moved, count = bytes_moved(x, forms), flops_of(x, forms)
-    kind = compute_kind(compute_dtype(x, forms), precision, x.kind in ("product", "attention"))
+    kind = compute_kind(compute_dtype(x, forms), precision, x.kind in ("matmul", "attention"))
     row.launches += 1
     row.bytes += moved
     row.flops = None if row.flops is None or count is None else row.flops + count
@@ -274,22 +274,22 @@ def write_tables(program: ExportedProgram, folder: Path) -> None:
 
 def legend(programs: Sequence[ExportedProgram]) -> str:
     """Legend of the tables' columns."""
-    plain = any(r.kind == "product" and not r.error and not r.matrix for p in programs for r in p.rows)
-    return f"{LEGEND}\n{NO_MATRIX_UNITS}" if plain else LEGEND
+    without_units = any(r.kind == "matmul" and not r.error and not r.matrix for p in programs for r in p.rows)
+    return f"{LEGEND}\n{NO_MATRIX_UNITS}" if without_units else LEGEND
 
 
 def table_text(program: ExportedProgram) -> str:
     head = ["kernel", "launches", "programs", "registers", "spills", "shared", "bits", "matrix", "MB", "Mflop", "us"]
     rows = [row_cells(r) for r in program.rows]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = [f"{program.name}, compiled for {program.target}; times are the least on {program.device}", ""]
+    lines = [f"{program.name}, compiled for {program.target}; times are lower bounds for {program.device}", ""]
     for first, *rest in [head, *rows]:
         lines.append("  ".join([first.ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True)]]))
     lines += ["", totals_line(program)]
     lines += [f"{r.name} did not compile: {r.error}" for r in program.rows if r.error]
     lines += [f"{r.name} is {r.call}" for r in program.rows if r.call]
     if program.called:
-        lines.append(f"called as they are: {', '.join(program.called)}")
+        lines.append(f"opaque ops, called eagerly: {', '.join(program.called)}")
     return "\n".join(lines)
 
 

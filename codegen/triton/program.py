@@ -1,7 +1,8 @@
 """Compiles a segment for a GPU and runs it: key -> load or build -> executable -> call.
 
-`on_gpu(graph, slots, plain)` gives what `compile_graph` in `codegen/llvm/program.py` gives for the CPU. If the device refuses
-something, there is one warning that says what to do, all memory is as it was, and the reference program runs from then on.
+`on_gpu(graph, slots, reference)` gives what `compile_graph` in `codegen/llvm/program.py` gives for the CPU. If the device
+refuses something, there is one warning that says what to do, all memory is as it was, and the reference program runs from then
+on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ...eager.arrays.devices import on as on_device
 from ...eager.backends import are_deterministic_algorithms_enabled
 from ...tracer.graph.ir import Graph, GraphError
 from ...tracer.graph.passes import run_step
-from ...tracer.trace.logging import counted
+from ...tracer.trace.logging import counted, display_line
 from ..program.call_wrapper import Program, check_outputs, make_call_wrapper
 from ..program.executable import lookup_in_words
 from ..program.report_hook import report
@@ -26,21 +27,21 @@ from .matmul import cublas as blas
 from .runtime import autotune as tune
 from .runtime.cuda_graph import MIN_GRAPH_LAUNCHES
 from .runtime.driver import DeviceError, remedy, target
-from .runtime.kernel_cache import Binary, CompileError
-from .runtime.launcher import GEMM, OP, Launcher, RefusedError
+from .runtime.kernel_cache import Binary, KernelCompileError
+from .runtime.launcher import GEMM, OP, Launcher, LaunchRefusedError
 from .runtime.output_pool import OutputPool
 
 MAX_VARIANTS = 4  # executables of a program for sets of unaligned arrays
 
 
 class GpuProgram:
-    """GPU program: its executable, its launcher, and its fallbacks."""
+    """GPU program: its executable, its launcher, and the reference program that runs where they cannot."""
 
-    def __init__(self, graph: Graph, slots: int, plain: Program) -> None:
+    def __init__(self, graph: Graph, slots: int, reference: Program) -> None:
         check_outputs(graph)
         self.graph = graph
         self.slots = slots
-        self.plain = plain
+        self.reference = reference
         self.where = graph.where
         self.xp = module_for(self.where)
         self.target = target(self.where)
@@ -58,7 +59,7 @@ class GpuProgram:
         self.variants: dict[frozenset[int], Launcher | None] = {}
         executable, replays = self.executable, len(self.executable.plan.rows) >= MIN_GRAPH_LAUNCHES
         self.kept = [OutputPool(self.xp, self.where) for _ in executable.memories if replays]
-        self.inner = make_call_wrapper(executable, self.graph, [self.go], self.plain, self.xp, self.kept or None)
+        self.inner = make_call_wrapper(executable, self.graph, [self.go], self.reference, self.xp, self.kept or None)
 
     @cached_property
     def build(self) -> GpuBuild:
@@ -109,7 +110,7 @@ class GpuProgram:
             if free and not self.stopped:
                 self.once(arrays, scalars)
                 return
-        self.plain(arrays, scalars)
+        self.reference(arrays, scalars)
 
     def once(self, arrays: list[Any], scalars: list[Any]) -> None:
         try:
@@ -120,23 +121,24 @@ class GpuProgram:
                 with on_device(self.where):
                     self.follow()
                     self.inner(arrays, scalars)
-        except (RefusedError, self.xp.cuda.memory.OutOfMemoryError) as reason:
+        except (LaunchRefusedError, self.xp.cuda.memory.OutOfMemoryError) as reason:
             del arrays[self.slots :]
             if isinstance(reason.__cause__, blas.LibraryError) and self.left_library(reason):
                 self.once(arrays, scalars)
                 return
             self.stop(str(reason))
-            self.plain(arrays, scalars)
+            self.reference(arrays, scalars)
 
     def left_library(self, reason: Exception) -> bool:
         """Rebuild without cuBLAS; False if there are no kernels for all matmuls."""
         self.library = False
         self.__dict__.pop("build", None)
-        told = f"[compile] a program multiplies without cuBLAS from now on: {reason}; TAPEJIT_CUBLAS=0 does so from the start"
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        where = f"[compile] the GPU program that begins at {self.first_line}"
+        message = f"{where} multiplies without cuBLAS from now on: {reason}. TAPEJIT_CUBLAS=0 does so from the start."
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
         try:
             self.make()
-        except (GraphError, CompileError, DeviceError):
+        except (GraphError, KernelCompileError, DeviceError):
             return False
         return True
 
@@ -165,17 +167,25 @@ class GpuProgram:
             names = frozenset(name for name, slot in self.build.inputs.items() if slot in slots)
             try:
                 self.variants[slots] = self.made(names)[1]
-            except (GraphError, CompileError, DeviceError) as reason:
+            except (GraphError, KernelCompileError, DeviceError) as reason:
                 self.variants[slots] = None
-                told = f"[compile] arrays at addresses that are no multiples of 16 bytes are computed with plainly: {reason}"
-                warnings.warn(told, RuntimeWarning, stacklevel=2)
+                where = f"[compile] the GPU program that begins at {self.first_line}"
+                what = "runs as the reference program for inputs whose addresses are not multiples of 16 bytes"
+                message = f"{where} {what}: {reason}. A .clone() of such an input is aligned."
+                warnings.warn(message, RuntimeWarning, stacklevel=2)
         return self.variants.get(slots)
 
     def stop(self, reason: str) -> None:
         """Launch no more kernels: the reference program runs from now on."""
         self.stopped = True
-        told = f"[compile] a program runs without its kernels from now on: {reason}; {remedy(reason)}"
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        where = f"[compile] the GPU program that begins at {self.first_line}"
+        message = f"{where} runs without its kernels from now on: {reason}; {remedy(reason)}"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    @property
+    def first_line(self) -> str:
+        """File and line of the program's first op."""
+        return display_line(next((node.line for node in self.graph.nodes if node.line), "an unknown line"))
 
     @property
     def what(self) -> str:
@@ -184,7 +194,7 @@ class GpuProgram:
         launches = len(self.executable.plan.rows)
         found = f"Triton kernels for {self.target}, {launches} launch{'es' * (launches != 1)}"
         found += f", {gemms} matmul{'s' * (gemms > 1)} by cuBLAS" if gemms else ""
-        found += f", {called} ops called as they are" if called else ""
+        found += f", {called} opaque op{'s' * (called > 1)}" if called else ""
         return found + (", and native code for what is on the CPU" if self.beside else "")
 
     def wait(self) -> None:
@@ -201,6 +211,6 @@ class GpuProgram:
         return "\n\n".join(dict.fromkeys(x.printed.source for x in self.build.units() if x.printed is not None))
 
 
-def on_gpu(graph: Graph, slots: int, plain: Program) -> GpuProgram:
-    """Make the GPU program of a graph; it is called with a list of `slots` arrays. `plain` runs where it cannot."""
-    return GpuProgram(graph, slots, plain)
+def on_gpu(graph: Graph, slots: int, reference: Program) -> GpuProgram:
+    """Make the GPU program of a graph; it is called with a list of `slots` arrays. `reference` runs where it cannot."""
+    return GpuProgram(graph, slots, reference)

@@ -1,4 +1,4 @@
-"""`autocast`: a context or a decorator in which matrix products run in low precision and delicate ops in float32.
+"""`autocast`: a context or a decorator in which matmuls run in low precision and delicate ops in float32.
 
 The lists of ops and the casting are in `eager/core/autocast.py`.
 """
@@ -57,7 +57,7 @@ def clear_autocast_cache() -> None:
 class autocast:  # noqa: N801 -- PyTorch's spelling
     """Run ops of a kind of device ("cpu", "cuda"; both if none is given) in the dtype that suits each.
 
-    Matrix products, convolutions and attention run in `dtype`, losses and what needs range or precision in float32. Wrap the
+    Matmuls, convolutions and attention run in `dtype`, losses and what needs range or precision in float32. Wrap the
     forward pass and the loss, not the backward pass.
     """
 

@@ -33,7 +33,7 @@ LOW, FULL, WIDEST, AS_GIVEN, CARRIED, REFUSED = "low", "full", "widest", "as giv
 _MATMULS = "addbmm addmm baddbmm bmm einsum linalg.vecdot mm prelu scaled_dot_product_attention"
 _CONVOLUTIONS = "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d"
 _RECURRENCES = "lstm rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell"
-_CARRYING = "gru gru_cell lstm_cell"  # on the CPU only their products are in low precision: a float32 state stays one
+_CARRYING = "gru gru_cell lstm_cell"  # on the CPU only their matmuls are in low precision: a float32 state stays one
 _LOSSES = (
     "binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy hinge_embedding_loss huber_loss kl_div l1_loss "
     "margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss nll_loss poisson_nll_loss smooth_l1_loss "

@@ -46,10 +46,10 @@ def public(
         record.method = ("" in spaces) if method is None else method
         record.inplace = inplace
         OPS[table_key] = record
-        face = with_call_signature(function, spaces[0], key, spaces != ("nn.functional",), "nn.functional" in spaces)
-        record.public_function = face if needs_call_signature(plain, False) and not checked else function
+        with_signature = with_call_signature(function, spaces[0], key, spaces != ("nn.functional",), "nn.functional" in spaces)
+        record.public_function = with_signature if needs_call_signature(plain, False) and not checked else function
         if record.method and not hasattr(Tensor, key):
-            setattr(Tensor, key, face if needs_call_signature(plain, True) and not checked else function)
+            setattr(Tensor, key, with_signature if needs_call_signature(plain, True) and not checked else function)
         if inplace:
             setattr(Tensor, key + "_", inplace_version(without_autocast(table_key, plain), key))
         return function

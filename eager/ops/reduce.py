@@ -79,7 +79,8 @@ def reduce_array(xp: Any, name: str, x: Any, dims: tuple[int, ...], keepdim: boo
     return getattr(x, name)(axis=dims, keepdims=keepdim)
 
 
-MANY, LONG = 1024, 1024  # elements from which BLAS is quicker; terms from which its plain sums get imprecise
+MIN_BLAS_ELEMENTS = 1024  # from which BLAS is quicker
+MAX_BLAS_TERMS = 1024  # beyond which the sums of BLAS, term by term, get imprecise
 
 
 def sum_array(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> Any:
@@ -88,17 +89,17 @@ def sum_array(xp: Any, x: Any, dims: tuple[int, ...], keepdim: bool = False) -> 
     A matrix times ones is several times quicker than NumPy's loop over short rows, or down the columns, where it also rounds
     less: NumPy adds a column term by term.
     """
-    if xp is np and x.size >= MANY and 0 < len(dims) < x.ndim and x.dtype.char in "fd" and x.flags.c_contiguous:
+    if xp is np and x.size >= MIN_BLAS_ELEMENTS and 0 < len(dims) < x.ndim and x.dtype.char in "fd" and x.flags.c_contiguous:
         kept, n, ordered = x.ndim - len(dims), count_of(x.shape, dims), sorted(dims)
         if ordered[-1] == len(dims) - 1:
             return _columns(x.reshape(n, -1)).reshape((1,) * len(dims) * keepdim + x.shape[len(dims) :])
-        if ordered[0] == kept and n <= LONG:
+        if ordered[0] == kept and n <= MAX_BLAS_TERMS:
             return (x.reshape(-1, n) @ ones_vector(xp, n, x.dtype)).reshape(x.shape[:kept] + (1,) * len(dims) * keepdim)
     return reduce_array(xp, "sum", x, dims, keepdim)
 
 
 def ones_vector(xp: Any, n: int, dtype: Any) -> Any:
-    """A vector of ones to multiply by; NumPy's is made once, as n is LONG at most."""
+    """A vector of ones to multiply by; NumPy's is made once, as n is MAX_BLAS_TERMS at most."""
     return _summing(n, dtype) if xp is np else xp.ones(n, dtype)
 
 
@@ -112,7 +113,7 @@ def _summing(n: int, dtype: Any) -> Any:
 def _columns(x: Any) -> Any:
     """The sums of a matrix's columns; long ones as a sum of shorter ones."""
     rows = x.shape[0]
-    if rows <= LONG:
+    if rows <= MAX_BLAS_TERMS:
         return _summing(rows, x.dtype) @ x
     side = math.isqrt(rows)
     whole = rows // side * side

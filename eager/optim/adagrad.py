@@ -45,7 +45,7 @@ class Adagrad(ComputedHyperparameters):
     """The gradient divided by the root of the sum of all its squares so far."""
 
     changeable = ("lr", "lr_decay", "eps", "weight_decay")
-    remembers = ("step",)
+    changing_state = ("step",)
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class Adagrad(ComputedHyperparameters):
         return tuple(as_number(group[name]) for name in self.changeable)
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        (lr, decay, eps, weight_decay), (step,) = settings, remembered
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, decay, eps, weight_decay), (step,) = settings, state
         return (lr / (1 + step * decay), eps, weight_decay), (step + 1,), None
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ class Adamax(ComputedHyperparameters):
     """Adam with the largest recent gradient in place of the root mean square."""
 
     changeable = ("lr", "betas", "eps", "weight_decay")
-    remembers = ("step",)
+    changing_state = ("step",)
 
     def __init__(
         self,
@@ -91,8 +91,8 @@ class Adamax(ComputedHyperparameters):
         )
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        (lr, beta1, *rest), step = settings, remembered[0] + 1
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, beta1, *rest), step = settings, state[0] + 1
         return (lr / (1 - beta1**step), beta1, *rest), (step,), None
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ class NAdam(ComputedHyperparameters):
     """Adam with Nesterov momentum, the weight of which grows along a schedule."""
 
     changeable = ("lr", "betas", "eps", "weight_decay", "momentum_decay")
-    remembers = ("step", "mu_product")
+    changing_state = ("step", "mu_product")
 
     numbers = {"step": int, "mu_product": float}
 
@@ -191,8 +191,8 @@ class NAdam(ComputedHyperparameters):
         return (as_number(group["lr"]), *map(as_number, group["betas"]), *rest)
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        (*hyper, decay), (step, product) = settings, remembered
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (*hyper, decay), (step, product) = settings, state
         lr, beta1, step = hyper[0], hyper[1], step + 1
         mu, next_mu = (beta1 * (1 - 0.5 * 0.96 ** (t * decay)) for t in (step, step + 1))
         product *= mu
@@ -270,7 +270,7 @@ class RAdam(ComputedHyperparameters):
     """Adam that does not divide by the root mean square before enough gradients were seen to trust it."""
 
     changeable = ("lr", "betas", "eps", "weight_decay")
-    remembers = ("step",)
+    changing_state = ("step",)
 
     def __init__(
         self,
@@ -306,8 +306,8 @@ class RAdam(ComputedHyperparameters):
         )
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        (lr, beta1, beta2, *_), step = settings, remembered[0] + 1
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, beta1, beta2, *_), step = settings, state[0] + 1
         rate, rectified = rectification(lr, beta1, beta2, step)
         return (*settings, rate), (step,), rectified
 

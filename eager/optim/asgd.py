@@ -41,7 +41,7 @@ class ASGD(ComputedHyperparameters):
 
     numbers = {"step": int, "eta": float, "mu": float}
     changeable = ("lr", "lambd", "alpha", "t0", "weight_decay")
-    remembers = ("step", "eta", "mu")
+    changing_state = ("step", "eta", "mu")
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class ASGD(ComputedHyperparameters):
         return tuple(as_number(group[name]) for name in self.changeable)
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        (lr, lambd, alpha, t0, weight_decay), (step, eta, mu) = settings, remembered
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        (lr, lambd, alpha, t0, weight_decay), (step, eta, mu) = settings, state
         step += 1
         after = (step, lr / (1 + lambd * lr * step) ** alpha, 1 / max(1, step - t0))
         return (eta, mu, lambd, weight_decay), after, None

@@ -15,19 +15,19 @@ class ComputedHyperparameters(Optimizer):
     """Subclasses define `settings` and `compute_hyperparameters`; `update` calls `next_hyperparameters` for each parameter."""
 
     changeable: tuple[str, ...] = ()  # settings that are numbers and may change between steps
-    remembers: tuple[str, ...] = ()  # numbers in the state that each step changes
+    changing_state: tuple[str, ...] = ()  # numbers in the state that each step changes
 
     def settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
         """Return the group's settings that `compute_hyperparameters` reads."""
         raise NotImplementedError
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
-        """Return the scalars of a parameter's op, the new values of `remembers`, and how else the op depends on the step."""
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+        """Return a parameter's op scalars, the new values of `changing_state`, and how else the op depends on the step."""
         raise NotImplementedError
 
     def next_hyperparameters(self, settings: tuple[Any, ...], state: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Advance a parameter by one step: return its op's scalars, and how else the op depends on the step."""
-        numbers, after, variant = self.compute_hyperparameters(settings, *[state[name] for name in self.remembers])
-        state.update(zip(self.remembers, after, strict=True))
+        numbers, after, variant = self.compute_hyperparameters(settings, *[state[name] for name in self.changing_state])
+        state.update(zip(self.changing_state, after, strict=True))
         return numbers, variant

@@ -1,7 +1,7 @@
 """Muon: momentum, made orthogonal by a few Newton-Schulz iterations. For the matrices of hidden layers.
 
-The iteration runs in bfloat16, as in PyTorch: it only has to bring all singular values near 1, and matrix products in
-bfloat16 are what GPUs do best. On the CPU products are taken in float32 and rounded.
+The iteration runs in bfloat16, as in PyTorch: it only has to bring all singular values near 1, and matmuls in
+bfloat16 are what GPUs do best. On the CPU matmuls run in float32, and results are rounded.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Muon(ComputedHyperparameters):
         return (lr, momentum, weight_decay, *map(as_number, group["ns_coefficients"]), eps)
 
     @staticmethod
-    def compute_hyperparameters(settings: tuple[Any, ...], *remembered: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def compute_hyperparameters(settings: tuple[Any, ...], *state: Any) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
         return settings, (), None
 
     def update(self, params: list[Any], group: dict[str, Any]) -> None:

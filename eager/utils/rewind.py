@@ -91,17 +91,17 @@ class time_travel:  # noqa: N801
         known: set[tuple[str, str]] = set()  # what also good steps do
         for number, given in enumerate(log, first):
             before, self.count = Snapshot(self.objects), number
-            witness = Witness()
+            tracker = NaNTracker()
             try:
-                result = witness.watch(self.function, *copied(given))
+                result = tracker.watch(self.function, *copied(given))
             except Exception as again:
                 before.restore()
-                again.add_note(witness.about_error(again, number, first))
+                again.add_note(tracker.about_error(again, number, first))
                 raise again from error
             if has_nan(result) or any(has_nan(t) for t in before.tensors(self.objects)):
                 before.restore()
-                raise witness.about_nan(number, first, known, given) from error
-            known.update(seen.key for seen in witness.made)
+                raise tracker.about_nan(number, first, known, given) from error
+            known.update(seen.key for seen in tracker.made)
         before.restore()
         if error is not None:
             error.add_note(f"[time_travel] step {self.count}, run again eagerly from step {first}: it did not happen. {LEFT}")
@@ -117,7 +117,7 @@ class time_travel:  # noqa: N801
 # ---- the second time
 
 
-class Seen:
+class OpLocation:
     """An op and the user's stack."""
 
     def __init__(self, op: str, stack: str) -> None:
@@ -130,14 +130,14 @@ class Seen:
         return self.op, self.line
 
 
-class Witness(Anomaly):
+class NaNTracker(Anomaly):
     """Runs a step eagerly, and notes each op that makes a NaN of none, forward, backward and in the optimizer."""
 
     def __init__(self) -> None:
         super().__init__(check_nan=False)
-        self.made: list[Seen] = []
-        self.met: Seen | None = None  # the first op that was given a NaN which none had made
-        self.failed: Seen | None = None  # the op that raised an exception
+        self.made: list[OpLocation] = []
+        self.met: OpLocation | None = None  # the first op that was given a NaN which none had made
+        self.failed: OpLocation | None = None  # the op that raised an exception
 
     def watch(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         state = local.state
@@ -156,7 +156,7 @@ class Witness(Anomaly):
             try:
                 result = execute(op, inputs, attrs, out, state)
             except Exception:
-                self.failed = self.failed or Seen(op.name, user_stack())
+                self.failed = self.failed or OpLocation(op.name, user_stack())
                 raise
             state.handler = None
             if self.running is None:
@@ -174,9 +174,9 @@ class Witness(Anomaly):
     def note(self, name: str, had_nan: bool, result: Any, stack: Callable[[], str]) -> None:
         if had_nan:
             if not self.made and self.met is None:
-                self.met = Seen(name, stack())
+                self.met = OpLocation(name, stack())
         elif has_nan(result):
-            self.made.append(Seen(name, stack()))
+            self.made.append(OpLocation(name, stack()))
 
     # ---- words
 

@@ -72,7 +72,7 @@ class Snapshot:
         for t in self.tensors(objects):
             if id(t) not in self.copies:
                 self.copies[id(t)] = TensorCopy(t)
-        self.chance = default_generator.get_state(), random.getstate(), np.random.get_state()
+        self.random_state = default_generator.get_state(), random.getstate(), np.random.get_state()
 
     def keep(self, x: Any) -> None:
         if isinstance(x, Module):
@@ -105,6 +105,6 @@ class Snapshot:
             kept.restore()
         for load, state in self.states:
             load(copied(state))
-        default_generator.set_state(self.chance[0])
-        random.setstate(self.chance[1])
-        np.random.set_state(self.chance[2])
+        default_generator.set_state(self.random_state[0])
+        random.setstate(self.random_state[1])
+        np.random.set_state(self.random_state[2])

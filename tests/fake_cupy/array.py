@@ -34,7 +34,7 @@ class Block:
 
 
 class Pointer:
-    """Where an array begins. As CuPy's, it refers to the memory."""
+    """Address at which an array begins. As CuPy's, it refers to the memory."""
 
     __slots__ = ("_np", "device_id", "mem")
 
@@ -402,7 +402,7 @@ def is_integer(x: Any) -> bool:
 
 
 def element_numbers(array: np.ndarray, places: Any) -> np.ndarray:
-    """Which elements, counted in order, an index names."""
+    """Return the elements, counted in order, that an index names."""
     return np.arange(array.size).reshape(array.shape)[places]
 
 

@@ -1,4 +1,4 @@
-"""The pretended cuBLAS, as CuPy wraps it: products of matrices on NumPy's memory.
+"""The pretended cuBLAS, as CuPy wraps it: matmuls on NumPy's memory.
 
 It is as strict as the library and CuPy together: plain integers that C's types hold, a handle of the current device, distances
 between columns that are no shorter than these, dtypes that go together, no result in the memory of what is multiplied; nothing
@@ -56,7 +56,7 @@ class CUBLASError(RuntimeError):
 
 
 def get_cublas_handle() -> int:
-    """Of the current device, in this thread."""
+    """Handle of the current device, in this thread."""
     if local.current not in _local.handles:
         handle = _local.handles[local.current] = next(_handles)
         _modes[handle] = local.current, CUBLAS_DEFAULT_MATH
@@ -158,7 +158,7 @@ def multiply(g: dict[str, Any]) -> None:
 
     def work() -> None:
         called.append({**g, "stream": stream.ptr})
-        c[...] = scalars[0] * product(a.astype(wide), b.astype(wide), c.dtype, fast and a.dtype == np.float32, mode)
+        c[...] = scalars[0] * matmul(a.astype(wide), b.astype(wide), c.dtype, fast and a.dtype == np.float32, mode)
         if scalars[1]:
             raise AssertionError("nobody adds to a result here")
 
@@ -198,7 +198,7 @@ def matrix(g: dict[str, Any], name: str, rows: str, cols: str, turned: str) -> A
     return found.swapaxes(1, 2) if turned and g[turned] else found
 
 
-def product(a: Any, b: Any, dtype: Any, fast: bool, mode: int) -> Any:
+def matmul(a: Any, b: Any, dtype: Any, fast: bool, mode: int) -> Any:
     if fast:
         a, b = tf32(a), tf32(b)
     if dtype.itemsize == 2 and not mode & FULL_SUMS and a.shape[2] > 1:  # in two parts, which are rounded

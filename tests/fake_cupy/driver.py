@@ -18,7 +18,7 @@ from .errors import CUDADriverError
 from .streams import stream_at
 
 TO_DEVICE, TO_HOST = 1, 2
-USUAL_SHARED, MOST_SHARED = 48 << 10, 227 << 10
+DEFAULT_SHARED, MAX_SHARED = 48 << 10, 227 << 10
 FORMATS = {
     "i8": "b",
     "i16": "h",
@@ -86,15 +86,15 @@ def moduleGetFunction(module: int, funcname: str) -> int:  # noqa: N802
     if modules[module]["name"] != funcname:
         raise CUDADriverError("CUDA_ERROR_NOT_FOUND", "named symbol not found")
     handle = next(_handles)
-    functions[handle] = {**modules[module], "most_shared": USUAL_SHARED}
+    functions[handle] = {**modules[module], "max_shared": DEFAULT_SHARED}
     return handle
 
 
 def funcSetAttribute(f: int, attribute: int, value: int) -> None:  # noqa: N802
     fail("funcSetAttribute")
-    if attribute != 8 or value > MOST_SHARED:
+    if attribute != 8 or value > MAX_SHARED:
         raise CUDADriverError("CUDA_ERROR_INVALID_VALUE", "invalid argument")
-    functions[f]["most_shared"] = value
+    functions[f]["max_shared"] = value
 
 
 def launchKernel(  # noqa: N802
@@ -113,7 +113,7 @@ def launchKernel(  # noqa: N802
     fail("launchKernel")
     made = functions[f]
     fail(made["name"])
-    if min(grid_dim_x, grid_dim_y, grid_dim_z) < 1 or shared_mem_bytes > made["most_shared"]:
+    if min(grid_dim_x, grid_dim_y, grid_dim_z) < 1 or shared_mem_bytes > made["max_shared"]:
         raise CUDADriverError("CUDA_ERROR_INVALID_VALUE", "invalid argument")
     if (block_dim_x, block_dim_y, block_dim_z) != (made["threads"], 1, 1) or shared_mem_bytes != made["shared"]:
         raise CUDADriverError("CUDA_ERROR_INVALID_VALUE", f"{made['name']} was compiled for {made['threads']} threads")

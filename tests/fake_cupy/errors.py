@@ -1,4 +1,4 @@
-"""What the pretended CUDA raises, under the names that CuPy's errors have."""
+"""Errors of the pretended CUDA, under the names that CuPy's errors have."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class CUDADriverError(RuntimeError):
 
 
 class OutOfMemoryError(MemoryError):
-    """Of the memory pool."""
+    """Error of the memory pool."""

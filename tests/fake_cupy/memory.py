@@ -52,7 +52,7 @@ class MemoryPointer:
 
 
 class MemoryPool:
-    """What blocks come from. Tests may set a limit."""
+    """Pool that blocks come from. Tests may set a limit."""
 
     def __init__(self) -> None:
         self._limit = 0
@@ -61,8 +61,8 @@ class MemoryPool:
     def malloc(self, size: int) -> MemoryPointer:
         refuse_while_capturing("allocating")
         if self._limit and self._used + size > self._limit:
-            told = f"(allocated so far: {self._used:,} bytes, limit set to: {self._limit:,} bytes)"
-            raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes {told}.")
+            limits = f"(allocated so far: {self._used:,} bytes, limit set to: {self._limit:,} bytes)"
+            raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes {limits}.")
         found = Memory(size)
         self._used += size
         weakref.finalize(found, self._free, size)

@@ -127,7 +127,7 @@ def get_elapsed_time(start_event: Event, end_event: Event) -> float:
 
 
 class Graph:
-    """What a stream was given while it was captured."""
+    """Work that a stream was given while it was captured."""
 
     def __init__(self, work: list[Callable[[], None]]) -> None:
         self._work = work

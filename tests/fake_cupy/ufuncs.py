@@ -66,7 +66,7 @@ def rank(value: Any) -> int:
 
 
 def fits(value: Any, char: str, weak: bool) -> bool:
-    """Whether an argument can be used in a loop: by safe casting, or a weak Python number by its kind."""
+    """True if an argument can be used in a loop: by safe casting, or a weak Python number by its kind."""
     if isinstance(value, (ndarray, np.generic)):
         return bool(np.can_cast(value.dtype, as_dtype(char)))
     if weak:

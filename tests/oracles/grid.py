@@ -11,7 +11,7 @@ from oracles.resize import keys, triangle
 
 
 def pixel(i: int, size: int, padding: str, align: bool) -> int | None:
-    """Which pixel stands at place i of the line that goes on; None where there is nothing."""
+    """Return the pixel at place i of the padded line; None where there is nothing."""
     if padding == "zeros":
         return i if 0 <= i < size else None
     if padding == "border":

@@ -91,7 +91,7 @@ def assert_alike(mine: Any, theirs: Any, rtol: float, atol: float, dtypes: bool 
 
 
 def outcome(action: Any, library: Any) -> Any:
-    """What an action gives with a library: its result, or the type of its exception."""
+    """Return the result of an action with a library, or the type of its exception."""
     try:
         return action(library)
     except Exception as error:

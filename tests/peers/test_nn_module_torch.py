@@ -42,7 +42,7 @@ def scenario_names(t: Any) -> Any:
 
 
 def scenario_assignment(t: Any) -> Any:
-    """What may be assigned over what."""
+    """Assign values of each kind over those of each kind."""
     found = []
 
     def attempt(change: Callable[[Any], Any]) -> None:

@@ -66,7 +66,7 @@ def test_gradient(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases(lambda c: comparable(c) and c.key not in KEEPS_ORDER))
 def test_memory_in_order(case: Case) -> None:
-    """Where PyTorch's result is contiguous ours is, so that `view` works on it; of transposed inputs too."""
+    """Results are contiguous where PyTorch's are, so that `view` works on them; for transposed inputs too."""
     arrays = [np.ascontiguousarray(a.T).T for a in case.arrays()]
     try:
         theirs = torch_call(case, [torch.from_numpy(a) for a in arrays])
@@ -110,7 +110,7 @@ def flat_torch(result: Any) -> list[torch.Tensor]:
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("case", cases(lambda c: comparable(c) and any(s.kind == "float" for s in c.specs)))
 def test_dtype(case: Case, dtype: str) -> None:
-    """What PyTorch takes is taken, with the same result dtypes and nearly the same values."""
+    """Inputs that PyTorch takes are taken, with the same result dtypes and nearly the same values."""
     if case.key in TIES and "int" in dtype:
         pytest.skip(TIES[case.key])
     if "trapezoid" in case.key and dtype == "uint8":

@@ -20,7 +20,7 @@ def is_expanded(x: Any) -> bool:
 
 
 def has_overlapping_windows(x: Any) -> bool:
-    """What a write does where windows overlap is anybody's guess."""
+    """True if windows overlap: writes there have no defined result."""
     reach = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
     return x.numel() > reach and not is_expanded(x)
 

@@ -64,7 +64,7 @@ def operand(lib: Any, name: str, kind: str) -> Any:
 
 
 def described(result: Any) -> Any:
-    """What to compare: the dtype, or that it was refused."""
+    """Return what is compared: the dtype, or that it was refused."""
     if isinstance(result, (torch.Tensor, tj.Tensor)):
         result = result.dtype
     return "refused" if isinstance(result, type) else str(result).rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What the documents say is true: their code runs and prints what is shown, their commands exist, and the files they name.
+"""Documents are true: their code runs and prints what is shown, their commands exist, and the files they name.
 
 `tests/support/documents.py` says which kinds of blocks there are. Each document is typed in from top to bottom.
 """

@@ -134,8 +134,8 @@ def test_members_of_cuda_classes(cupy: Any, name: str) -> None:
     own = {"clock", "is_non_blocking"}  # what tests set, and what an instance has
     assert [x for x in vars(mine) if not x.startswith("_") and x not in own and not hasattr(real, x)] == []
     for member, function in vars(mine).items():
-        told = "(" in (getattr(getattr(real, member, None), "__doc__", None) or "")
-        if not member.startswith("_") and inspect.isfunction(function) and told:
+        has_text = "(" in (getattr(getattr(real, member, None), "__doc__", None) or "")
+        if not member.startswith("_") and inspect.isfunction(function) and has_text:
             assert list(inspect.signature(getattr(mine, member)).parameters)[1:] == documented(getattr(real, member))
 
 

@@ -1,4 +1,4 @@
-"""What `bench/gpu_static.py` counts and compiles: launches and bytes of a GPT are within what is aimed at, and the kernels of
+"""Counts and kernels of `bench/gpu_static.py`: launches and bytes of a GPT are within what is aimed at, and the kernels of
 the examples' training steps are as they should be for devices that are not here. Here each is compiled for one of them; the
 script does it for all."""
 
@@ -42,15 +42,15 @@ def small_gpt(static: Any) -> Any:
 
 
 def test_launches_and_bytes_of_a_gpt(static: Any, tmp_path: Path) -> None:
-    """As the script counts them, of a GPT with few layers. The products of its steps here are quickest in one thread."""
+    """As the script counts them, of a GPT with few layers. The matmuls of its steps here are quickest in one thread."""
     file, script = tmp_path / "counts.json", BENCH / "gpu_static.py"
     command = [sys.executable, str(script), "--layers", "2", "--no-times", "--json", str(file)]
-    told = subprocess.run(command, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
+    result = subprocess.run(command, env=os.environ | {"OPENBLAS_NUM_THREADS": "1"}, capture_output=True, text=True, check=True)
     found = json.loads(file.read_text())
-    assert 1 <= found["layer"] <= static.MOST_PER_LAYER and 1 <= found["optimizer"] <= static.MOST_FOR_OPTIMIZER
-    assert 1 <= found["ratio"] <= static.MOST_BYTES and not found["called"]
+    assert 1 <= found["layer"] <= static.MAX_LAUNCHES_PER_LAYER and 1 <= found["optimizer"] <= static.MAX_OPTIMIZER_LAUNCHES
+    assert 1 <= found["ratio"] <= static.MAX_BYTES_RATIO and not found["called"]
     assert found["compiled"]["launches"] < found["one by one"]["launches"] < found["eager"]["launches"]
-    assert told.stdout.count(": yes") == 3 and "NO" not in told.stdout
+    assert result.stdout.count(": yes") == 3 and "NO" not in result.stdout
 
 
 @pytest.mark.parametrize(("name", "target", "halves"), STEPS)
@@ -67,5 +67,5 @@ def test_what_is_wrong_is_told(static: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert not static.compiled_for(graphs, "sm_90")["faults"]
     monkeypatch.setattr(static, "launched_parameter_sizes", lambda kernel: [])
     monkeypatch.setattr(static, "shared_memory", lambda target: -1)
-    (name, *_) = told = static.compiled_for(graphs, "sm_90")["faults"]
-    assert "bytes of shared memory" in name and any("has other parameters than are packed" in x for x in told)
+    (name, *_) = faults = static.compiled_for(graphs, "sm_90")["faults"]
+    assert "bytes of shared memory" in name and any("has other parameters than are packed" in x for x in faults)

@@ -1,4 +1,4 @@
-"""Who may import whom, what `import tapejit` costs, and that the wheel's list of packages is complete."""
+"""Import order of the layers, the cost of `import tapejit`, and the wheel's list of packages."""
 
 from __future__ import annotations
 

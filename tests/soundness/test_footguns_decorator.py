@@ -1,4 +1,4 @@
-"""What `tj.compile` makes of functions, methods and modules, in threads and processes too: see `soundness_harness.py`."""
+"""Functions, methods and modules under `tj.compile`, in threads and processes too: see `soundness_harness.py`."""
 
 from __future__ import annotations
 

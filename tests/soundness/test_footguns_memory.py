@@ -664,7 +664,7 @@ def test_flags_that_change_after_an_op_that_is_run_eagerly() -> None:
 
 
 def test_inference_mode_inside() -> None:
-    """What is made in it says so; where it begins and ends may change from call to call."""
+    """Tensors made in it say so; where it begins and ends may change from call to call."""
 
     def script(compile: Any, note: Any) -> None:
         model, state = nn.Linear(4, 4), {"on": False}
@@ -688,7 +688,7 @@ def test_inference_mode_inside() -> None:
 
 
 def on_cpu(thing: Any) -> Any:
-    """What `seen` can look at."""
+    """Convert to what `seen` can look at."""
     if isinstance(thing, tj.Tensor):
         gradient = on_cpu(thing.grad) if thing.is_leaf and thing.grad is not None else None
         return [str(thing.device), thing.requires_grad, thing.detach().cpu(), gradient]
@@ -763,7 +763,7 @@ def test_replayed_steps_do_not_grow(kind: str) -> None:
 
 
 def test_no_cycles_are_left() -> None:
-    """What a call makes is freed by reference counting, at the latest when the next call begins."""
+    """Tensors that a call makes are freed by reference counting, at the latest when the next call begins."""
     w = tj.ones(3, requires_grad=True)
 
     @tj.compile

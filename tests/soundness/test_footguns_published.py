@@ -1,4 +1,4 @@
-"""What the documents and issue lists of other JITs call sharp bits, pitfalls or silent errors: see `soundness_harness.py`.
+"""Sharp bits, pitfalls and silent errors from the documents and issue lists of other JITs: see `soundness_harness.py`.
 
 JAX: impure functions, iterators, global state, objects that are static arguments, indices out of bounds, types of numbers.
 torch.compile: hooks that come after the first call, patched forwards, guards that miss a change of a class, an environment

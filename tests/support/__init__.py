@@ -1,1 +1,1 @@
-"""What test files share: comparing, stand-ins for devices, programs to try compilers on. Imported as `support`."""
+"""Shared by test files: comparing, stand-ins for devices, programs to try compilers on. Imported as `support`."""

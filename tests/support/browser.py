@@ -22,7 +22,7 @@ LIGHT, DARK = (f"--blink-settings=preferredColorScheme={n}" for n in (1, 0))
 
 
 def browse(folder: Path, *options: str) -> tuple[str, str]:
-    """What the browser prints, and what it tells of the page's script: its console."""
+    """Return what the browser prints, and the console of the page's script."""
     command = [str(BROWSER), *QUIET.split(), "--disable-component-update", "--disable-sync", "--enable-logging=stderr"]
     command.append(f"--user-data-dir={folder / 'profile'}")
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
@@ -33,7 +33,7 @@ def browse(folder: Path, *options: str) -> tuple[str, str]:
 
 
 def asked(page: Path, folder: Path, script: str, *options: str) -> Any:
-    """What a script finds on a page: its value, as JSON. The script is the body of a function."""
+    """Return the value of a script on a page, as JSON. The script is the body of a function."""
     ask = f"<script>document.title = 'found ' + JSON.stringify((() => {{ {script} }})());</script>"
     changed = folder / "asked.html"
     changed.write_text(page.read_text(encoding="utf-8").replace("</body>", ask + "</body>"), encoding="utf-8")

@@ -117,7 +117,7 @@ class Reader:
         self.printed = output.getvalue()
 
     def command(self, line: str, block: Block) -> str:
-        """What it prints; it has to succeed."""
+        """Run it and return what it prints; it has to succeed."""
         if line in self.not_run:
             return ""
         words = shlex.split(line, comments=True)

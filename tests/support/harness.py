@@ -41,7 +41,7 @@ class Case:
 
     @functools.cached_property
     def differentiable(self) -> list[int]:
-        """Which arrays want a gradient."""
+        """Arrays that want a gradient."""
         return [i for i, s in enumerate(self.specs) if s.kind == "float" and s.grad and self.sample.grad]
 
     def random(self, purpose: str) -> np.random.Generator:
@@ -122,7 +122,7 @@ def tensors(case: Case, arrays: list[np.ndarray], dtype: Any = None, grad: bool 
 
 
 def flat(result: Any) -> list[Any]:
-    """What an op returned as a flat list: tensors, or Python values."""
+    """Return an op's results as a flat list of tensors or Python values."""
     if isinstance(result, (tuple, list)):
         return [x for r in result for x in flat(r)]
     return [result]
@@ -227,7 +227,7 @@ def assert_slopes(found: list[Any], slopes: list[Slope], what: str) -> None:
 
 
 def execute_now(op: Op, inputs: tuple[Any, ...], attrs: dict[str, Any], out: Any = None) -> Any:
-    """What `apply` does when no handler is set."""
+    """Do what `apply` does when no handler is set."""
     return execute(op, inputs, attrs, out, local.state)
 
 

@@ -29,7 +29,7 @@ class Launched:
         self.gpu = GpuProgram(replace(graph, where=device("cuda", 0)), slots, self.instead)
 
     def instead(self, arrays: list[Any], scalars: list[Any]) -> None:
-        """The plain program: where an index is wrong, or an address is odd once too often."""
+        """The reference program: where an index is wrong, or an address is odd once too often."""
         assert not self.gpu.stopped
         self.fell_back = True
         given = [x._np if isinstance(x, ndarray) else x for x in arrays]

@@ -115,7 +115,7 @@ class Source:
 
 
 def inside(value: Any) -> Any:
-    """What can be looked at of an object of the program's state."""
+    """Return what can be looked at of an object of the program's state."""
     if isinstance(value, tj.nn.Module):
         return [value.state_dict(), [p.grad for p in value.parameters()], value.training]
     return value.state_dict() if hasattr(value, "state_dict") else value
@@ -263,7 +263,7 @@ class Writer:
         return found or "2"
 
     def into(self, a: str) -> str:
-        """What can be written into a tensor."""
+        """Return something that can be written into a tensor."""
         shape = self.value(a).shape
         if self.chance(30):
             return str(self.pick(["0.5", "2", "k", "S.count"]))
@@ -273,7 +273,7 @@ class Writer:
     # ---- lines
 
     def runs(self, line: str) -> bool:
-        """Whether a line runs; what it does is done."""
+        """True if a line runs; what it does is done."""
         try:
             code = compile(line, "<line>", "exec")
             with tj.set_grad_enabled(self.grad), contextlib.redirect_stdout(io.StringIO()):
@@ -404,7 +404,7 @@ def moving(w: Writer) -> Any:
 
 
 @weight(3)
-def product(w: Writer) -> Any:
+def matmul(w: Writer) -> Any:
     a = w.with_dims(1)
     if a is None:
         return None

@@ -1,6 +1,6 @@
 """Running programs twice from the same memory, plainly and as native code: they must agree, and write nowhere else.
 
-What a test goes on with are the plain program's results, so that what Python makes of values is the same in both.
+What a test goes on with are the reference program's results, so that what Python makes of values is the same in both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOLERANCE = {"f2": 2e-3, "V2": 2e-2, "f4": 2e-5, "f8": 1e-11}
 
 
 class Seen:
-    """What was run: native programs, how often, and why some were not."""
+    """Record of what was run: native programs, how often, and why some were not."""
 
     def __init__(self) -> None:
         self.programs: list[Any] = []
@@ -42,7 +42,7 @@ class Seen:
         self.after: Callable[[], None] = lambda: None  # called after each run of native code
 
     def opaque(self) -> set[str]:
-        """The ops that are called as they are."""
+        """The opaque ops."""
         steps = [x for p in self.programs for x in zip(p.launches, p.made, strict=True)]
         return {launch.node.op.name for launch, made in steps if made is None}
 
@@ -59,7 +59,7 @@ def watching(monkeypatch: Any) -> Iterator[Seen]:
 
 
 def bits_by_threads(monkeypatch: Any, function: Callable[[], list[Any]]) -> set[bytes]:
-    """What a function's results are, compiled, with one thread, two and three."""
+    """Return a function's results, compiled, with one thread, two and three."""
     monkeypatch.setattr(native_module, "MIN_PARALLEL_OPS", 0)
     monkeypatch.setattr(native_module, "MIN_THREAD_SPEEDUP", 0)
     monkeypatch.setattr(tiering, "MARGIN", float("inf"))  # native code, whatever a busy machine measures

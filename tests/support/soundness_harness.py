@@ -1,4 +1,4 @@
-"""How the known holes of compilers are tested: a script runs eagerly and compiled, and does the same.
+"""Tests of the known holes of compilers: a script runs eagerly and compiled, and does the same.
 
 A script is run twice: with `compile` leaving functions as they are, and with `compile` being `tj.compile`. All that it notes,
 prints and raises is compared bit for bit; `replayed` then says how often the compiled function must have been replayed, so that
@@ -82,7 +82,7 @@ def snippet_script(name: str) -> Script:
 
 
 def entered(f: Any) -> Counter[str]:
-    """How often the regions of a compiled function were entered, by their title."""
+    """Count how often the regions of a compiled function were entered, by their title."""
     found: Counter[str] = Counter()
     for trace in f.traces:
         for regions in trace.regions.values():

@@ -1,9 +1,9 @@
-"""How far apart two ways to add up the same numbers may be.
+"""Bounds on the difference of two ways to add up the same numbers.
 
 Floats that are added in another order give another sum. What is certain of both is only how they lie to the sizes of what was
 added: each rounding is off by at most half an epsilon of a partial sum, and no partial sum is larger than all sizes together.
 It says nothing in relation to the result, which is as small as it likes where terms cancel out. So these bounds are given
-sizes: of a product of matrices that is `abs(a) @ abs(b)`, of anything that is linear the same function of absolute values.
+sizes: of a matmul that is `abs(a) @ abs(b)`, of anything that is linear the same function of absolute values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def epsilon(dtype: Any) -> float:
 
 
 def spread(sizes: Any, terms: int, dtype: Any = np.float32) -> Any:
-    """How far two sums of so many terms may be apart whose absolute values add up to `sizes`.
+    """Bound the difference of two sums of so many terms whose absolute values add up to `sizes`.
 
     Each is off by half an epsilon for each term at most. Some are rounded up and some down: of many terms the errors are as
     the root of their number, and that eight times as much comes together has odds of one to 10 ** 13.
@@ -30,7 +30,7 @@ def spread(sizes: Any, terms: int, dtype: Any = np.float32) -> Any:
 
 
 def within(found: Any, expected: Any, bound: Any, dtype: Any = None) -> Any:
-    """Of each element, whether it is no further from what is expected than its bound.
+    """Test each element: it may be no further from what is expected than its bound.
 
     With a dtype: whether it is what some number within the bound is rounded to. NaN equals NaN, infinities only themselves.
     """
@@ -58,8 +58,8 @@ def assert_within(found: Any, expected: Any, bound: Any, dtype: Any = None) -> N
         )
 
 
-def assert_product(found: Any, a: Any, b: Any) -> None:
-    """`found` is the product of two matrices, or batches of them, added up in whatever order: halves are added as float32."""
+def assert_matmul(found: Any, a: Any, b: Any) -> None:
+    """`found` is the matmul of two matrices, or batches of them, added up in whatever order: halves are added as float32."""
     dtype = found.dtype.numpy if isinstance(found, tj.Tensor) else found.dtype
     found, left, right = (x.detach().cpu().double().numpy() if isinstance(x, tj.Tensor) else x for x in (found, a, b))
     left, right = left.astype(np.float64), right.astype(np.float64)

@@ -12,7 +12,7 @@ import tapejit as tj
 
 
 def seen(x: Any, names: dict[int, int] | None = None) -> Any:
-    """What can be compared of a value: tensors as dtype, shape, flags and bytes; containers by their parts."""
+    """Reduce a value to what can be compared: tensors as dtype, shape, flags and bytes; containers by their parts."""
     if isinstance(x, tj.Tensor):
         array = x.tj_array if type(x.tj_array) is np.ndarray else x.detach().numpy()  # looking at it is to leave no trace
         grad = None if not x.is_leaf or x.grad is None else seen(x.grad)
@@ -50,7 +50,7 @@ class Program:
 
 
 def history(make: Callable[[], Program], calls: list[Any], compiled: bool, **settings: Any) -> tuple[list[Any], Any]:
-    """What each of some calls did."""
+    """Make some calls, and return what each did."""
     tj.manual_seed(0)
     program = make()
     function = tj.compile(program.call, **settings) if compiled else program.call

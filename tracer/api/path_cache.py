@@ -118,7 +118,7 @@ class PathCache(SkipPolicy):
 
     # ---- for replayers
 
-    def siblings(self, trace: Trace, cursor: int, after_nodes: bool) -> list[Trace]:
+    def with_same_prefix(self, trace: Trace, cursor: int, after_nodes: bool) -> list[Trace]:
         """Return other recordings with the same entries up to the cursor."""
         found = []
         with self.lock:

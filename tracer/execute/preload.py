@@ -27,18 +27,18 @@ class Forks(Protocol):
 
 _begun: set[str] = set()
 _importing = threading.RLock()
-_told: list[Forks] = []
+_registered: list[Forks] = []
 _waiting: list[Forks] = []  # listeners notified of the fork in progress
 
 
 def notify_forks(who: Forks) -> None:
     """Register a listener for forks: called before each fork, and after it in the parent and in the child."""
-    _told.append(who)
+    _registered.append(who)
 
 
 def _before_fork() -> None:
     _importing.acquire()
-    _waiting[:] = _told
+    _waiting[:] = _registered
     for who in reversed(_waiting):
         who.before_fork()
 

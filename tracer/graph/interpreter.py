@@ -97,7 +97,7 @@ def has_aliased_inputs(graph: Graph, arrays: Any) -> bool:
 # ---- running the printed graph
 
 
-class Kernel:
+class OpCallable:
     """Callable of an op over arrays, as the printed graph calls it."""
 
     def __init__(self, op: Op) -> None:
@@ -111,8 +111,8 @@ class Kernel:
 class Kernels:
     """Namespace with `ops.name` for every op."""
 
-    def __getattr__(self, name: str) -> Kernel:
-        return Kernel(CONSTANT if name == CONSTANT.name else PRIMITIVES[name])
+    def __getattr__(self, name: str) -> OpCallable:
+        return OpCallable(CONSTANT if name == CONSTANT.name else PRIMITIVES[name])
 
 
 def namespace(graph: Graph) -> dict[str, Any]:

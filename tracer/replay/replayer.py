@@ -149,7 +149,7 @@ class Replayer(SegmentRunner):
         """True if Python makes slices here, in this recording or in another one with the same prefix."""
         if self.cursor in self.trace.moving:
             return True
-        for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
+        for other in self.function.with_same_prefix(self.trace, self.cursor, bool(self.made)):
             if self.cursor in other.moving:
                 self.follow(other)
                 self.move(self.cursor)
@@ -188,7 +188,7 @@ class Replayer(SegmentRunner):
 
     def other_path(self, fits: Callable[[Any], bool]) -> bool:
         """Switch to another recording with the same prefix whose next entry matches."""
-        for other in self.function.siblings(self.trace, self.cursor, bool(self.made)):
+        for other in self.function.with_same_prefix(self.trace, self.cursor, bool(self.made)):
             mine = self.trace
             self.follow(other)
             if fits(other.entries[self.cursor]):

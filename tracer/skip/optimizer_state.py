@@ -85,7 +85,7 @@ class OptimizerSnapshot:
         if not all(is_unchanged(g, was) for g, was in zip(self.optimizer.param_groups, self.groups, strict=True)):
             raise NotPureError(f"it changes settings of {kind}")
         found = []
-        changing = self.optimizer.remembers if isinstance(self.optimizer, ComputedHyperparameters) else ()
+        changing = self.optimizer.changing_state if isinstance(self.optimizer, ComputedHyperparameters) else ()
         for p, values in self.optimizer.state.items():
             was = self.state.get(id(p))
             if was is None or list(was) != list(values):
@@ -334,7 +334,7 @@ class ComputedOptimizerStep(OptimizerStep):
     def __init__(self, remembered: OptimizerSnapshot, advanced: Iterable[Any]) -> None:
         super().__init__(remembered.optimizer, advanced)
         self.was = remembered.state
-        self.names = self.optimizer.remembers
+        self.names = self.optimizer.changing_state
         self.settings = [self.optimizer.settings(g) for g in self.groups]
         self.given: dict[int, list[int]] = {}  # id of a parameter -> the places of its op's numbers
         self.variants: dict[int, Any] = {}  # and how else its op depends on the step

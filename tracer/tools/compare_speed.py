@@ -94,7 +94,7 @@ def asked(inputs: Any) -> Iterator[Arguments]:
         yield given if isinstance(given, tuple) else (given,), {}
 
 
-class EnoughError(BaseException):
+class CallsNotedError(BaseException):
     """Stops a script once its calls have been noted."""
 
 
@@ -115,7 +115,7 @@ def loaded(script: str, name: str, as_name: str) -> tuple[Any, list[Arguments]]:
             bound = target is not self  # a bound method: the first argument is its object
             noted.append((args[bound:], kwargs))
             if len(noted) > NOTED:
-                raise EnoughError
+                raise CallsNotedError
             return self.function(*args, **kwargs)  # nothing is compiled yet: the first step is measured later
         return call(self, *args, **kwargs)
 
@@ -123,7 +123,7 @@ def loaded(script: str, name: str, as_name: str) -> tuple[Any, list[Arguments]]:
         CompiledFunction.__call__ = noting  # type: ignore[method-assign, assignment]
         try:
             exec(code, module.__dict__)
-        except EnoughError:
+        except CallsNotedError:
             pass
         finally:
             CompiledFunction.__call__ = call  # type: ignore[method-assign]

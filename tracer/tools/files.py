@@ -58,7 +58,7 @@ def module_of(script: str, name: str, arguments: list[str]) -> Iterator[tuple[ty
     try:
         code = compile(text, script, "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
-        raise RefusalError(f"{script} is not Python: {error}") from None
+        raise RefusalError(f"{script} is not valid Python: {error}") from None
     module = types.ModuleType(name)
     module.__file__ = script
     before = sys.argv, list(sys.path), sys.modules.get(name)

@@ -112,7 +112,7 @@ def time_saved(facts: dict[str, Any], samples: Samples) -> str:
     if eager <= replayed:
         return f"time saved: none, {duration(-saved)} lost. {measured}{taken}"
     more = math.ceil(-saved / (eager - replayed))
-    return f"time saved: none yet, {duration(-saved)} to go, about {counted(more, 'call')}. {measured}{taken}"
+    return f"time saved: none yet, breaks even after about {counted(more, 'more call')}. {measured}{taken}"
 
 
 def duration(seconds: float) -> str:

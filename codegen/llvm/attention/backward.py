@@ -81,7 +81,7 @@ class _KeyValueSums:
         self.elements = 0 if self.direct else sum(self.height * round_up(width, plan.lanes) for _, width in self.parts)
 
     def rows(self, f: Function, at: list[Value], base: Value) -> dict[TensorLayout, RowMatrix]:
-        """Where the sums of each result are."""
+        """Return the matrix that holds the sums of each result."""
         plan, found, start = self.plan, {}, 0
         for result, width in self.parts:
             if self.direct:
@@ -203,12 +203,12 @@ class _Backward:
         queries = QueryBlock(f, plan, at, first)
         start, end = i64(0), queries.seen_by(i64(plan.block - 1))
         left = query if not plan.pairs else self.rows_of(spec.query, at, first, count, spec.width, self.pairs, copy_pairs)
-        queries.products(self.module, left, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
+        queries.multiply_panels(self.module, left, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
         if self.sloped:
             left = (
                 pull if not plan.pairs else self.rows_of(spec.pull, at, first, count, spec.value_width, self.pairs, copy_pairs)
             )
-            queries.products(self.module, left, self.values, spec.value_width, 1, self.slopes, start, end, tiles)
+            queries.multiply_panels(self.module, left, self.values, spec.value_width, 1, self.slopes, start, end, tiles)
         log_total = matrix_at(f, spec.log_total, at, plan.scalar)
         with f.loop(i64(0), tiles) as tile:
             row = scale_index(f, tile.index, plan.rows)

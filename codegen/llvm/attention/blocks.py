@@ -292,7 +292,7 @@ def tile_function(
     """
     scalar, lanes = plan.scalar, plan.lanes
     kind = "_added" if adds else "_scaled" if factors else "_pairs" if pairs else ""
-    name = f"product_{scalar}{lanes}_{plan.rows}x{vectors}_{row}_{step}_{right}_{out}{kind}".replace("-", "m")
+    name = f"matmul_{scalar}{lanes}_{plan.rows}x{vectors}_{row}_{step}_{right}_{out}{kind}".replace("-", "m")
     if name not in module.functions:
         params = [("left", PTR), ("right", PTR), ("out", PTR), ("depth", I64)]
         more = [("more", I1)] if adds else [("factors", PTR)] if factors else [("factor", Type(scalar))] if pairs else []

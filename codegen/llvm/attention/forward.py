@@ -126,12 +126,12 @@ class _Forward:
     def keys_from(
         self, start: Value, tiles: Value, query: RowMatrix, values: RowMatrix, queries: QueryBlock, found: RowMatrix
     ) -> None:
-        """A block of keys: scores, probabilities, and their product with the values. If it is the only block, that is
+        """A block of keys: scores, probabilities, and their matmul with the values. If it is the only block, that is
         normalised at once."""
         f, plan = self.f, self.plan
         end = smin(f, f.add(start, i64(self.at_a_time)), queries.seen_by(i64(plan.block - 1)))
         spec = self.spec
-        queries.products(self.module, query, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
+        queries.multiply_panels(self.module, query, self.keys, spec.width, spec.scale, self.scores, start, end, tiles)
         first = queries.first_tile(start)
         with f.loop(first, tiles) as tile:
             row = scale_index(f, tile.index, plan.rows)

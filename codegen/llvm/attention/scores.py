@@ -37,7 +37,7 @@ class QueryBlock:
             return i64(0)
         return f.div(smax(f, f.sub(key, self.first), i64(0)), i64(plan.rows))
 
-    def products(
+    def multiply_panels(
         self,
         module: Module,
         left: RowMatrix,
@@ -49,8 +49,8 @@ class QueryBlock:
         end: Value,
         tiles: Value,
     ) -> None:
-        """Rows times panels, for the keys from `start` to before `end`; tiles that do not attend to a panel are skipped. The
-        factor is in the panels already, unless they hold pairs."""
+        """Multiply rows by panels, for the keys from `start` to before `end`; tiles that do not attend to a panel are skipped.
+        The factor is in the panels already, unless they hold pairs."""
         f, plan, scalar, steps = self.f, self.plan, self.plan.scalar, self.plan.steps(width)
         along, more = (2, [constant(factor, Type(scalar))]) if plan.pairs else (left.column, [])
         with f.loop(start, end, plan.panel) as key:
@@ -137,12 +137,12 @@ class RowGroup:
         """True if `score` differs from the matmul's result."""
         return column.hidden or self.queries.mask is not None
 
-    def score(self, product: Value, column: ScoreColumn, i: int) -> Value:
+    def score(self, raw: Value, column: ScoreColumn, i: int) -> Value:
         """Scores of the i-th row: the matmul's result plus the mask, and -inf for keys that it does not attend to."""
         f, seen = self.f, column.seen[i]
         if self.queries.mask is not None:
-            product = f.add(product, self.masking(self.queries.mask, column, i))
-        return product if seen is None else f.select(seen, product, constant(-math.inf, product.type))
+            raw = f.add(raw, self.masking(self.queries.mask, column, i))
+        return raw if seen is None else f.select(seen, raw, constant(-math.inf, raw.type))
 
     def masking(self, mask: RowMatrix, column: ScoreColumn, i: int) -> Value:
         """The mask's addend to the scores. Rows after the last one use the last one's."""

@@ -63,7 +63,7 @@ class ExprEmitter:
         self.loop: dict[Var, Value] = {}  # current loop indices; of the vectorised loop, the first lane's
         self.mask: Value | None = None  # lanes inside the loop's range; None: all
         self.scopes = [ValueScope()]  # before all loops, per row, per element
-        self.product: Value | None = None
+        self.matmul: Value | None = None
         self.multiple = lanes  # the first lane's index is a multiple of this
         self.bits: dict[tuple[Expr, Expr], philox.Bits] = {}  # of random ops, computed before all loops
 
@@ -71,12 +71,12 @@ class ExprEmitter:
 
     def level(self, e: Expr) -> int:
         """Innermost loop level that an expression depends on: 0 before all loops, 1 per row, 2 per element."""
-        if e.kind == "product":
+        if e.kind == "matmul":
             return 2
         if e.kind == "total":
             return 1
         own = 2 if e.depends(self.inner) else 1 if e.depends(self.outer) else 0
-        if has_product(e):
+        if has_matmul(e):
             return 2
         return max(own, 1) if has_totals(e) else own
 
@@ -108,7 +108,7 @@ class ExprEmitter:
         return self.scopes[-1].find(e)
 
     def is_vector(self, e: Expr) -> bool:
-        return e.depends(self.vector) or (has_totals(e) and self.vector is self.outer) or has_product(e)
+        return e.depends(self.vector) or (has_totals(e) and self.vector is self.outer) or has_matmul(e)
 
     # ---- values
 
@@ -151,9 +151,9 @@ class ExprEmitter:
             return self.inside(e.data)
         if e.kind == "load":
             return self.load(e)
-        if e.kind == "product":
-            assert self.product is not None
-            return self.product
+        if e.kind == "matmul":
+            assert self.matmul is not None
+            return self.matmul
         assert e.kind == "op", f"a value of kind {e.kind} is not computed yet"
         name, _ = e.data
         if name in RANDOM_OPS:
@@ -355,5 +355,5 @@ def has_totals(e: Expr) -> bool:
     return any(x.kind == "total" for x in e.totals)
 
 
-def has_product(e: Expr) -> bool:
-    return any(x.kind == "product" for x in e.totals)
+def has_matmul(e: Expr) -> bool:
+    return any(x.kind == "matmul" for x in e.totals)

@@ -155,12 +155,12 @@ class NestWriter:
                 self.row(row.index, start, stop)
             return
         nest, vector = self.nest, self.vector is self.outer
-        for stretch in self.ranges(nest.expressions(), self.outer, self.step):
-            self.nest = nest if stretch.length == domain.rows else RangeSpecializer(self.outer, stretch).nest(nest)
-            begin, end = self.inside(start, stop, stretch, domain.rows)
+        for split in self.ranges(nest.expressions(), self.outer, self.step):
+            self.nest = nest if split.length == domain.rows else RangeSpecializer(self.outer, split).nest(nest)
+            begin, end = self.inside(start, stop, split, domain.rows)
             if vector:
-                self.emitter.multiple = math.gcd(stretch.start, self.lanes)
-                self.in_vectors(begin, end, stretch, lambda at: self.row(at, None, None))
+                self.emitter.multiple = math.gcd(split.start, self.lanes)
+                self.in_vectors(begin, end, split, lambda at: self.row(at, None, None))
             else:
                 with f.loop(begin, end) as row:
                     self.row(row.index, None, None)
@@ -192,15 +192,15 @@ class NestWriter:
             self.emitter.multiple = 1
             self.aligned_vectors(stage, start or constant(0, I64), stop or constant(domain.cols, I64))
         else:
-            for stretch in self.ranges(self.roots(stage), self.inner, self.lanes if vector else 1):
+            for split in self.ranges(self.roots(stage), self.inner, self.lanes if vector else 1):
                 part = stage
                 if vector:
-                    self.emitter.multiple = math.gcd(stretch.start, self.lanes)
-                if stretch.length < domain.cols:
-                    part = RangeSpecializer(self.inner, stretch).stage(stage)
+                    self.emitter.multiple = math.gcd(split.start, self.lanes)
+                if split.length < domain.cols:
+                    part = RangeSpecializer(self.inner, split).stage(stage)
                     self.emitter.hoist(self.roots(part), 1)
                     self.emitter.hoist_broadcasts(self.roots(part))
-                sums = self.one_range(part, sums, stretch, start, stop)
+                sums = self.one_range(part, sums, split, start, stop)
         for t, v in zip(stage.totals, sums, strict=True):
             wide = accumulator(t.dtype)
             found = reduce_lanes(f, t.op, wide, v) if vector else v
@@ -210,36 +210,36 @@ class NestWriter:
     def ranges(self, exprs: list[Expr], variable: Var, unit: int) -> list[LoopRange]:
         return split_loop(exprs, variable, unit) if self.cuts else [LoopRange(0, variable.size)]
 
-    def inside(self, start: Value, stop: Value, stretch: LoopRange, size: int) -> tuple[Value, Value]:
+    def inside(self, start: Value, stop: Value, split: LoopRange, size: int) -> tuple[Value, Value]:
         """Bounds of a piece within one of the ranges that a loop is split into."""
-        if stretch.start:
-            start = self.f.intrinsic("smax", start, constant(stretch.start, I64))
-        if stretch.stop < size:
-            stop = self.f.intrinsic("smin", stop, constant(stretch.stop, I64))
+        if split.start:
+            start = self.f.intrinsic("smax", start, constant(split.start, I64))
+        if split.stop < size:
+            stop = self.f.intrinsic("smin", stop, constant(split.stop, I64))
         return start, stop
 
     def one_range(
-        self, stage: Stage, sums: list[Value], stretch: LoopRange, start: Value | None, stop: Value | None
+        self, stage: Stage, sums: list[Value], split: LoopRange, start: Value | None, stop: Value | None
     ) -> list[Value]:
         """One range of a stage's loop, or a piece's share of it; its last vector may be incomplete."""
         if start is not None and stop is not None:
-            begin, end = self.inside(start, stop, stretch, self.nest.domain.cols)
-            self.in_vectors(begin, end, stretch, lambda at: self.element(stage, at, []))
+            begin, end = self.inside(start, stop, split, self.nest.domain.cols)
+            self.in_vectors(begin, end, split, lambda at: self.element(stage, at, []))
             return sums
         step = self.lanes if self.vector is self.inner else 1
-        rest = stretch.length % step
-        if stretch.length > rest:
-            sums = self.full_vectors(stage, sums, LoopRange(stretch.start, stretch.stop - rest), step)
-        return self.tail(stage, sums, constant(stretch.stop - rest, I64), constant(rest, I64)) if rest else sums
+        rest = split.length % step
+        if split.length > rest:
+            sums = self.full_vectors(stage, sums, LoopRange(split.start, split.stop - rest), step)
+        return self.tail(stage, sums, constant(split.stop - rest, I64), constant(rest, I64)) if rest else sums
 
-    def in_vectors(self, start: Value, stop: Value, stretch: LoopRange, body: Callable[[Value], Any]) -> None:
+    def in_vectors(self, start: Value, stop: Value, split: LoopRange, body: Callable[[Value], Any]) -> None:
         """Vector loop over a part of a range. Parts begin on a vector boundary, or where the range does."""
         f, lanes, outer = self.f, constant(self.lanes, I64), self.emitter.mask
         length = f.intrinsic("smax", f.sub(stop, start), constant(0, I64))
         whole = f.sub(f.add(start, length), f.binary("urem", length, lanes))
         with f.loop(start, whole, self.lanes) as loop:
             body(loop.index)
-        if self.ragged or stretch.start or stretch.stop % self.lanes:
+        if self.ragged or split.start or split.stop % self.lanes:
             with f.when(f.compare("lt", whole, stop)):
                 self.emitter.mask = f.mask_below(f.sub(stop, whole), self.lanes)
                 body(whole)
@@ -256,11 +256,11 @@ class NestWriter:
         wide = accumulator(t.dtype)
         return identity(t.op, wide, self.lanes)
 
-    def full_vectors(self, stage: Stage, sums: list[Value], stretch: LoopRange, step: int) -> list[Value]:
+    def full_vectors(self, stage: Stage, sums: list[Value], split: LoopRange, step: int) -> list[Value]:
         f, count = self.f, len(sums)
-        start, length = constant(stretch.start, I64), stretch.length
+        start, length = constant(split.start, I64), split.length
         if sums and length >= 2 * PARALLEL_SUMS * step and len(walk(self.roots(stage))) <= MAX_UNROLLED_EXPRS:
-            whole = constant(stretch.stop - length % (PARALLEL_SUMS * step), I64)
+            whole = constant(split.stop - length % (PARALLEL_SUMS * step), I64)
             side = [*sums, *[self.neutral(t) for _ in range(1, PARALLEL_SUMS) for t in stage.totals]]
             with f.loop(start, whole, PARALLEL_SUMS * step, carried=side) as loop:
                 found: list[Value] = []
@@ -269,7 +269,7 @@ class NestWriter:
                     found += self.element(stage, at, loop.carried[k * count : (k + 1) * count], k)
                 loop.next(*found)
             sums, start = self.combine_sums(stage, loop.results), whole
-        with f.loop(start, stretch.stop, step, carried=sums) as loop:
+        with f.loop(start, split.stop, step, carried=sums) as loop:
             loop.next(*self.element(stage, loop.index, loop.carried))
         return loop.results
 

@@ -8,7 +8,7 @@ One function serves all programs: what differs (slots, places, the step) is in a
 passes as the function's `self`. So a program needs no code of its own for that.
 
 The table is an array of 8-byte words: addresses of the bound slots in order, then the scalars, then constant words. Objects
-are read at CPython's long-standing field offsets; `bind` verifies these once, and falls back to Python if they differ.
+are read at CPython's long-standing field offsets; `bind` verifies these once, and uses Python's calls if they differ.
 """
 
 from __future__ import annotations

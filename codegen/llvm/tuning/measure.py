@@ -112,7 +112,7 @@ def compile_plan(gemm: GemmProblem, plan: GemmPlan, target: Target, places: list
     per run."""
     module = Module(target.features)
     strides = tuple(math.prod(gemm.batch[i + 1 :]) * gemm.m * gemm.n for i in range(len(gemm.batch)))
-    kernel = emit_gemm(module, "product", gemm, 3, store_epilogue(2, strides, gemm.n, 1, gemm.scalar), target, plan)
+    kernel = emit_gemm(module, "matmul", gemm, 3, store_epilogue(2, strides, gemm.n, 1, gemm.scalar), target, plan)
     emit_repeat(module, kernel, 3)
     library = jit.link([jit.compile_text(str(module), target)], {}, ["repeat"])
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5, ctypes.c_int64)(library["repeat"])

@@ -18,9 +18,9 @@ from .blocks import begin_query_block, define_head_pointers, key_ranges
 from .problem import (
     LOG2_E,
     AttentionConfig,
+    AttentionTensor,
     BoundAttention,
     Rows,
-    Tensor,
     cast_to_operand,
     define_columns,
     define_head_indices,
@@ -61,7 +61,7 @@ def with_mean_buffer(problem: BoundAttention) -> tuple[BoundAttention, int]:
         strides.append(size)
         size *= n
     strides.reverse()
-    tensor = Tensor(MEAN, problem.wide, 0, tuple(strides[:-1]), strides[-1], 0)
+    tensor = AttentionTensor(MEAN, problem.wide, 0, tuple(strides[:-1]), strides[-1], 0)
     argument = Argument(MEAN, f"*{TYPES[problem.wide]}", buffer=MEAN)
     found = replace(problem, tensors={**problem.tensors, MEAN: tensor}, arguments=(*problem.arguments, argument))
     return found, size

@@ -39,8 +39,8 @@ class AttentionConfig:
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """Tensor in one of the arguments. Strides count elements, and are 0 where it is broadcast."""
+class AttentionTensor:
+    """Tensor of an attention in one of the arguments. Strides count elements, and are 0 where it is broadcast."""
 
     argument: str
     dtype: str
@@ -63,7 +63,7 @@ class BoundAttention:
     scale: float
     causal: bool
     dtype: str
-    tensors: dict[str, Tensor]
+    tensors: dict[str, AttentionTensor]
     arguments: tuple[Argument, ...]
     large: bool  # 32 bits are too few for some index
     line: str  # source line in the user's program
@@ -102,7 +102,7 @@ def bind_attention(launch: Launch, forms: dict[str, Form], layout: Layout, preci
             arguments[x.buffer] = Argument(unused_name(identifier(role), arguments), f"*{TYPES[dtype]}", buffer=x.buffer)
         single = 0 if role == "mask" else 1  # masks are broadcast; of others, what is beyond the only row is not read
         *batch, row, column = x.padded_strides(len(problem.batch) + 2, single)
-        tensors[role] = Tensor(arguments[x.buffer].name, x.dtype, x.offset, tuple(batch), row, column)
+        tensors[role] = AttentionTensor(arguments[x.buffer].name, x.dtype, x.offset, tuple(batch), row, column)
     return BoundAttention(
         batch=problem.batch,
         group=problem.group,
@@ -174,7 +174,7 @@ def define_head_pointer(problem: BoundAttention, scope: Scope, name: str, place:
     scope.add(f"{name}_head = {' + '.join([tensor.argument, *parts])}")
 
 
-def pointers(tensor: Tensor, name: str, rows: str, columns: str) -> str:
+def pointers(tensor: AttentionTensor, name: str, rows: str, columns: str) -> str:
     """Pointers to rows and columns of a head, both given as two-dimensional blocks."""
     parts = [f"{name}_head"]
     for text, stride in ((rows, tensor.row), (columns, tensor.column)):
@@ -239,12 +239,12 @@ def define_rows(scope: Scope, name: str, start: str, block: int, count: int, edg
 
 
 def define_scores(
-    problem: BoundAttention, scope: Scope, product: str, rows: Rows, keys: Rows, edge: bool, turned: bool = False
+    problem: BoundAttention, scope: Scope, matmul: str, rows: Rows, keys: Rows, edge: bool, turned: bool = False
 ) -> None:
     """Define `score`: the matmul of queries and keys as an exponent of 2, -inf where a key is masked. If `turned`, keys are the
     first axis."""
     row, key = ("[None, :]", "[:, None]") if turned else ("[:, None]", "[None, :]")
-    scope.add(f"score = {product} * {literal(problem.scale * LOG2_E)}")
+    scope.add(f"score = {matmul} * {literal(problem.scale * LOG2_E)}")
     hidden = []
     tensor = problem.tensors.get("mask")
     if tensor is not None:

@@ -143,8 +143,8 @@ def parameter_sizes(made: Any) -> list[int]:
         entry = re.search(r"\.entry[^(]*\(([^)]*)\)", made.asm["ptx"])
         assert entry is not None
         return [int(bits) // 8 for bits in re.findall(r"\.param\s+\.[a-z]+(\d+)", entry[1])]
-    told = made.asm["amdgcn"].partition("amdhsa.kernels:")[2].partition(".group_segment_fixed_size")[0]
-    return [int(size) for size in re.findall(r"\.size:\s+(\d+)", told)]
+    arguments = made.asm["amdgcn"].partition("amdhsa.kernels:")[2].partition(".group_segment_fixed_size")[0]
+    return [int(size) for size in re.findall(r"\.size:\s+(\d+)", arguments)]
 
 
 def launched_parameter_sizes(kernel: Kernel) -> list[int]:

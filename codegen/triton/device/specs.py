@@ -17,7 +17,7 @@ from typing import Any
 
 LAUNCH_SECONDS = 2e-6  # seconds that a launch takes at least, from a graph of them
 MULTIPROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_100": 148, "gfx942": 304}  # by target: programs run on all of them at once
-MATMUL_OF = "product of "  # before a dtype: matrix units compute it
+MATMUL_OF = "matmul of "  # before a dtype: matrix units compute it
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Device:
         return max(size / self.bandwidth, flops / self.flops[kind], LAUNCH_SECONDS)
 
 
-def compute_kind(dtype: str, precision: str, product: bool) -> str:
+def compute_kind(dtype: str, precision: str, matmul: bool) -> str:
     """Compute unit, as a key of `Device.flops`. Outside of matmuls, halves and non-floats count as float32."""
-    if not product:
+    if not matmul:
         return "float64" if dtype == "float64" else "float32"
     return f"{MATMUL_OF}{'tf32' if dtype == 'float32' and precision == 'tf32' else dtype}"
 

@@ -20,7 +20,7 @@ from .merge_kernels import can_merge, merge_kernels
 from .print_launch import LaunchPrinter
 from .table_kernel import TableMember, print_same_kernels, print_table_kernel, table_member
 
-MAX_BODIES = {"nest": 8, "product": 3}  # different kernels in a launch: more would take long to compile
+MAX_BODIES = {"nest": 8, "matmul": 3}  # different kernels in a launch: more would take long to compile
 MAX_WAIT_ROUNDS = 6  # rounds that a unit waits for others to go along with: what it reads has to be kept meanwhile
 
 
@@ -124,7 +124,7 @@ class Grouper:
         """Units of a round: one, or a split matmul and the kernel that adds its parts."""
         given = [self.units[i] for i in chosen]
         first = given[0]
-        if first.kind == "product" and first.printed is not None:
+        if first.kind == "matmul" and first.printed is not None:
             if len(given) == 1:
                 return self.writer.of(first.launches[0])
             stages = self.writer.together([x.launches[0] for x in given])
@@ -133,11 +133,11 @@ class Grouper:
 
     def parts(self, chosen: list[int]) -> list[Printed]:
         """Kernels of nests: one per distinct nest, and one table kernel for each set of equal ones."""
-        families: dict[Any, list[int]] = {}
+        equal_bodies: dict[Any, list[int]] = {}
         for i in chosen:
-            families.setdefault(i if i in self.odd else self.body(i), []).append(i)
+            equal_bodies.setdefault(i if i in self.odd else self.body(i), []).append(i)
         found: list[Printed] = []
-        for same in families.values():
+        for same in equal_bodies.values():
             members = [m for m in (self.members[i] for i in same) if m is not None]
             texts = [x for x in (self.units[i].printed for i in same) if x is not None]
             table = f"table of {self.units[same[0]].launches[0].step.number}, {texts[0].kernels[0].name}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ...nests.kernels import Launch
 from ..matmul.cublas_gemm import CublasPlan, Gemm
-from ..printing.expr_printer import PRODUCT
+from ..printing.expr_printer import MATMUL_BUFFER
 from ..printing.kernel_text import Kernel, Printed
 from .merge_kernels import anonymize, split_source
 from .print_launch import LaunchPrinter
@@ -23,7 +23,7 @@ class Unit:
 
     launches: tuple[Launch, ...]
     printed: Printed | None  # with one kernel; None for what is called
-    kind: str  # nest, product, attention, opaque
+    kind: str  # nest, matmul, attention, opaque
     reads: frozenset[str]
     writes: frozenset[str]  # its own scratch among them
     dtype: str = ""  # operand dtype of a matmul
@@ -66,12 +66,12 @@ class UnitBuilder:
         called = Unit((launch,), None, "opaque", frozenset(launch.reads), frozenset(launch.writes))
         if launch.nest is None:
             return [called]
-        product, assumed = private_name(PRODUCT, launch), replace(launch, kind="nest")
+        result, assumed = private_name(MATMUL_BUFFER, launch), replace(launch, kind="nest")
         text = self.prints.of(assumed)
         assert text is not None
-        rest = [replace(x, reads=x.reads | {product}, launches=(launch,)) for x in self.kernels(assumed, text, PRODUCT)]
+        rest = [replace(x, reads=x.reads | {result}, launches=(launch,)) for x in self.kernels(assumed, text, MATMUL_BUFFER)]
         operands = frozenset(view[0] for view in launch.operands.values())
-        return [replace(called, reads=operands, writes=frozenset([product])), *rest]
+        return [replace(called, reads=operands, writes=frozenset([result])), *rest]
 
     def by_library(self, launch: Launch, plan: CublasPlan) -> list[Unit]:
         """Build a cuBLAS call, and the kernels before and after it."""
@@ -80,7 +80,7 @@ class UnitBuilder:
             if isinstance(x, Gemm):
                 gemm = x.renamed({name: private_name(name, launch) for name in plan.scratch})
                 reads = frozenset([gemm.left.buffer, gemm.right.buffer])
-                found.append(Unit((launch,), None, "product", reads, frozenset([gemm.out.buffer]), gemm.left.dtype, gemm))
+                found.append(Unit((launch,), None, "matmul", reads, frozenset([gemm.out.buffer]), gemm.left.dtype, gemm))
             else:
                 kept = {plan.gemm.out.buffer} - plan.scratch.keys()  # the call writes it; what follows only reads it
                 for y in self.kernels(replace(launch, kind="nest"), x):
@@ -108,7 +108,7 @@ class UnitBuilder:
         buffers = {a.buffer for a in kernel.arguments if a.buffer and re.search(rf"\b{a.name}\b", text)}
         scratch = {name: size for name, size in sizes.items() if name in buffers}
         reads, writes = buffers & {*launch.reads, *scratch}, buffers & {*launch.writes, *scratch}
-        dtype = self.prints.dtype(launch) if kind == "product" else ""
+        dtype = self.prints.dtype(launch) if kind == "matmul" else ""
         return Unit((launch,), Printed(source, [kernel], scratch), kind, frozenset(reads), frozenset(writes), dtype)
 
     def alike(self, text: Printed, kernel: Kernel) -> tuple[str, Kernel]:

@@ -16,7 +16,7 @@ from ..matmul.cublas_gemm import CublasPlan, Gemm, plan_cublas
 from ..matmul.cublas_or_triton import library_wins, worth_measuring
 from ..matmul.from_graph import contraction_of, print_matmul
 from ..matmul.problem import Contraction
-from ..matmul.tile_configs import LEAST, Config, configs, fitted, in_parts, table, tiles
+from ..matmul.tile_configs import MIN_TILE, Config, configs, fitted, in_parts, table, tiles
 from ..printing.kernel_text import Printed
 
 MIN_SPLIT_ROUNDS = 64  # loop iterations of a matmul that take longer than another launch, which adds parts
@@ -51,7 +51,7 @@ class LaunchPrinter:
         if launch.kind == "nest":
             assert launch.nest is not None
             return print_nest(launch.nest, self.sizes, self.deterministic)
-        if launch.kind == "product":
+        if launch.kind == "matmul":
             work = contraction_of(launch, self.forms)
             best = configs(work, self.target, self.precision)[0] if in_parts else self.configs([work])[0]
             return print_matmul(launch, self.forms, self.target, self.precision, best)
@@ -63,7 +63,7 @@ class LaunchPrinter:
 
     def candidate(self, launch: Launch) -> CublasPlan | None:
         """Plan a launch as a cuBLAS call, if that may be worth it."""
-        if launch.kind != "product" or not self.library:
+        if launch.kind != "matmul" or not self.library:
             return None
         number = launch.step.number
         if number not in self.plans:
@@ -120,4 +120,4 @@ class LaunchPrinter:
         short of registers at a great depth."""
         found = fitted(config, work, self.target)
         plain = work.dtype == "float32" and self.precision == "ieee"
-        return replace(found, block_k=LEAST) if plain and found.warps > config.warps else found
+        return replace(found, block_k=MIN_TILE) if plain and found.warps > config.warps else found

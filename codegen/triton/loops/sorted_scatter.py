@@ -20,7 +20,7 @@ from ..printing.scalar_ops import TYPES
 from ..printing.tiling import TILE, power_above, tile_of
 from .nest_printer import Printer
 
-BLOCK, LEAST = 1024, 16  # words that are sorted together, at most and at least
+MAX_BLOCK, MIN_BLOCK = 1024, 16  # words that are sorted together, at most and at least
 SEARCHED = 256  # words of a program that finds their places
 STRIP = 256  # columns of a program that adds
 NAMES = {"at", "before", "first", "i", "key", "more", "number", "there", "total", "word"}
@@ -39,7 +39,7 @@ class Sorting:
         self.whole = index.factor(domain.c) == 1 and domain.cols > 1 and apart(index.without(domain.c), domain.cols)
         self.count = domain.rows if self.whole else domain.rows * domain.cols
         self.key, self.step, self.start = in_steps(index.without(domain.c) if self.whole else index)
-        self.block = min(max(power_above(self.count), LEAST), BLOCK)
+        self.block = min(max(power_above(self.count), MIN_BLOCK), MAX_BLOCK)
         self.blocks = max(-(-self.count // self.block), 1)
         self.shift = (self.blocks * self.block - 1).bit_length()  # bits of a word's number
         self.arguments = arguments_of(nest)

@@ -30,7 +30,7 @@ class LibraryError(Exception):
 
 
 @dataclass
-class Call:
+class GemmCall:
     """Arguments of one call, storable as JSON. The matrices are the two operands and the result, all column-major."""
 
     batches: int
@@ -72,7 +72,7 @@ def compute_type(blas: Any, dtype: str, precision: str) -> int:
     return int(blas.CUBLAS_COMPUTE_32F_FAST_TF32 if tf32 else blas.CUBLAS_COMPUTE_32F)
 
 
-def calling(xp: Any, call: Call) -> Callable[[Any], None]:
+def calling(xp: Any, call: GemmCall) -> Callable[[Any], None]:
     """Make a function that performs the call, given the launcher's table."""
     cuda, blas = xp.cuda, xp.cuda.cublas
     kind, result = (getattr(cuda.runtime, TYPES[x]) for x in (call.dtype, call.result))
@@ -99,7 +99,7 @@ def calling(xp: Any, call: Call) -> Callable[[Any], None]:
         try:
             multiply(handle, int(table[at_a]) + after_a, int(table[at_b]) + after_b, int(table[at_c]) + after_c)
         except Exception as reason:
-            raise LibraryError(f"cuBLAS refuses a product ({reason})") from reason
+            raise LibraryError(f"cuBLAS refuses a matmul ({reason})") from reason
         finally:
             if before != math:
                 blas.setMathMode(handle, before)

@@ -15,9 +15,9 @@ from ...ir.index import Index, Var, var
 from ...lowering.substitute import Substitution
 from ...nests.loop_nest import Nest, Stage, Store
 from ...schedule.step import Domain
-from ..printing.expr_printer import PRODUCT
+from ..printing.expr_printer import MATMUL_BUFFER
 from ..printing.scalar_ops import HALVES
-from .cublas import Call
+from .cublas import GemmCall
 from .problem import Contraction
 
 LEFT, RIGHT = "left operand", "right operand"  # buffers of operands that are computed first
@@ -76,7 +76,7 @@ class Gemm:
         left, right, out = (replace(x, buffer=names.get(x.buffer, x.buffer)) for x in self.matrices)
         return replace(self, left=left, right=right, out=out)
 
-    def call(self, word: Callable[[str], int]) -> Call:
+    def call(self, word: Callable[[str], int]) -> GemmCall:
         """Arguments of the cuBLAS call. cuBLAS is column-major: row-major matrices are passed as transposed ones, and it
         computes out.T = right.T @ left.T, unless the result is column-major itself."""
         left, right = self.left.distance(self.rows, self.depth), self.right.distance(self.depth, self.cols)
@@ -89,7 +89,7 @@ class Gemm:
             first, second = (a, not turned, step), (b, not other, next_step)
             m, n = n, m
         matrices = [first[0], second[0], self.out]
-        return Call(
+        return GemmCall(
             batches=self.batches,
             sizes=[m, n, self.depth],
             transposed=[first[1], second[1]],
@@ -107,8 +107,8 @@ class Gemm:
         kind = "tf32" if self.left.dtype == "float32" and self.precision == "tf32" else self.left.dtype
         sizes = f"{times}[{self.rows}, {self.depth}] @ [{self.depth}, {self.cols}]"
         turned = [x.distance(*s) for x, s in ((self.left, (self.rows, self.depth)), (self.right, (self.depth, self.cols)))]
-        told = [f"{name} in columns" for name, t in zip(("left", "right"), turned, strict=True) if t is not None and t[0]]
-        return ", ".join([f"a call of cuBLAS: {sizes} of {kind} to {self.out.dtype}", *told])
+        by_columns = [f"{name} in columns" for name, t in zip(("left", "right"), turned, strict=True) if t is not None and t[0]]
+        return ", ".join([f"a call of cuBLAS: {sizes} of {kind} to {self.out.dtype}", *by_columns])
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class CublasPlan:
     def more_bytes(self) -> int:
         """Bytes moved beyond those of one fused kernel: scratch buffers are written and read, and a result that is kept is read
         again."""
-        again = 0 if self.after is None or PRODUCT in self.scratch else self.gemm.bytes()[self.gemm.out.buffer]
+        again = 0 if self.after is None or MATMUL_BUFFER in self.scratch else self.gemm.bytes()[self.gemm.out.buffer]
         return again + 2 * sum(BYTES[dtype] * size for dtype, size in self.scratch.values())
 
     @property
@@ -148,10 +148,10 @@ def plan_cublas(work: Contraction, precision: str) -> CublasPlan | None:
             scratch[name] = e.dtype, nest.domain.rows * nest.domain.cols
         operands.append(found)
     left, right = operands
-    kept = kept_product(work, {left.buffer, right.buffer})
+    kept = kept_matmul(work, {left.buffer, right.buffer})
     if kept is None:
-        out = Matrix(PRODUCT, product_dtype(work), 0, work.rows * work.cols, work.cols, 1)
-        scratch[PRODUCT] = out.dtype, work.batches * work.rows * work.cols
+        out = Matrix(MATMUL_BUFFER, matmul_dtype(work), 0, work.rows * work.cols, work.cols, 1)
+        scratch[MATMUL_BUFFER] = out.dtype, work.batches * work.rows * work.cols
         after: Nest | None = following(work, out.dtype)
     else:
         out, store = kept
@@ -202,24 +202,24 @@ def in_order(domain: Domain, batch: Var, batches: int) -> tuple[Domain, dict[Var
 
 def rounded_to(e: Expr) -> str:
     """Half dtype that an expression rounds the matmul's result to; "" if it is something else."""
-    cast = e.kind == "op" and e.data[0] == "cast" and e.args[0].kind == "product"
+    cast = e.kind == "op" and e.data[0] == "cast" and e.args[0].kind == "matmul"
     return e.dtype if cast and e.dtype in HALVES else ""
 
 
-def product_dtype(work: Contraction) -> str:
+def matmul_dtype(work: Contraction) -> str:
     """Result dtype of the call: a half, if every use of the matmul's result rounds it to that first."""
     roots = work.nest.expressions()
-    readers = [e for e in walk(roots) if any(x.kind == "product" for x in e.args)]
-    plain = any(e.kind == "product" for e in roots)
-    (own,) = {e.dtype for e in walk(roots) if e.kind == "product"}
-    return work.dtype if not plain and {rounded_to(e) for e in readers} == {work.dtype} else own
+    readers = [e for e in walk(roots) if any(x.kind == "matmul" for x in e.args)]
+    as_is = any(e.kind == "matmul" for e in roots)
+    (own,) = {e.dtype for e in walk(roots) if e.kind == "matmul"}
+    return work.dtype if not as_is and {rounded_to(e) for e in readers} == {work.dtype} else own
 
 
-def kept_product(work: Contraction, operands: set[str]) -> tuple[Matrix, Store] | None:
+def kept_matmul(work: Contraction, operands: set[str]) -> tuple[Matrix, Store] | None:
     """Store of the matmul's result itself, if the call can write it there: the rest of the epilogue reads it from there."""
-    dtype, stores = product_dtype(work), work.nest.stores()
+    dtype, stores = matmul_dtype(work), work.nest.stores()
     for s in stores:
-        whole = s.expr.kind == "product" if s.expr.dtype == dtype == s.dtype else False
+        whole = s.expr.kind == "matmul" if s.expr.dtype == dtype == s.dtype else False
         rounded = rounded_to(s.expr) == dtype == s.dtype
         if not (whole or rounded) or s.buffer in operands or (s.overwrites and len(stores) > 1):
             continue
@@ -234,8 +234,8 @@ def following(work: Contraction, dtype: str, kept: Store | None = None) -> Nest:
     exprs = ExprBuilder()
     own, places = in_order(Domain(work.rows, work.cols), var("batch", work.batches), work.batches)
     index = Substitution(exprs, places).index
-    product = exprs.product(dtype) if kept is None else exprs.load(kept.buffer, index(kept.index), (), dtype)
-    moved = Read(exprs, places, product)
+    result = exprs.matmul(dtype) if kept is None else exprs.load(kept.buffer, index(kept.index), (), dtype)
+    moved = Read(exprs, places, result)
     (stage,) = work.nest.stages
     stores = [replace(s, expr=moved.expr(s.expr), index=moved.index(s.index)) for s in stage.stores if s is not kept]
     return replace(work.nest, domain=own, stages=[Stage(stores=stores)])
@@ -244,11 +244,11 @@ def following(work: Contraction, dtype: str, kept: Store | None = None) -> Nest:
 class Read(Substitution):
     """Replaces the matmul in expressions by a load. A result that is stored as a half need not be rounded."""
 
-    def __init__(self, exprs: ExprBuilder, places: dict[Var, Index], product: Expr) -> None:
+    def __init__(self, exprs: ExprBuilder, places: dict[Var, Index], result: Expr) -> None:
         super().__init__(exprs, places)
-        self.product = product
+        self.result = result
 
     def made(self, e: Expr) -> Expr:
-        if e.kind == "product" or rounded_to(e) == self.product.dtype:
-            return self.product
+        if e.kind == "matmul" or rounded_to(e) == self.result.dtype:
+            return self.result
         return super().made(e)

@@ -30,7 +30,7 @@ SHARES = {
 }
 REACHED = 0.75  # fraction of the device's peak reached, in arithmetic and bandwidth: by cuBLAS, and by loops
 GAIN = 1.1  # least speedup: the table is not measured here, so it has to promise a tenth
-SHORTEST = 50e-6  # seconds: shorter matmuls share a launch and a CUDA graph with others
+MIN_CALL_SECONDS = 50e-6  # shorter matmuls share a launch and a CUDA graph with others
 NARROWEST = 128  # rows and columns; a narrower matmul is one row of tiles, mostly split-K
 TILE = 128 * 128  # elements of a result that one program of the library computes
 
@@ -52,7 +52,7 @@ def worth_measuring(work: Contraction, target: str, precision: str) -> bool:
     if shares(target) is None or min(work.rows, work.cols) < NARROWEST:
         return False
     filled = work.batches * work.rows * work.cols >= MULTIPROCESSORS[table_target(target)] * TILE
-    return filled and by_triton(work, target, precision) >= SHORTEST
+    return filled and by_triton(work, target, precision) >= MIN_CALL_SECONDS
 
 
 def library_wins(work: Contraction, plan: CublasPlan, target: str, precision: str) -> bool:
@@ -66,7 +66,7 @@ def library_wins(work: Contraction, plan: CublasPlan, target: str, precision: st
 def arithmetic(work: Contraction, target: str, precision: str) -> float:
     """Estimate the seconds that cuBLAS takes for a large matmul."""
     flops = 2 * work.batches * work.rows * work.cols * work.depth
-    return flops / (REACHED * device_for(table_target(target)).flops[compute_kind(work.dtype, precision, product=True)])
+    return flops / (REACHED * device_for(table_target(target)).flops[compute_kind(work.dtype, precision, matmul=True)])
 
 
 def by_triton(work: Contraction, target: str, precision: str) -> float:

@@ -25,7 +25,7 @@ from .tile_kernel import MatmulPrinter
 def print_matmul(
     launch: Launch, forms: dict[str, Form], target: str = "sm_90", precision: str = "ieee", config: Config | None = None
 ) -> Printed:
-    """Print the kernels of a launch of kind "product". The default configuration is the table's first for the target;
+    """Print the kernels of a launch of kind "matmul". The default configuration is the table's first for the target;
     `precision` is that of float32: "ieee", or "tf32" where it may be less."""
     work = contraction_of(launch, forms)
     return MatmulPrinter(work, config or configs(work, target, precision)[0], precision).printed()

@@ -16,9 +16,9 @@ from ..printing.tiling import power_above
 from .problem import Contraction
 
 GROUP = 8  # rows of tiles that are done together, column after column: what they read stays in the cache
-LEAST = 16  # rows, columns and depth of a tile that matrix units take
+MIN_TILE = 16  # rows, columns and depth of a tile that matrix units take
 ROUNDS = 4  # least iterations of the loop over the depth in each part
-MOST_PARTS = 32
+MAX_SPLIT_K = 32
 FULL = 0.75  # fraction of a device that a tile size has to occupy
 HELD = 192  # registers of a thread for a matmul's epilogue
 VECTOR = 4  # elements of the shortest vectors that are worth the name
@@ -79,8 +79,8 @@ def configs(work: Contraction, target: str, precision: str) -> list[Config]:
 
 def fitted(config: Config, work: Contraction, target: str) -> Config:
     """Fit a tile to the matrices, to the registers that the epilogue needs, and its pipeline stages to shared memory."""
-    m, n = (max(min(b, power_above(size)), LEAST) for b, size in ((config.block_m, work.rows), (config.block_n, work.cols)))
-    k = max(min(config.block_k, power_above(work.depth)), LEAST)
+    m, n = (max(min(b, power_above(size)), MIN_TILE) for b, size in ((config.block_m, work.rows), (config.block_n, work.cols)))
+    k = max(min(config.block_k, power_above(work.depth)), MIN_TILE)
     warps = min(config.warps, max(m * n // 1024, 4 if scattered(work) else 2))
     m, n, warps = with_registers(m, n, warps, work.nest, 64 if table_target(target).startswith("gfx") else 32)
     each = k * (m * widest(work.a) + n * widest(work.b))
@@ -149,5 +149,5 @@ def tiles(config: Config, work: Contraction) -> int:
 def in_parts(config: Config, work: Contraction, units: int) -> Config:
     """Split a long depth into parts (split-K), where there are fewer tiles than half of a device."""
     rounds, most = -(-work.depth // config.block_k), units // tiles(config, work)
-    parts = min(most, rounds // ROUNDS, MOST_PARTS)
+    parts = min(most, rounds // ROUNDS, MAX_SPLIT_K)
     return replace(config, split_k=parts) if parts > 1 else config

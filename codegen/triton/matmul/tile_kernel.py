@@ -4,7 +4,7 @@
     for start in range(0, depth, ...):
         a, b = elements of the operands, or what is computed of them
         total = tl.dot(a, b, total)
-    product = total            and then the nest's epilogue
+    matmul = total             and then the nest's epilogue
 
 Few tiles of a great depth are split into parts (split-K), each with a program of its own; a second kernel adds the parts,
 always in the same order, and goes on with the epilogue.
@@ -17,7 +17,7 @@ from ...ir.index import ZERO
 from ...nests.loop_nest import Nest, Stage, Store
 from ...schedule.step import Domain
 from ..printing import scalar_ops as ops
-from ..printing.expr_printer import PRODUCT, Body, Scope
+from ..printing.expr_printer import MATMUL_BUFFER, Body, Scope
 from ..printing.kernel_text import (
     HEADER,
     Argument,
@@ -49,7 +49,7 @@ class MatmulPrinter:
         self.precision = precision
         self.wide = accumulator(work.dtype)
         loads = {e.data[0]: e.dtype for e in walk([work.a, work.b]) if e.kind == "load"}
-        after = {b: dtype for b, dtype in dtypes_of(work.nest).items() if b != PRODUCT}
+        after = {b: dtype for b, dtype in dtypes_of(work.nest).items() if b != MATMUL_BUFFER}
         self.of_operands = arguments(loads, [work.a, work.b])
         self.arguments = arguments(loads | after, [work.a, work.b, *work.nest.expressions()])
         self.partial = Argument(PARTS, f"*{TYPES[self.wide]}", buffer=PARTS)
@@ -110,16 +110,16 @@ class MatmulPrinter:
 class TileWriter:
     """Writes the lines of one kernel."""
 
-    def __init__(self, product: MatmulPrinter, config: Config, given: list[Argument]) -> None:
-        self.work = product.work
-        self.product = product
+    def __init__(self, printer: MatmulPrinter, config: Config, given: list[Argument]) -> None:
+        self.work = printer.work
+        self.printer = printer
         self.config = config
         self.names = names_of(given)
         self.scope = Scope(1)
         self.taken = {*self.names.values(), *OWN_NAMES}
         self.counts: dict[str, int] = {}
         self.masks: dict[str, str] = {}  # masks of rows, columns and depth
-        work, m, n, k = product.work, config.block_m, config.block_n, config.block_k
+        work, m, n, k = printer.work, config.block_m, config.block_n, config.block_k
         self.a = self.body(loaded(work.outer, work.a), m, k)
         self.b = self.body(loaded(work.inner, work.b), k, n)
         self.after = self.body(work.nest, m, n)
@@ -189,7 +189,7 @@ class TileWriter:
     # ---- loop over the depth
 
     def cleared(self) -> None:
-        self.scope.add(f"total = tl.zeros([{self.config.block_m}, {self.config.block_n}], tl.{self.product.wide})")
+        self.scope.add(f"total = tl.zeros([{self.config.block_m}, {self.config.block_n}], tl.{self.printer.wide})")
 
     def rounds(self, share: int, stop: str) -> None:
         """Print the loop over the depth: all of it, or a part's share."""
@@ -207,7 +207,7 @@ class TileWriter:
         self.a.masks |= {"r": self.masks["r"]} if "r" in self.masks else {}
         self.b.masks |= {"c": self.masks["c"]} if "c" in self.masks else {}
         a, b = self.operand(self.a, self.work.a, "c", loop), self.operand(self.b, self.work.b, "r", loop)
-        precise = f', input_precision="{self.product.precision}"' if self.work.dtype == "float32" else ""
+        precise = f', input_precision="{self.printer.precision}"' if self.work.dtype == "float32" else ""
         loop.add(f"total = tl.dot({a}, {b}, total{precise})")
         self.scope.lines += before[0].lines + before[1].lines
         self.cleared()
@@ -230,9 +230,9 @@ class TileWriter:
         body.scopes, body.masks = {"program": self.scope}, dict(self.masks)
         body.scalars(self.work.nest.expressions())
         for e in walk(self.work.nest.expressions()):
-            if e.kind == "product":
-                name = self.scope.values[e] = body.name(PRODUCT)
-                self.scope.add(f"{name} = {ops.cast('total', self.product.wide, e.dtype)}")
+            if e.kind == "matmul":
+                name = self.scope.values[e] = body.name(MATMUL_BUFFER)
+                self.scope.add(f"{name} = {ops.cast('total', self.printer.wide, e.dtype)}")
         for s in stage.stores:
             body.value(s.expr)
         if any(s.overwrites for s in stage.stores):

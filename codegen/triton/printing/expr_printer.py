@@ -19,7 +19,7 @@ from . import scalar_ops as ops
 from .scalar_ops import Operand, accumulator
 from .tiling import Tile
 
-PRODUCT = "product"  # the buffer that holds a contraction's result, in row-major order
+MATMUL_BUFFER = "matmul"  # the buffer that holds a contraction's result, in row-major order
 Axes = frozenset[str]
 NONE: Axes = frozenset()
 LARGE = 1 << 31
@@ -113,7 +113,7 @@ class Body:
         return e.depends(self.domain.r) or bool(e.totals)
 
     def by_cols(self, e: Expr) -> bool:
-        return e.depends(self.domain.c) or any(x.kind == "product" for x in e.totals)
+        return e.depends(self.domain.c) or any(x.kind == "matmul" for x in e.totals)
 
     def axes(self, e: Expr) -> Axes:
         return self.blocked(self.by_rows(e), self.by_cols(e))
@@ -194,9 +194,9 @@ class Body:
         if e.kind == "load":
             buffer, index, guard = e.data
             return self.arguments[buffer] + "_", self.load(buffer, index, guard, e.dtype)
-        if e.kind == "product":
+        if e.kind == "matmul":
             index = self.domain.row * self.domain.cols + self.domain.col
-            return "product", self.load(PRODUCT, index, (), e.dtype)
+            return "matmul", self.load(MATMUL_BUFFER, index, (), e.dtype)
         assert e.kind == "op", f"{e.kind} is not there yet"
         if self.in_fours(e):
             settings = [self.operand(a) for a in e.args[:-1]]

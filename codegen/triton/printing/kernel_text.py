@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ...ir.expr import Expr, walk
 from ...nests.loop_nest import Nest, Total
 from . import scalar_ops as ops
-from .expr_printer import PRODUCT, Scope, identifier
+from .expr_printer import MATMUL_BUFFER, Scope, identifier
 from .scalar_ops import TYPES, accumulator
 from .tiling import power_above
 
@@ -21,7 +21,7 @@ from triton.language.extra import libdevice
 
 from {MATHS.rpartition(".")[0]} import {MATHS.rpartition(".")[2]} as maths
 """
-LONGEST_NAME, LONGEST_ROW = 50, 120
+MAX_NAME_CHARACTERS, MAX_COMMENT_CHARACTERS = 50, 120
 PIECES = 32  # that are put together at a time
 
 
@@ -72,8 +72,8 @@ def dtypes_of(nest: Nest) -> dict[str, str]:
     found.update({s.buffer: s.dtype for s in nest.stores()})
     found.update({s.buffer: s.dtype for s in nest.scatters})
     found.update({t.buffer: t.dtype for t in nest.totals() if t.buffer is not None})
-    products = [e.dtype for e in walk(nest.expressions()) if e.kind == "product"]
-    return found | ({PRODUCT: products[0]} if products else {})
+    matmuls = [e.dtype for e in walk(nest.expressions()) if e.kind == "matmul"]
+    return found | ({MATMUL_BUFFER: matmuls[0]} if matmuls else {})
 
 
 def arguments_of(nest: Nest) -> list[Argument]:
@@ -98,14 +98,14 @@ def arguments(dtypes: dict[str, str], expressions: list[Expr]) -> list[Argument]
 def kernel_name(nest: Nest) -> str:
     """Name a kernel after the user's ops."""
     found = identifier("_".join(dict.fromkeys(nest.ops)) or "kernel")
-    return found if len(found) <= LONGEST_NAME else found[:LONGEST_NAME].rsplit("_", 1)[0]
+    return found if len(found) <= MAX_NAME_CHARACTERS else found[:MAX_NAME_CHARACTERS].rsplit("_", 1)[0]
 
 
 def documentation(nest: Nest, what: str = "") -> list[str]:
     """Print a docstring: the source lines, and the loops."""
     rows = [what, *nest.lines, "", *str(nest).splitlines()] if what else [*nest.lines, "", *str(nest).splitlines()]
     rows = rows[1:] if rows and not rows[0] else rows
-    short = [row if len(row) <= LONGEST_ROW else row[:LONGEST_ROW] + " ..." for row in rows]
+    short = [row if len(row) <= MAX_COMMENT_CHARACTERS else row[:MAX_COMMENT_CHARACTERS] + " ..." for row in rows]
     text = [row.replace("\\", "\\\\").replace('"""', "'''") for row in short]
     return ['    """' + text[0], *[f"    {row}".rstrip() for row in text[1:]], '    """']
 

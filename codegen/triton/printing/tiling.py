@@ -17,9 +17,9 @@ from ...nests.loop_nest import Nest
 
 TILE = 1024  # elements of a tile
 VECTOR = 16  # elements that one access takes at most
-LONGEST = 4096  # columns that a program holds in registers at once, whatever there is of each
-HELD, LONGEST_HELD = 7 << 15, 1 << 14  # bytes of longer rows that it holds, and columns that these have at most
-MOST_PIECES = 256
+MAX_COLUMNS = 4096  # columns that a program holds in registers at once, whatever there is of each
+MAX_HELD_BYTES, MAX_HELD_COLUMNS = 7 << 15, 1 << 14  # bytes of longer rows that it holds, and columns that these have at most
+MAX_PIECES = 256
 BLOCKS = 4  # blocks that a piece has at least, if there is work enough for a whole device
 
 
@@ -62,7 +62,7 @@ class Tile:
     @property
     def warps(self) -> int:
         elements = self.block_r * self.block_c
-        return 16 if elements > LONGEST else min(max(elements // 256, 1), 8)
+        return 16 if elements > MAX_COLUMNS else min(max(elements // 256, 1), 8)
 
 
 def only_totals(nest: Nest) -> bool:
@@ -74,7 +74,7 @@ def only_totals(nest: Nest) -> bool:
 def in_parts(tile: Tile) -> Tile:
     """Split rows into parts, if there would be few programs otherwise."""
     steps = -(-tile.cols // tile.block_c)
-    most = max(MOST_PIECES // tile.row_blocks, 1)
+    most = max(MAX_PIECES // tile.row_blocks, 1)
     each = max(-(-steps // most), BLOCKS)
     return replace(tile, parts=-(-steps // each), part=each * tile.block_c)
 
@@ -95,7 +95,7 @@ def tile_of(nest: Nest) -> Tile:
         tile = Tile("rows" if by_row else "tiles", rows, cols, block_r, block_c, loops, splits)
         return in_parts(tile) if loops and only_totals(nest) else tile
     steps = -(-rows // block_r)
-    each = max(-(-steps // MOST_PIECES), min(BLOCKS, steps // (MOST_PIECES // 2)), 1)
+    each = max(-(-steps // MAX_PIECES), min(BLOCKS, steps // (MAX_PIECES // 2)), 1)
     pieces = max(-(-steps // each), 1)
     return Tile("pieces", rows, cols, block_r, block_c, loops, splits, pieces, each * block_r)
 
@@ -106,7 +106,7 @@ def blocks(nest: Nest, by_row: bool) -> tuple[int, int]:
     if nest.vector == "r":
         block_r = min(rows, 32 if crossed(nest) else 64 if cols > 1 else TILE)
         return block_r, min(cols, max(TILE // block_r, 1))
-    if by_row and (cols <= LONGEST or (cols <= LONGEST_HELD and held(nest) * cols <= HELD)):
+    if by_row and (cols <= MAX_COLUMNS or (cols <= MAX_HELD_COLUMNS and held(nest) * cols <= MAX_HELD_BYTES)):
         return min(rows, max(TILE // cols, 1)), cols
     if by_row:
         return 1, 2 * TILE

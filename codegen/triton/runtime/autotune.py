@@ -27,7 +27,7 @@ from ..matmul.from_graph import contraction_of, print_matmul
 from ..matmul.tile_configs import configs
 from ..printing.kernel_text import Argument, Printed
 from .driver import DeviceError, load_kernel
-from .kernel_cache import Binary, CompileError, CompileRequest, compile_kernels, key
+from .kernel_cache import Binary, CompileRequest, KernelCompileError, compile_kernels, key
 
 MAX_CONFIGS = 4  # configurations that are tried
 ROUNDS, TIMES = 3, 5  # that each is run, of which the best counts, and how often in each
@@ -47,8 +47,8 @@ Choice = Printed | Staged
 
 def is_enabled(xp: Any) -> bool:
     """True if autotune is on: by default only on real devices."""
-    told = os.environ.get("TAPEJIT_TUNE", "")
-    return told != "0" if xp.__name__ == "cupy" else told == "1"
+    setting = os.environ.get("TAPEJIT_TUNE", "")
+    return setting != "0" if xp.__name__ == "cupy" else setting == "1"
 
 
 class TuningPrinter(LaunchPrinter):
@@ -61,7 +61,7 @@ class TuningPrinter(LaunchPrinter):
         self.tuner = tuner
 
     def of(self, launch: Launch, in_parts: bool = True) -> Printed | None:
-        if launch.kind != "attention" and not (launch.kind == "product" and in_parts):
+        if launch.kind != "attention" and not (launch.kind == "matmul" and in_parts):
             return super().of(launch, in_parts)
         found = self.tuner.best(self.choices(launch), self.forms)
         assert not isinstance(found, Staged), "units ask for calls first"
@@ -78,7 +78,7 @@ class TuningPrinter(LaunchPrinter):
         """Candidate configurations of a launch, the best guess first; none if there are no kernels."""
         assert launch.node is not None
         found: list[Choice | None] = []
-        if launch.kind == "product":
+        if launch.kind == "matmul":
             work = contraction_of(launch, self.forms)
             rows = [] if work is None else configs(work, self.target, self.precision)
             found = [print_matmul(launch, self.forms, self.target, self.precision, c) for c in rows[:MAX_CONFIGS]]
@@ -145,13 +145,13 @@ class Tuner:
         """Compile the candidates; None for those that do not compile."""
         try:
             return list(compile_kernels(wanted, self.target))
-        except CompileError:
+        except KernelCompileError:
             pass
         found: list[tuple[str, Binary] | None] = []
         for x in wanted:
             try:
                 found += compile_kernels([x], self.target)
-            except CompileError:
+            except KernelCompileError:
                 found.append(None)
         return found
 

@@ -11,7 +11,7 @@ from ....tracer.graph.ir import GraphError
 from ..device.specs import is_hip
 from .kernel_cache import Binary
 
-MOST_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without asking
+MAX_DEFAULT_SHARED = 48 << 10  # bytes of shared memory that a kernel gets without asking
 SHARED_SIZE = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -27,15 +27,16 @@ class LoadedKernel:
         try:
             self.module = driver.moduleLoadData(binary.code)
         except Exception as reason:
-            raise DeviceError(f"the driver refuses {binary.name} ({reason}); {remedy(str(reason))}") from reason
+            raise DeviceError(f"the driver rejects {binary.name} ({reason}); {remedy(str(reason))}") from reason
         self._unload = weakref.finalize(self, unload_module, driver, self.module)
         self._unload.atexit = False
         self.function = driver.moduleGetFunction(self.module, binary.name)
-        if binary.shared > MOST_SHARED and not is_hip(xp):  # AMD's devices give all they have, and CuPy's function fails there
+        # AMD's devices give all they have, and CuPy's function fails there
+        if binary.shared > MAX_DEFAULT_SHARED and not is_hip(xp):
             try:
                 driver.funcSetAttribute(self.function, SHARED_SIZE, binary.shared)
             except Exception as reason:
-                what = f"{binary.name} wants {binary.shared} bytes of shared memory, which the device does not have"
+                what = f"{binary.name} wants {binary.shared} bytes of shared memory, more than the device has"
                 raise DeviceError(f"{what} ({reason}); {remedy(what)}") from reason
 
 
@@ -59,12 +60,12 @@ def load_kernel(xp: Any, where: device, key: str, binary: Binary) -> LoadedKerne
 def remedy(reason: str) -> str:
     """Advice for an error of the driver."""
     if "INVALID_IMAGE" in reason or "NO_BINARY" in reason or "UNSUPPORTED_PTX" in reason or "INVALID_PTX" in reason:
-        return "a newer NVIDIA driver will take it, or an older Triton"
+        return "update the NVIDIA driver, or use an older Triton"
     if "OUT_OF_MEMORY" in reason or "Out of memory" in reason:
-        return "smaller batches need less memory; tapejit.cuda.empty_cache() gives back what nobody uses"
+        return "use smaller batches; tapejit.cuda.empty_cache() frees memory that is cached"
     if "OUT_OF_RESOURCES" in reason or "shared memory" in reason:
-        return 'compile with backend="plain" there, and please report the kernel'
-    return 'compile with backend="plain" if that goes on'
+        return 'compile this function with backend="plain", and please report the kernel'
+    return 'compile this function with backend="plain" if it happens again'
 
 
 def target(where: device) -> str:
@@ -75,5 +76,5 @@ def target(where: device) -> str:
         return str(name.decode() if isinstance(name, bytes) else name).split(":")[0]
     found = str(xp.cuda.Device(where.index or 0).compute_capability)
     if not found.isdigit() or int(found) < 80:
-        raise GraphError(f"the GPU is of compute capability {found}, and there are kernels from 80 on")
+        raise GraphError(f"the GPU has compute capability {found}; kernels need 80 or newer")
     return f"sm_{found}"

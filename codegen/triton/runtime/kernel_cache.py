@@ -24,7 +24,7 @@ from ..device import specs as devices
 from ..printing.kernel_text import MATHS, Kernel, Printed, parse_source
 
 
-class CompileError(Exception):
+class KernelCompileError(Exception):
     """Kernel does not compile; the message names it, and gives the reason and a remedy."""
 
 
@@ -52,13 +52,13 @@ class Binary:
 
     def entry(self) -> bytes:
         """Disk cache entry: a JSON header, then the code."""
-        told = {k: v for k, v in asdict(self).items() if k != "code"}
-        return json.dumps(told).encode() + END + self.code
+        header = {k: v for k, v in asdict(self).items() if k != "code"}
+        return json.dumps(header).encode() + END + self.code
 
 
 def from_entry(data: bytes) -> Binary:
-    told, _, code = data.partition(END)
-    return Binary(code=code, **json.loads(told))
+    header, _, code = data.partition(END)
+    return Binary(code=code, **json.loads(header))
 
 
 Compiler = Callable[[CompileRequest, str], Binary]
@@ -69,14 +69,14 @@ def compile_binary(wanted: CompileRequest, target: str) -> Binary:
     from ..device.compile import compile_kernel, target_of
 
     if importlib.util.find_spec("triton") is None:
-        raise CompileError("Triton is not installed, which compiles kernels for GPUs; pip install 'tapejit[gpu]'")
+        raise KernelCompileError("Triton, which compiles GPU kernels, is not installed: pip install 'tapejit[gpu]'")
     made = compile_kernel(wanted.printed, wanted.kernel, target, wanted.unaligned)
-    told = made.metadata
+    metadata = made.metadata
     return Binary(
-        name=told.name,
-        threads=told.num_warps * target_of(target)[2],
-        shared=int(told.shared),
-        scratch=int(getattr(told, "global_scratch_size", 0) or 0),
+        name=metadata.name,
+        threads=metadata.num_warps * target_of(target)[2],
+        shared=int(metadata.shared),
+        scratch=int(getattr(metadata, "global_scratch_size", 0) or 0),
         code=bytes(made.asm["hsaco" if target.startswith("gfx") else "cubin"]),
     )
 
@@ -120,12 +120,14 @@ def effort(wanted: CompileRequest) -> int:
 def one(wanted: CompileRequest, target: str) -> Binary:
     try:
         return Compiling.compiler(wanted, target)
-    except CompileError:
+    except KernelCompileError:
         raise
     except Exception as reason:
-        told = (str(reason).strip().splitlines() or [type(reason).__name__])[-1]
-        what = f"Triton cannot compile {wanted.kernel.name} for {target} ({told})"
-        raise CompileError(f'{what}; compile with backend="plain" there, and please report the kernel') from reason
+        last_line = (str(reason).strip().splitlines() or [type(reason).__name__])[-1]
+        what = f"Triton cannot compile {wanted.kernel.name} for {target} ({last_line})"
+        raise KernelCompileError(
+            f'{what}; compile this function with backend="plain", and please report the kernel'
+        ) from reason
 
 
 def load_binary(key: str) -> Binary | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from ....eager.arrays.devices import device
 from ...program.executable import Executable, decode_array
-from ..matmul.cublas import Call, calling
+from ..matmul.cublas import GemmCall, calling
 from .arena import arena_of
 from .cuda_graph import MIN_GRAPH_LAUNCHES, Captured, words_of
 from .driver import load_kernel
@@ -52,7 +52,7 @@ class LaunchPlan:
     starts: list[int]  # offsets in the memory of tables
     integers: list[int]
     rows: list[KernelLaunch]
-    calls: list[Call]  # cuBLAS calls
+    calls: list[GemmCall]  # cuBLAS calls
     order: list[tuple[str, int]]  # KERNEL, GEMM, OP, LOOK or WAIT, and which of these
     flags: list[int]  # offsets in the arena of what checks set
     tables: list[int]  # words that kernels find in memory
@@ -63,12 +63,12 @@ class LaunchPlan:
     def from_fields(cls, fields: dict[str, Any]) -> LaunchPlan:
         """Inverse of `asdict` after a round trip through JSON."""
         fields["rows"] = [KernelLaunch(**x) for x in fields["rows"]]
-        fields["calls"] = [Call(**x) for x in fields["calls"]]
+        fields["calls"] = [GemmCall(**x) for x in fields["calls"]]
         fields["order"] = [(kind, n) for kind, n in fields["order"]]
         return cls(**fields)
 
 
-class RefusedError(Exception):
+class LaunchRefusedError(Exception):
     """Device refused a launch; all memory is as it was before."""
 
 
@@ -181,7 +181,7 @@ class Launcher:
             return self.go(arrays, scalars, stream)
         except Exception as reason:
             if self.intact:
-                raise RefusedError(str(reason)) from reason
+                raise LaunchRefusedError(str(reason)) from reason
             raise RuntimeError(
                 f"[compile] the device failed in the middle of a program ({reason}), and some tensors are written already: "
                 "load the last checkpoint"
@@ -208,7 +208,7 @@ class Launcher:
         except Exception as reason:
             for slot, array in old.items():
                 arrays[slot][...] = array
-            raise RefusedError(str(reason)) from reason
+            raise LaunchRefusedError(str(reason)) from reason
         return found
 
     def go(self, arrays: list[Any], scalars: list[Any], stream: Any) -> bool:

@@ -99,7 +99,7 @@ def as_integers(values: Any) -> Any:
     return array.astype(np.int64) if array.dtype.kind != "b" or not array.size else array
 
 
-class Parts:
+class SplitIndex:
     """An index taken apart: what is basic, as one NumPy index, and the tensors that then index the view it gives."""
 
     __slots__ = ("picks", "place")
@@ -244,7 +244,7 @@ def getitem(self: Tensor, index: Any) -> Tensor:
     place = basic_index(self.tj_array.shape, index)
     if place is not None:
         return apply(SLICE, (self,), {"index": place})
-    parts = Parts(self, index)
+    parts = SplitIndex(self, index)
     view = parts.view(self)
     if not parts.picks:
         return view
@@ -270,7 +270,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     if place is not None:
         store(apply(SLICE, (self,), {"index": place}), value)
         return
-    parts = Parts(self, index)
+    parts = SplitIndex(self, index)
     view = parts.view(self)
     if not parts.picks:
         store(view, value)

@@ -24,7 +24,7 @@ from ..pointwise import where
 from ..shape.reshape import broadcast_shape, stack
 from ..shape.views import DIAGONAL, SLICE, VIEW_SCATTER
 from .gather import check_index, scatter_reduce
-from .getitem import Parts, broadcast_to_selection
+from .getitem import SplitIndex, broadcast_to_selection
 from .primitives import (
     ALL,
     INDEX,
@@ -201,7 +201,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
             raise TypeError(f"expected Tensor as element {i} in argument 0, but got {type(index).__name__}")
     if not len(indices):
         raise RuntimeError("index_put(): expected at least one index tensor")
-    dims, tensors = Parts(input, tuple(i if i.tj_array.ndim else i.reshape(1) for i in indices)).indices()
+    dims, tensors = SplitIndex(input, tuple(i if i.tj_array.ndim else i.reshape(1) for i in indices)).indices()
     inputs = (input, broadcast_to_selection(input, dims, tensors, transfer(values, input.device)), *tensors)
     op, into = (INDEX_ADD, INDEX_ADD_INTO) if accumulate else (INDEX_PUT, INDEX_PUT_INTO)
     return store_result(op, into, inputs, {"dims": dims}, input, out)

@@ -291,7 +291,7 @@ def run_steps(steps: list[Step], operands: list[Any]) -> Tensor:
         elif step == "reshape":
             x = x.reshape(how)
         elif step == "matmul":
-            x, operands[how] = product_of(x, operands[how]), None
+            x, operands[how] = promoting_matmul(x, operands[how]), None
         elif step == "multiply":
             x, operands[how] = x * operands[how], None
         elif step == "diagonal":
@@ -304,8 +304,8 @@ def run_steps(steps: list[Step], operands: list[Any]) -> Tensor:
     raise AssertionError("a plan ends with a return")
 
 
-def product_of(a: Tensor, b: Tensor) -> Tensor:
-    """The matrix product; of integers also where one operand has become int64 by being summed."""
+def promoting_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices; those of integers also where one operand has become int64 by being summed."""
     if a.tj_array.dtype != b.tj_array.dtype and not a.dtype.is_floating_point and not b.dtype.is_floating_point:
         a, b = promote_operands("einsum", a, b)
     return matmul(a, b)  # type: ignore[no-any-return]

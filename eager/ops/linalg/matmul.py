@@ -2,7 +2,7 @@
 
 `matmul` is multiply-and-sum with a fast path. `linear`, the hottest op of training, has kernels of its own so that forward
 and backward are few array calls: `project` (x @ weight.T) and `outer_sum` (the sum over all rows of the outer products of two
-tensors' rows) are each other's gradients. Leading dims are flattened inside the kernels: one large product instead of many
+tensors' rows) are each other's gradients. Leading dims are flattened inside the kernels: one large matmul instead of many
 small ones, with nothing about it on the tape. `einsum.py` has the contractions that are written as subscripts.
 """
 

@@ -179,9 +179,9 @@ def linalg_norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = Fal
 # ---- distances
 
 
-def run_euclidean(xp: Any, x: Any, y: Any, *, by_product: bool) -> Any:
-    """All distances between rows. By a matrix product where there are many: |x - y|^2 = |x|^2 + |y|^2 - 2 x y."""
-    if not by_product:
+def run_euclidean(xp: Any, x: Any, y: Any, *, by_matmul: bool) -> Any:
+    """All distances between rows. By a matmul where there are many: |x - y|^2 = |x|^2 + |y|^2 - 2 x y."""
+    if not by_matmul:
         difference = x[..., :, None, :] - y[..., None, :, :]
         return xp.sqrt(xp.add.reduce(difference * difference, axis=-1))
     square = xp.add.reduce(x * x, axis=-1)[..., :, None] + xp.add.reduce(y * y, axis=-1)[..., None, :]
@@ -206,11 +206,11 @@ EUCLIDEAN = primitive(
     "composite",
     run_euclidean,
     grad=euclidean_gradient,
-    expand=lambda x, y, by_product: vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), 2, -1),
+    expand=lambda x, y, by_matmul: vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), 2, -1),
 )
 
 MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
-MANY = 25  # rows, above which PyTorch uses a matrix product
+MAX_ROWS_WITHOUT_MATMUL = 25  # with more rows PyTorch uses a matmul
 
 
 @public(
@@ -233,9 +233,9 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = MODES[0]) 
     if compute_mode not in MODES:
         raise ValueError(f"{compute_mode} is not a valid value for compute_mode; expected one of {MODES}")
     if p == 2:
-        many = max(x1.tj_array.shape[-2], x2.tj_array.shape[-2]) > MANY
-        by_product = compute_mode == MODES[1] or (compute_mode == MODES[0] and many)
-        return apply(EUCLIDEAN, (x1, x2), {"by_product": by_product})  # type: ignore[no-any-return]
+        many = max(x1.tj_array.shape[-2], x2.tj_array.shape[-2]) > MAX_ROWS_WITHOUT_MATMUL
+        by_matmul = compute_mode == MODES[1] or (compute_mode == MODES[0] and many)
+        return apply(EUCLIDEAN, (x1, x2), {"by_matmul": by_matmul})  # type: ignore[no-any-return]
     difference = x1.unsqueeze(-2) - x2.unsqueeze(-3)
     if difference.tj_array.shape[-1] == 0:
         return difference.sum(-1)  # type: ignore[no-any-return]

@@ -81,7 +81,7 @@ class Projections:
         return self.together[start * width : stop * width], bias
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, batch_first: bool) -> list[Tensor]:
-        """Projected queries, keys and values by heads, with as few products as the inputs allow."""
+        """Projected queries, keys and values by heads, with as few matmuls as the inputs allow."""
         width = query.shape[-1]
         if self.together is not None and query is key is value:
             return split_heads(linear(query, self.together, self.bias), 3, heads, batch_first)

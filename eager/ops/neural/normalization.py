@@ -25,7 +25,7 @@ from ...core.tape.engine import sum_to
 from ...core.tape.grad_mode import no_grad
 from ...core.tensor import Tensor
 from ..pointwise import clamp_min, rsqrt
-from ..reduce import LONG, ones_vector
+from ..reduce import MAX_BLAS_TERMS, ones_vector
 from ..reduce import sum_array as sums
 from ..shape.views import CAT, WINDOWS
 
@@ -39,7 +39,7 @@ def widen(x: Any) -> Any:
 
 def sum_keepdim(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
     """The sum over dims, which stay as length 1; where these stand on both sides of others, the inner ones first."""
-    if x.ndim == 2 and dims == (1,) and x.shape[1] <= LONG:
+    if x.ndim == 2 and dims == (1,) and x.shape[1] <= MAX_BLAS_TERMS:
         return xp.matmul(x, ones_vector(xp, x.shape[1], x.dtype)[:, None])
     if 0 in dims and x.ndim - 1 in dims and len(dims) < x.ndim:
         x, dims = sums(xp, x, tuple([d for d in dims if d]), True), (0,)
@@ -55,7 +55,7 @@ def sum_squares(xp: Any, x: Any, dims: tuple[int, ...]) -> Any:
 
 def sum_to_shape(xp: Any, x: Any, shape: tuple[int, ...]) -> Any:
     """The sum over all that broadcasting `shape` to x's shape had stretched."""
-    if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= LONG:
+    if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= MAX_BLAS_TERMS:
         return xp.matmul(ones_vector(xp, x.shape[0], x.dtype), x)
     extra = x.ndim - len(shape)
     dims = (*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 and x.shape[i + extra] != 1))
@@ -201,8 +201,8 @@ def gradients_along(
 
 
 def scaled_onto(xp: Any, x: Any, scale: Any, shape: tuple[int, ...]) -> Any:
-    """The sum of x * scale over all that broadcasting `shape` to x's shape had stretched; of rows, a product."""
-    if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= LONG and scale.shape[1] == 1:
+    """The sum of x * scale over all that broadcasting `shape` to x's shape had stretched; of rows, a matmul."""
+    if x.ndim == 2 and shape == x.shape[1:] and x.shape[0] <= MAX_BLAS_TERMS and scale.shape[1] == 1:
         return xp.matmul(scale[:, 0], x)
     return sum_to_shape(xp, x * scale, shape)
 
@@ -216,7 +216,7 @@ def uniform(weight: Any, ndim: int, dims: tuple[int, ...]) -> bool:
 
 
 def weighted_sum(xp: Any, x: Any, weight: Any, dims: tuple[int, ...]) -> Any:
-    """The sum of x * weight over dims, which stay as length 1; for a weight of just these dims a matrix product."""
+    """The sum of x * weight over dims, which stay as length 1; for a weight of just these dims a matmul."""
     weight = widen(weight)
     if x.ndim == 2 and dims == (1,) and weight.ndim == 1:
         return xp.matmul(x, weight[:, None])

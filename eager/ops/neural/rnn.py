@@ -1,7 +1,7 @@
 """Recurrent layers and cells as functions: `lstm`, `gru`, `rnn_tanh`, `rnn_relu`, and one step of each.
 
 The layers take padded batches, or packed ones (rows of data and the number of rows of each step). Either way a layer works
-on rows: the input's contribution to all gates of all steps is one product, the rest is an op of `rnn_kernels.py`.
+on rows: the input's contribution to all gates of all steps is one matmul, the rest is an op of `rnn_kernels.py`.
 """
 
 from __future__ import annotations

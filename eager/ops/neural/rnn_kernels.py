@@ -1,6 +1,6 @@
 """Recurrences through time, a whole sequence in one op: Elman, LSTM and GRU.
 
-What the input contributes to the gates is one large product made elsewhere (`rnn.py`), so each op takes these
+What the input contributes to the gates is one large matmul made elsewhere (`rnn.py`), so each op takes these
 contributions `x`, the initial state, the recurrent weight and its bias. Sequences are packed: `x` has a row for each
 element and step, all rows of the first step first, and `sizes` says how many rows each step has. The sizes never grow, so
 the rows of a step belong to the first elements of the batch, and a padded batch is one whose sizes are all equal. A state

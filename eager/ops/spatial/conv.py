@@ -39,14 +39,14 @@ from .windows import (
 )
 
 # From so many channels on, BLAS gets windows as rows of [place, channel], whose memory is in longer runs.
-MANY_CHANNELS = 16
+MIN_ROW_CHANNELS = 16
 
 # ---- kernels
 
 
 def by_rows(channels: int, kernel: Ints, geometry: Geometry) -> bool:
     """True if windows become rows [place, channel] rather than columns [channel, place]. 1x1 needs no copy as columns."""
-    return channels >= MANY_CHANNELS and (math.prod(kernel) > 1 or math.prod(geometry.stride) > 1)
+    return channels >= MIN_ROW_CHANNELS and (math.prod(kernel) > 1 or math.prod(geometry.stride) > 1)
 
 
 def blocks(xp: Any, x: Any, kernel: Ints, out: Ints, geometry: Geometry, rows: bool) -> Iterator[tuple[slice, slice, Any]]:

@@ -213,7 +213,7 @@ def count_of_steps(total_steps: Any, epochs: Any, steps_per_epoch: Any) -> int:
 
 
 def phases(total: int, part: float, three: bool) -> list[dict[str, Any]]:
-    """When each phase ends, and between which settings of a group it goes."""
+    """Return the phases: the step at which each ends, and the settings of a group that it goes between."""
 
     def phase(end: float, rates: tuple[str, str], momenta: tuple[str, str]) -> dict[str, Any]:
         return {

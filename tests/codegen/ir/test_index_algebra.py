@@ -29,7 +29,7 @@ PLACES = [{"r": r, "c": c} for r in range(R.size) for c in range(C.size)]
 
 
 def value(index: Index, at: dict[str, int]) -> int:
-    """What an index is, for values of its variables."""
+    """Evaluate an index for values of its variables."""
     return index.const + sum(n * of_atom(a, at) for a, n in index.terms)
 
 

@@ -84,7 +84,7 @@ class Problem:
 
 
 def native(case: Case, arrays: dict[str, np.ndarray], bits: int = 512, threads: int = 1, opt: int = 0) -> dict[str, np.ndarray]:
-    """What both kernels give. They are compiled the quick way, if `opt` is not 3 as in programs."""
+    """Return what both kernels give. They are compiled the quick way, if `opt` is not 3 as in programs."""
     problem, target = Problem(case, arrays), dataclasses.replace(host(), bits=bits)
     module, count = Module(target.features), len(problem.places)
     forward = emit_forward(module, "forward", problem.spec, count, target)
@@ -210,7 +210,7 @@ def text_of(case: Case) -> str:
 def test_scores_that_no_row_of_a_tile_sees_are_not_computed(case: Case, narrow: bool) -> None:
     lanes = host().lanes("float")
     case = dataclasses.replace(case, queries=4 * lanes, keys=case.keys * lanes // 16)
-    scores = re.findall(rf"define internal void @product_float{lanes}_\d+x(\d)_\d+_1_{2 * lanes}_", text_of(case))
+    scores = re.findall(rf"define internal void @matmul_float{lanes}_\d+x(\d)_\d+_1_{2 * lanes}_", text_of(case))
     assert {"2"} < set(scores) if narrow else {"2"} == set(scores)
 
 

@@ -239,7 +239,7 @@ def test_what_is_not_covered() -> None:
 
 
 def texts(dtype: Any, cpu: Target, c: int = 8, size: int = 8) -> list[str]:
-    """Of a convolution and both of its gradients."""
+    """Texts of a convolution and both of its gradients."""
     x, w = np.zeros((2, c, size, size), dtype), np.zeros((16, c, 3, 3), dtype)
     g, geometry = np.zeros((2, 16, size, size), dtype), exact((size, size), (3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1))
     found = []

@@ -1,4 +1,4 @@
-"""Programs in half precision: native code against plain programs, no longer copies of operands, and what follows from neither.
+"""Programs in half precision: native code against reference programs, no widened copies of operands, and other consequences.
 
 Programs run under `shadow`, as in `test_programs.py`. What kernels do by themselves is in `test_gemm_halves.py`,
 `test_conv.py` and `test_attention.py`.
@@ -50,7 +50,7 @@ def run(function: Callable[[], Any], calls: int = 3) -> Any:
 
 
 def contracted(seen: shadow.Seen) -> set[str]:
-    """The dtypes of what kernels of products, convolutions and attention read, but for log-sum-exp."""
+    """The dtypes of what kernels of matmuls, convolutions and attention read, but for log-sum-exp."""
     found = set()
     for native in seen.programs:
         for node in (launch.node for launch in native.launches if launch.node is not None):
@@ -60,7 +60,7 @@ def contracted(seen: shadow.Seen) -> set[str]:
 
 
 @HALVES
-def test_products_of_many_shapes(seen: shadow.Seen, dtype: Any) -> None:
+def test_matmuls_of_many_shapes(seen: shadow.Seen, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     shapes = [tuple(int(n) for n in rng.choice(SIZES, 3)) for _ in range(24)]
     given = [(random(m, k, dtype=dtype), random(k, n, dtype=dtype)) for m, n, k in shapes]
@@ -69,7 +69,7 @@ def test_products_of_many_shapes(seen: shadow.Seen, dtype: Any) -> None:
 
 
 @HALVES
-def test_products_with_bias_and_gradients(seen: shadow.Seen, dtype: Any) -> None:
+def test_matmuls_with_bias_and_gradients(seen: shadow.Seen, dtype: Any) -> None:
     for rows, columns, depth in [(1, 5, 3), (9, 33, 17), (40, 1, 64), (70, 48, 31)]:
         x, w = random(rows, depth, dtype=dtype, grad=True), random(columns, depth, dtype=dtype, grad=True)
         b = random(columns, dtype=dtype, grad=True)
@@ -166,7 +166,7 @@ def test_attention(seen: shadow.Seen, dtype: Any, masked: bool) -> None:
     assert contracted(seen) == {dtype.numpy.name}
 
 
-def test_products_of_floats_that_were_halves(seen: shadow.Seen) -> None:
+def test_matmuls_of_floats_that_were_halves(seen: shadow.Seen) -> None:
     """They read the halves, and their results are not rounded."""
     a, b = random(40, 33, dtype=tj.bfloat16), random(33, 50, dtype=tj.bfloat16)
     out = run(lambda: a.float() @ b.float())
@@ -189,8 +189,8 @@ def test_longer_copies_that_others_read_stay(seen: shadow.Seen) -> None:
 
 @HALVES
 @pytest.mark.parametrize("size", [20, 300])
-def test_halves_that_are_overwritten_before_the_product(seen: shadow.Seen, dtype: Any, size: int) -> None:
-    """The product reads halves in the place of a copy that was made of them before."""
+def test_halves_that_are_overwritten_before_the_matmul(seen: shadow.Seen, dtype: Any, size: int) -> None:
+    """The matmul reads halves in the place of a copy that was made of them before."""
     a, b, c = random(size, 33, dtype=dtype), random(33, size, dtype=dtype), random(size, 33, dtype=dtype)
 
     def function() -> Any:
@@ -206,7 +206,7 @@ def test_halves_that_are_overwritten_before_the_product(seen: shadow.Seen, dtype
 
 
 @HALVES
-def test_products_without_elements(seen: shadow.Seen, dtype: Any) -> None:
+def test_matmuls_without_elements(seen: shadow.Seen, dtype: Any) -> None:
     a, b, c = (tj.zeros(*shape, dtype=dtype) for shape in ((0, 5), (5, 3), (3, 0)))
     x, w = tj.zeros(0, 3, 8, 8, dtype=dtype), random(4, 3, 3, 3, dtype=dtype)
     run(lambda: (a @ b, b @ c, c @ a, c.float() @ a.float(), F.linear(c, c), F.conv2d(x, w)))
@@ -278,7 +278,7 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 @HALVES
 def test_doubles_are_rounded_once(seen: shadow.Seen, dtype: Any) -> None:
-    """What is next to a tie in float64 is the tie itself in float32."""
+    """A number next to a tie in float64 is the tie itself in float32."""
     seen.exact = True
     rng = np.random.default_rng(0)
     ties = (1 + (2 * rng.integers(0, 1 << 10, 200) + 1) * 2.0**-11) * 2.0 ** rng.integers(-26, 17, 200)

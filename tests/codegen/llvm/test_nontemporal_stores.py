@@ -166,7 +166,7 @@ def test_all_x86_have_an_instruction_for_it(cpu: str, instruction: str) -> None:
 
 def test_results_that_are_read_or_added_up_stay_near() -> None:
     x, w = random(64, 1024), random(64, 1024)
-    assert not native_of(lambda x: (y := tj.tanh(x), y @ y.T), x).build.nontemporal_stores(), "read by a product"
+    assert not native_of(lambda x: (y := tj.tanh(x), y @ y.T), x).build.nontemporal_stores(), "read by a matmul"
     assert not native_of(lambda x: w.mul_(2).add_(x), x).build.nontemporal_stores(), "somebody's memory"
     assert not native_of(lambda x: F.dropout(x, 0.5), x).build.nontemporal_stores(), "random numbers are made in fours"
     assert not native_of(lambda x: x * 2, random(64, 4096).T[:, :40]).build.nontemporal_stores(), "short rows"
@@ -230,7 +230,7 @@ def test_there_may_be_no_next_row(monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize(("rows", "asks"), [(1100, True), (64, False)])
-def test_what_follows_a_large_product_is_asked_for_before_its_tiles(rows: int, asks: bool) -> None:
+def test_what_follows_a_large_matmul_is_asked_for_before_its_tiles(rows: int, asks: bool) -> None:
     x, w, r = random(rows, 12), random(12, 1030), random(rows, 1030)
     fn = lambda x, w, r: tj.tanh(x @ w) * r
     native = native_of(fn, x, w, r)

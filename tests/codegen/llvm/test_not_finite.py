@@ -50,7 +50,7 @@ def call(case: harness.Case, given: list[Any], slopes: bool) -> Any:
 
 
 def runs(case: harness.Case, given: list[Any], slopes: bool) -> bool:
-    """Whether the op takes such numbers: probabilities and matrices to be solved may not be NaN."""
+    """True if the op takes such numbers: probabilities and matrices to be solved may not be NaN."""
     try:
         call(case, given, slopes)
     except (RuntimeError, ValueError, np.linalg.LinAlgError):

@@ -1,4 +1,4 @@
-"""Native code does what plain programs do: every op, many shapes and layouts, widths of vectors and numbers of threads.
+"""Native code does what reference programs do: every op, many shapes and layouts, widths of vectors and numbers of threads.
 
 Programs run under `shadow`: twice from the same memory, plainly and natively, and must agree up to the last bits of maths and
 the order of sums. Many ops are compiled together, and without LLVM's optimisations, as compiling is what takes time here.
@@ -231,7 +231,7 @@ def test_large_fusions(seen: Any, hasty: Any) -> None:
 
 @pytest.mark.parametrize("columns", [1025, 1033, 17, 40])
 def test_rows_that_are_kept_do_not_reach_into_each_other(seen: Any, hasty: Any, columns: int) -> None:
-    """Where float32 decides how many lanes there are, a vector of float64 is two registers; and the last one is whole."""
+    """If float32 decides how many lanes there are, a vector of float64 is two registers; and the last one is whole."""
     x = tj.from_numpy(np.random.default_rng(0).standard_normal((3, columns))).requires_grad_()
 
     def function() -> Any:
@@ -316,7 +316,7 @@ def native_of(function: Callable[..., Any], *args: Any) -> tuple[list[Any], list
 
 
 def bits(fast: Any, arrays: list[Any], scalars: list[Any]) -> list[bytes]:
-    """What a program makes of arrays, which stay as they are."""
+    """Return what a program makes of arrays, which stay as they are."""
     mine = [a.copy(order="K") if type(a) is np.ndarray else a for a in arrays]
     fast.run(mine, scalars)
     slots = [o.slot for o in fast.graph.outputs] + [w.input.slot for w in fast.graph.write_backs]
@@ -392,7 +392,7 @@ OPTIMIZERS: list[Callable[[Any], Any]] = [
 
 @pytest.mark.parametrize("dtype", [tj.float32, tj.bfloat16])
 def test_optimizers(seen: Any, hasty: Any, dtype: Any) -> None:
-    """Of parameters that are infinite, too: without weight decay they have no influence on their own."""
+    """Parameters that are infinite, too: without weight decay they have no influence on their own."""
     params = [[tj.randn(5, 7).to(dtype).requires_grad_(), tj.tensor([1.0, np.inf, -2.0]).to(dtype)] for _ in OPTIMIZERS]
     optimizers = [make(p) for make, p in zip(OPTIMIZERS, params, strict=True)]
 

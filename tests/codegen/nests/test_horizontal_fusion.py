@@ -88,7 +88,7 @@ def test_it_is_no_matter_which_optimizer(name: str) -> None:
 
 
 def test_so_is_what_many_tensors_are_multiplied_by() -> None:
-    """Gradients that are made shorter: the factor is read from memory, and is no element of what has a single one."""
+    """Clipped gradients: the factor is read from memory, and is no element of what has a single one."""
     given, factor = parameters([(3, 5), (1,), (40,), (15,), (8, 5)]), tj.tensor(0.5)
 
     def shorten() -> None:
@@ -128,7 +128,7 @@ def test_updates_that_wait_for_the_norm_of_all_gradients_are_one_kernel() -> Non
 
     build = built(step)
     written = [s for s in build.steps if any(name in build.inputs for name in s.writes)]
-    assert len(written) == 1 and len(written[0].writes) == 4 * len(given), "with gradients, which are made shorter"
+    assert len(written) == 1 and len(written[0].writes) == 4 * len(given), "with the clipped gradients"
 
 
 def test_what_does_something_else_stays_for_itself() -> None:
@@ -223,7 +223,7 @@ def test_whole_steps_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_order_is_one_in_which_everything_can_be_done() -> None:
-    """Of made-up steps: one kernel is where its last part was, behind nothing of a later round."""
+    """Synthetic steps: one kernel is where its last part was, behind nothing of a later round."""
     known, rounds = {1: "a", 4: "a", 2: "b", 6: "b", 7: "a"}, {0: 0, 1: 1, 2: 2, 3: 0, 4: 1, 5: 3, 6: 2, 7: 2}
     assert fused_order(8, known, rounds) == [(0,), (3,), (1, 4), (2, 6), (5,), (7,)]
     assert fused_order(3, {}, {}) == [(0,), (1,), (2,)]
@@ -395,7 +395,7 @@ def test_it_comes_from_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> N
         for _ in range(4):
             step()
         assert program_of(step).from_disk is from_disk
-        assert len(program_of(step).made) == 1, "and it is told about as it is"
+        assert len(program_of(step).made) == 1, "and it is described as it is"
         results.append(bits(given))
     assert results[0] == results[1]
 
@@ -434,7 +434,7 @@ def test_families_are_of_two_at_least() -> None:
     assert sorted(len(x.nest.all) for x in build.steps if x.nest is not None) == [1, 2]
 
 
-# ---- what is told
+# ---- descriptions
 
 
 def test_explain_tells_of_all_of_them() -> None:
@@ -445,7 +445,7 @@ def test_explain_tells_of_all_of_them() -> None:
     found = step.explain(kernels=True, llvm=True)
     (kernel,) = found.to_dict()["paths"][0]["programs"][0]["native"]["kernels"]
     count = sum(p.numel() for p in given)
-    assert kernel["what"] == f"loops over {len(given)} arrays of {count:,} elements in all"
+    assert kernel["what"] == f"loops over {len(given)} arrays of {count:,} elements in total"
     assert kernel["bytes"] == 3 * 4 * count and len(kernel["written"]) == len(given) and kernel["seconds"] > 0
     assert kernel["flops"] >= 2 * count and kernel["loops"] == 1 and kernel["ops"].count("sub") == len(given)
     assert "_of_many" in kernel["triton"]
@@ -462,9 +462,9 @@ def test_the_profiler_the_page_and_diff_know_it(tmp_path: Any) -> None:
     given = parameters()
     opt = tj.optim.AdamW(given, lr=0.01)
     step = tj.compile(step_of(opt), strict=True)
-    for _ in range(6):  # among these is a run of the plain program, for its time; later ones go without Python
+    for _ in range(6):  # among these is a run of the reference program, for its time; later ones go without Python
         step()
-    what = "loops over 7 arrays of 36,695 elements in all"
+    what = "loops over 7 arrays of 36,695 elements in total"
     with tj.profiler.profile() as profile:
         step()
     assert what in str(profile.key_averages().table())

@@ -1,4 +1,4 @@
-"""Sums of products as one product: weights that are used again and again, in loops and in tied layers."""
+"""Sums of matmuls as one matmul: weights that are used again and again, in loops and in tied layers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_steps(seen: Any, name: str) -> None:
-    seen.tolerance = 5  # products of products, and sums over all rows
+    seen.tolerance = 5  # matmuls of matmuls, and sums over all rows
     step, given = STEPS[name]()
     compiled = tj.compile(step)
     for _ in range(4):
@@ -95,7 +95,7 @@ def test_steps(seen: Any, name: str) -> None:
 
 @pytest.mark.parametrize("size", [6, 80])
 def test_operands_that_are_overwritten_before_the_sum(seen: Any, size: int) -> None:
-    """What stands together later than it was multiplied has to be what it was then."""
+    """Operands that are concatenated later than they were multiplied have to be what they were then."""
     tj.manual_seed(0)
     a, b, c, d = (tj.randn(2, size) for _ in range(4))
     outer = lambda x, y: apply(PRIMITIVES["outer_sum"], (x, y))
@@ -118,13 +118,13 @@ def build(name: str) -> NativeBuild:
     return NativeBuild(graph, 100)
 
 
-def products(found: NativeBuild) -> list[Launch]:
-    return [x for x in found.steps if x.kind == "product"]
+def matmuls(found: NativeBuild) -> list[Launch]:
+    return [x for x in found.steps if x.kind == "matmul"]
 
 
-def test_the_gradient_of_a_weight_in_a_loop_is_one_product() -> None:
+def test_the_gradient_of_a_weight_in_a_loop_is_one_matmul() -> None:
     found = build("GRU")
-    shapes = [found.forms[x.node.results[0]].shape for x in products(found) if x.node is not None]
+    shapes = [found.forms[x.node.results[0]].shape for x in matmuls(found) if x.node is not None]
     assert shapes.count((72, 24)) == 1  # of weight_hh
     assert shapes.count((72, 8)) == 1  # of weight_ih
     assert sum("5 matmuls merged into one" in x for x in found.decisions) == 2
@@ -151,7 +151,7 @@ def test_parts_stand_where_the_whole_is_and_nothing_else_does_meanwhile() -> Non
                 assert last <= begin or end <= first
 
 
-def test_operands_that_are_larger_than_products_are_not_kept() -> None:
+def test_operands_that_are_larger_than_matmuls_are_not_kept() -> None:
     """Matmuls are accumulated one after the other, each partial sum in the place of the one before."""
     found = build("more rows than columns")
     assert not any(node.op is CONCAT_LAYOUT for node in found.work.nodes)
@@ -160,7 +160,7 @@ def test_operands_that_are_larger_than_products_are_not_kept() -> None:
     assert len({found.arena.offsets[x] for x in sums}) == 1
 
 
-def test_memory_does_not_grow_with_each_product() -> None:
+def test_memory_does_not_grow_with_each_matmul() -> None:
     sizes = []
     for times in (3, 6):
         step, given = tied(tj.randn(200, 24), times)

@@ -1,4 +1,4 @@
-"""What is computed again rather than kept, and that it is computed from what was there then."""
+"""Rematerialisation: values that are computed again rather than kept, from what was there then."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_of_a_gelu_and_a_layer_norm_one_value_each_is_kept(seen: Seen) -> None:
     build = max(seen.programs, key=lambda p: len(p.launches)).build
     assert any("again" in name for launch in build.steps for name in launch.writes)
     wide = [n for n, size in kept(build).items() if size == 64 * 256 * 4]
-    assert len(wide) <= 4  # of each of the four layers the product before gelu
+    assert len(wide) <= 4  # of each of the four layers the matmul before gelu
 
 
 def test_weights_that_are_updated_between_are_not_read_afterwards(seen: Seen) -> None:

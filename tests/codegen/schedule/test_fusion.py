@@ -1,4 +1,4 @@
-"""What shares a loop nest: the loops of softmax, norms, losses and optimizer updates, as text.
+"""Fusion into loop nests: the loops of softmax, norms, losses and optimizer updates, as text.
 
 Names of values in between are replaced by t0, t1, ... in the order in which they appear.
 """
@@ -122,10 +122,10 @@ def test_cross_entropy_reads_its_logits_in_one_nest(x: Any) -> None:
     assert [t.op for t in nest.totals() if t.kind == "total"] == ["amax", "sum"]
 
 
-# ---- products
+# ---- matmuls
 
 
-def test_what_follows_a_product_is_part_of_it(x: Any) -> None:
+def test_what_follows_a_matmul_is_part_of_it(x: Any) -> None:
     layer = nn.Linear(10, 8)
 
     def function(x: Any) -> Any:
@@ -133,13 +133,13 @@ def test_what_follows_a_product_is_part_of_it(x: Any) -> None:
             return F.gelu(layer(x))
 
     (step,) = steps(function, x)
-    assert step.kind == "product"
+    assert step.kind == "matmul"
     assert str(step.nest).count("erf(") == 1
     assert step.writes == set(step.buffers) - step.reads
     assert len(step.writes) == 1
 
 
-def test_an_update_is_part_of_the_product_that_makes_the_gradient(x: Any) -> None:
+def test_an_update_is_part_of_the_matmul_that_makes_the_gradient(x: Any) -> None:
     layer = nn.Linear(10, 8, bias=False)
     opt = tj.optim.SGD(layer.parameters(), lr=0.1)
 
@@ -149,9 +149,9 @@ def test_an_update_is_part_of_the_product_that_makes_the_gradient(x: Any) -> Non
         loss.backward()
         opt.step()
 
-    products = [s for s in steps(function, x) if s.kind == "product"]
-    assert len(products) == 2
-    assert any(w.startswith("x") for w in products[-1].writes), "the weights are written there"
+    matmuls = [s for s in steps(function, x) if s.kind == "matmul"]
+    assert len(matmuls) == 2
+    assert any(w.startswith("x") for w in matmuls[-1].writes), "the weights are written there"
 
 
 # ---- updates
@@ -207,14 +207,14 @@ def test_siblings_share_what_they_read(x: Any) -> None:
     assert len(found[0].writes) == 5
 
 
-def test_what_a_product_reads_turned_is_written_along_rows(x: Any) -> None:
-    joined, product = steps(lambda x: tj.cat([x * 2, x + 1], 1).t() @ x, x)
-    assert joined.nest is not None and product.node is not None
-    assert product.operands[product.node.operands[0]][2] == (1, 20)
+def test_what_a_matmul_reads_turned_is_written_along_rows(x: Any) -> None:
+    joined, matmul = steps(lambda x: tj.cat([x * 2, x + 1], 1).t() @ x, x)
+    assert joined.nest is not None and matmul.node is not None
+    assert matmul.operands[matmul.node.operands[0]][2] == (1, 20)
     assert all(str(s.index) == "c + 20*r" for s in joined.nest.stores())
 
 
-def test_a_chain_of_small_products_is_not_worth_two_threads() -> None:
+def test_a_chain_of_small_matmuls_is_not_worth_two_threads() -> None:
     def loop(x: Any, w: Any) -> Any:
         for _ in range(20):
             x = tj.tanh(x @ w)

@@ -15,7 +15,7 @@ import tapejit as tj
 from tapejit.codegen.llvm import build as native_module
 from tapejit.tracer.execute import tiering
 
-SQUARE = ("transposed", "symmetric", "product", "product and itself", "diagonal")
+SQUARE = ("transposed", "symmetric", "matmul", "matmul and itself", "diagonal")
 N = 67  # more than a vector, and no multiple of one
 
 
@@ -47,8 +47,8 @@ MATRICES: dict[str, Callable[[Any], Any]] = {
     "first column": lambda b: b.mul_(b[:, :1]),
     "column sums": lambda b: b.sub_(b.sum(0)),
     "row and column": lambda b: b.sub_(b.mean(1, keepdim=True)).mul_(b.flip(1)),
-    "product": lambda b: b.copy_(b @ b / 67),
-    "product and itself": lambda b: b.add_((b @ b).tanh() + b.t()),
+    "matmul": lambda b: b.copy_(b @ b / 67),
+    "matmul and itself": lambda b: b.add_((b @ b).tanh() + b.t()),
     "heat": lambda b: b[1:-1, 1:-1].add_(0.1 * (b[:-2, 1:-1] + b[2:, 1:-1] + b[1:-1, :-2] + b[1:-1, 2:] - 4 * b[1:-1, 1:-1])),
     "rows below": lambda b: b[1:].add_(b[:-1]),
     "rows swapped": lambda b: b[:2].copy_(b[:2].flip(0)),

@@ -1,4 +1,4 @@
-"""Operands that products compute while they pack them: as in eager execution, whatever they are and however they lie."""
+"""Operands that matmuls compute while they pack them: as in eager execution, whatever they are and however they lie."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ KINDS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def products(x: list[Any], kind: Callable[[Any], Any], left: Any, right: Any) -> list[Any]:
+def matmuls(x: list[Any], kind: Callable[[Any], Any], left: Any, right: Any) -> list[Any]:
     """An operand on either side, as it is and turned; each is another one, as nobody else may read it."""
     m, k = x[0].shape[-2:]
     a, b, c, d = (kind(t) for t in x)
@@ -85,7 +85,7 @@ def test_operands_on_either_side(seen: Any, always: Any, monkeypatch: Any, shape
     shadow.guard(seen, monkeypatch)
     left, right = values(19, 64, dtype=dtype), values(64, 31, dtype=dtype)
     given = [[values(*shape, dtype=dtype) + i for i in range(4)] for _ in KINDS]
-    run(lambda: [products(x, kind, left, right) for x, kind in zip(given, KINDS.values(), strict=True)])
+    run(lambda: [matmuls(x, kind, left, right) for x, kind in zip(given, KINDS.values(), strict=True)])
     assert computed(seen) >= 4 * (len(KINDS) - 1)
 
 
@@ -94,20 +94,20 @@ def test_widths_of_vectors(seen: Any, always: Any, monkeypatch: Any, bits: int) 
     seen.tolerance = 5
     monkeypatch.setattr(native_module, "host", lambda: replace(host(), bits=bits))
     left, right = values(9, 20), values(20, 13)
-    run(lambda: products([values(20, 18) + i for i in range(4)], F.gelu, left, right))
+    run(lambda: matmuls([values(20, 18) + i for i in range(4)], F.gelu, left, right))
     assert computed(seen) >= 3
 
 
 @pytest.mark.parametrize("kind", [tj.float16, tj.bfloat16], ids=str)
 def test_halves(seen: Any, always: Any, kind: Any) -> None:
-    """Products of halves, and of what is rounded to halves and back: weights and activations of mixed precision."""
+    """Matmuls of halves, and of what is rounded to halves and back: weights and activations of mixed precision."""
     seen.tolerance = 3
     left, right = values(9, 20), values(20, 13)
     x = [values(20, 18) + i for i in range(8)]
     run(
         lambda: [
-            products(x[:4], lambda t: (t * 2).to(kind), left.to(kind), right.to(kind)),
-            products(x[4:], lambda t: t.to(kind).float(), left, right),
+            matmuls(x[:4], lambda t: (t * 2).to(kind), left.to(kind), right.to(kind)),
+            matmuls(x[4:], lambda t: t.to(kind).float(), left, right),
         ]
     )
     assert computed(seen) >= 7
@@ -152,7 +152,7 @@ def step_of(model: Any, optimizer: Any, x: Any) -> Callable[[], Any]:
 
 
 class Scaled(nn.Module):
-    """Weights that a product computes, and that the step then overwrites."""
+    """Weights that a matmul computes, and that the step then overwrites."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ def test_whole_steps(seen: Any, always: Any, monkeypatch: Any, model: Any) -> No
 
 def test_threads_change_no_bit(always: Any, monkeypatch: Any) -> None:
     x, left, right = [values(300, 90) + i for i in range(4)], values(200, 300), values(300, 150)
-    assert len(shadow.bits_by_threads(monkeypatch, lambda: products(x, F.gelu, left, right))) == 1
+    assert len(shadow.bits_by_threads(monkeypatch, lambda: matmuls(x, F.gelu, left, right))) == 1
 
 
 # ---- which
@@ -206,8 +206,8 @@ for r in range(256):
     )  # the weight is the first tensor that an op reads
     assert len(step.writes) == 1
     assert build.arena.size <= build.made[0].kernel.shared + 64
-    (told,) = [d for d in build.decisions if "as a prologue" in d]
-    assert re.search(r"fuses it as a prologue, computed while packing, score \d+ ns: saves writing 393216 bytes", told)
+    (decision,) = [d for d in build.decisions if "as a prologue" in d]
+    assert re.search(r"fuses it as a prologue, computed while packing, score \d+ ns: saves writing 393216 bytes", decision)
 
 
 def test_what_is_not_packed_is_in_memory() -> None:
@@ -217,7 +217,7 @@ def test_what_is_not_packed_is_in_memory() -> None:
     assert any("does not fuse it as a prologue, score -" in d for d in build.decisions)
 
 
-def test_small_products_and_what_others_read_are_as_they_were() -> None:
+def test_small_matmuls_and_what_others_read_are_as_they_were() -> None:
     small = built(lambda x, w: x @ (w * 2), tj.randn(8, 8), tj.randn(8, 8))
     assert not any(x.computed for x in small.steps)
     assert not any("as a prologue" in d for d in small.decisions)

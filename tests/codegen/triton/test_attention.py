@@ -95,7 +95,7 @@ class Problem:
 def found_by(
     case: Case, arrays: dict[str, np.ndarray], config: AttentionConfig | None = None, given: bool = True
 ) -> dict[str, np.ndarray]:
-    """What both kernels give, with the forward's result given to the backward kernel or not."""
+    """Return what both kernels give, with the forward's result given to the backward kernel or not."""
     problem = Problem(case, arrays)
     for backward in (False, True):
         which = problem.launch(backward, given)
@@ -206,7 +206,7 @@ def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
 
 
 @pytest.mark.parametrize("dtype", [tj.float32, tj.bfloat16])
-def test_heads_of_one_product(seen: Any, dtype: Any) -> None:
+def test_heads_of_one_matmul(seen: Any, dtype: Any) -> None:
     """Queries, keys and values are views of one buffer; the gradient of a sum is one number for all."""
     x = tj.from_numpy(np.random.default_rng(0).standard_normal((2, 20, 8 * 16)).astype(np.float32)).to(dtype).requires_grad_()
 
@@ -231,7 +231,7 @@ def test_indices_of_64_bits(monkeypatch: Any) -> None:
     assert aot.resources(aot.compile_kernel(found, found.kernels[0], "sm_80"), "sm_80").spills == 0
 
 
-def test_products_may_be_rounded_to_tf32() -> None:
+def test_matmuls_may_be_rounded_to_tf32() -> None:
     """The interpreter does not round; that matrix units are used shows only in what is compiled."""
     case = Case((1, 2), 128, 128, 32, 32)
     problem = Problem(case, arrays_of(case))

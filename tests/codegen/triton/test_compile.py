@@ -196,7 +196,7 @@ def test_training_of_a_gpt() -> None:
 
 
 class Last(tj.nn.Module):
-    """What a recurrent network has read at the end."""
+    """A recurrent network that returns its last output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,8 +276,8 @@ def test_modules_and_optimizers_are_regions() -> None:
 
         return [*[step(numbers(2, 4, seed=i)) for i in range(8)], *model.parameters()]
 
-    told = str(same(script).explain())
-    assert "regions taken as a whole" in told and "SGD.step" in told and "Triton kernels for" in told
+    explained = str(same(script).explain())
+    assert "regions replayed as a whole" in explained and "SGD.step" in explained and "Triton kernels for" in explained
 
 
 def test_without_python() -> None:
@@ -390,12 +390,12 @@ def test_batches_may_be_brought_to_the_device_in_the_step(pure: bool | None) -> 
 
     step = same(script, 1e-4, pure=pure)
     (program,) = programs(step)
-    assert "1 path of 1 segment in all" in str(step.explain()) and program.graph.write_backs
+    assert "1 path, 1 segment in total" in str(step.explain()) and program.graph.write_backs
 
 
 @pytest.mark.parametrize("pure", [None, True])
 def test_the_same_batch_many_times_and_then_another(pure: bool | None) -> None:
-    """What is brought to the device is no constant, however often it was the same."""
+    """Data that is copied to the device is no constant, however often it was the same."""
 
     def script(compile: Any) -> list[Any]:
         w, same_one, other = numbers(4), on_cpu(4), on_cpu(4, seed=1)
@@ -482,7 +482,7 @@ def test_another_device(gpu: Any) -> None:
 
 
 def test_the_cpu_and_a_device_have_a_program_each() -> None:
-    """Of which one may be wanted on the other side later."""
+    """One of them may be wanted on the other side later."""
 
     def script(compile: Any) -> list[Any]:
         a, b, rows = numbers(4, 3), on_cpu(7), tj.tensor([[0, 6], [3, 3]])
@@ -496,11 +496,11 @@ def test_the_cpu_and_a_device_have_a_program_each() -> None:
 
         return [y for i in range(6) for y in f(numbers(4, 3, seed=i), i)] + [a]
 
-    told = str(same(script).explain())
+    explained = str(same(script).explain())
     assert (
-        "and native code for what is on the CPU" in told
-        and "reference program:" not in told
-        and "reference program, as" not in told
+        "and native code for what is on the CPU" in explained
+        and "reference program:" not in explained
+        and "reference program, as" not in explained
     )
 
 
@@ -523,7 +523,7 @@ def test_wrong_indices_on_the_cpu_beside_a_device() -> None:
     np.testing.assert_array_equal(found[0].numpy(), table.numpy()[[2, 0]] * 2)
 
 
-def test_what_writes_on_the_cpu_and_on_a_device_is_a_plain_program() -> None:
+def test_what_writes_on_the_cpu_and_on_a_device_is_a_reference_program() -> None:
     a, b = numbers(3), tj.ones(3)
     f = tj.compile(lambda: (a * 2 + 1, b.mul_(3)))
     for _ in range(4):

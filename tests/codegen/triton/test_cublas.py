@@ -1,7 +1,7 @@
-"""Products as calls of cuBLAS: which, by the table and by measuring; that they give what eager execution gives; and what
+"""Matmuls as calls of cuBLAS: which, by the table and by measuring; that they give what eager execution gives; and what
 happens with streams, graphs, odd addresses, the cache, and a library that refuses.
 
-Here products are small, so tests that run them say themselves that cuBLAS wins. On the stand-in it is NumPy, as strict as the
+Here matmuls are small, so tests that run them say themselves that cuBLAS wins. On the stand-in it is NumPy, as strict as the
 library (`fake_cupy/cublas.py`).
 """
 
@@ -20,7 +20,7 @@ import pytest
 import tapejit as tj
 from fake_cupy import cublas, driver, streams
 from support import fake_gpu
-from support.tolerances import assert_product, assert_within, epsilon, spread
+from support.tolerances import assert_matmul, assert_within, epsilon, spread
 from tapejit.codegen.ir.expr import ExprBuilder
 from tapejit.codegen.nests.loop_nest import Nest, Stage, Store
 from tapejit.codegen.schedule.step import Domain
@@ -158,7 +158,7 @@ def test_halves(dtype: str, always: None) -> None:
     kind = {"float16": cublas.CUDA_R_16F, "bfloat16": cublas.CUDA_R_16BF}[dtype]
     (call, *_) = cublas.called
     assert call["Atype"] == call["Btype"] == call["Ctype"] == kind and call["computeType"] == cublas.CUBLAS_COMPUTE_32F
-    rounded = epsilon(a.dtype.numpy)  # the product is, and the sum: each by half of this at most
+    rounded = epsilon(a.dtype.numpy)  # the matmul is, and the sum: each by half of this at most
     bound = lambda a, b, bias: spread(abs(a) @ abs(b), 96) + rounded * (abs(a @ b) + abs(bias)).numpy()
     program = compared(lambda a, b, bias: F.relu(a @ b + bias), a, b, bias, bound=bound)
     assert order(program) == [GEMM, KERNEL] and cublas.called[-1]["Ctype"] == kind
@@ -205,14 +205,14 @@ def test_what_follows_is_a_kernel_of_its_own(always: None) -> None:
     a, b, bias, rest = (numbers(*s, seed=i) for i, s in enumerate([(16, 24), (24, 40), (40,), (16, 40)]))
     program = compared(lambda a, b, bias, rest: F.gelu(a @ b + bias) + rest, a, b, bias, rest)
     assert order(program) == [GEMM, KERNEL]
-    product = lambda a, b, bias: a.view(2, 8, 24) @ b.view(1, 24, 40).expand(2, 24, 40) + bias
-    bound = lambda *given: spread(product(*map(abs, given)), 25)
-    program = compared(lambda *given: product(*given).tanh(), a, b, bias, bound=bound)
+    matmul = lambda a, b, bias: a.view(2, 8, 24) @ b.view(1, 24, 40).expand(2, 24, 40) + bias
+    bound = lambda *given: spread(matmul(*map(abs, given)), 25)
+    program = compared(lambda *given: matmul(*given).tanh(), a, b, bias, bound=bound)
     assert order(program) == [GEMM, KERNEL]
 
 
-def test_a_product_that_is_kept_is_written_to_where_it_belongs(always: None) -> None:
-    """What follows reads it from there: nothing is in memory for the call alone."""
+def test_a_matmul_that_is_kept_is_written_to_where_it_belongs(always: None) -> None:
+    """The epilogue reads it from there: nothing is in memory for the call alone."""
     program = compared(lambda a, b: ((y := a @ b), F.gelu(y) * 2), numbers(16, 24), numbers(24, 40, seed=1))
     assert order(program) == [GEMM, KERNEL] and program.executable.arena == 0
 
@@ -227,7 +227,7 @@ def test_operands_that_are_computed_are_computed_first(always: None) -> None:
 
 
 def test_a_result_in_the_memory_of_an_operand(always: None) -> None:
-    """Which the library must not write while it reads it. These numbers are added up exactly, in any order."""
+    """The library must not write it while it reads it. These numbers are added up exactly, in any order."""
 
     def script(compile: Any) -> list[Any]:
         w, x = (numbers(16, 16, seed=i).round().clamp(-2, 2) for i in range(2))
@@ -267,17 +267,17 @@ def test_training(kind: str, always: None) -> None:
     assert order(program).count(GEMM) == 5 and OP not in order(program)
 
 
-# ---- which products
+# ---- which matmuls
 
 
 def contraction(rows: int, cols: int, depth: int, dtype: str = "float16", batches: int = 1, then: str = "") -> Contraction:
-    """A product of matrices as they are, and perhaps something that follows."""
+    """A matmul of matrices as they are, and perhaps something that follows."""
     exprs, number = ExprBuilder(), batch_of(batches)
     outer, inner, own = Domain(rows, depth), Domain(depth, cols), Domain(rows, cols)
     a = exprs.load("a", number * (rows * depth) + outer.row * depth + outer.col, (), dtype)
     b = exprs.load("b", number * (depth * cols) + inner.row * cols + inner.col, (), dtype)
-    product = exprs.cast(exprs.product("float32" if dtype in ("float16", "bfloat16") else dtype), dtype)
-    result = exprs.op(then, dtype, product) if then else product
+    matmul = exprs.cast(exprs.matmul("float32" if dtype in ("float16", "bfloat16") else dtype), dtype)
+    result = exprs.op(then, dtype, matmul) if then else matmul
     store = Store("y", number * (rows * cols) + own.row * cols + own.col, result, dtype)
     nest = Nest(own, [Stage(stores=[store])], "c", (), ("matmul", then) if then else ("matmul",))
     return Contraction(batches, rows, cols, depth, a, b, nest, "")
@@ -330,7 +330,7 @@ def test_sizes_that_the_library_cannot_count(monkeypatch: pytest.MonkeyPatch) ->
     assert plan is not None and not plan.before
 
 
-def test_small_products_are_kernels() -> None:
+def test_small_matmuls_are_kernels() -> None:
     program = compared(lambda a, b: a @ b, numbers(16, 24), numbers(24, 40, seed=1))
     assert order(program) == [KERNEL] and not cublas.called
 
@@ -355,7 +355,7 @@ def test_no_cublas(monkeypatch: pytest.MonkeyPatch, always: None) -> None:
 
 
 def test_calls_do_not_go_along_with_kernels(monkeypatch: pytest.MonkeyPatch, always: None) -> None:
-    """Products that do not wait for each other are one launch, but not if they are calls."""
+    """Matmuls that do not wait for each other are one launch, but not if they are calls."""
     function = lambda a, b: (a @ b, a @ (b + 1).exp())
     a, b = numbers(16, 24), numbers(24, 40, seed=1)
     assert sorted(order(compared(function, a, b))) == [GEMM, GEMM, KERNEL]
@@ -368,7 +368,7 @@ def test_calls_do_not_go_along_with_kernels(monkeypatch: pytest.MonkeyPatch, alw
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, float]:
-    """Each launch takes as many milliseconds as this says; products may be tried as calls, whatever their size."""
+    """Each launch takes as many milliseconds as this says; matmuls may be tried as calls, whatever their size."""
     monkeypatch.setenv("TAPEJIT_CACHE", "1")
     monkeypatch.setenv("TAPEJIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("TAPEJIT_TUNE", "1")
@@ -411,7 +411,7 @@ def test_what_is_around_a_call_is_measured_with_it(timed: dict[str, float]) -> N
 
 
 def test_a_choice_is_kept(timed: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the disk cache: another program with the same product measures nothing; another library is measured again."""
+    """In the disk cache: another program with the same matmul measures nothing; another library is measured again."""
     a, b = numbers(16, 24), numbers(24, 40, seed=1)
     timed["call"] = 0.5
     assert order(compared(lambda a, b: a @ b, a, b, calls=3)) == [GEMM]
@@ -428,7 +428,7 @@ def test_a_library_that_refuses_is_not_quicker(timed: dict[str, float]) -> None:
     assert order(compared(lambda a, b: a @ b, numbers(16, 24), numbers(24, 40, seed=1))) == [KERNEL]
 
 
-def test_small_products_are_not_tried(timed: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_matmuls_are_not_tried(timed: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{PRINTS}.worth_measuring", choice.worth_measuring)
     timed["call"] = 0.0
     assert order(compared(lambda a, b: a @ b, numbers(16, 24), numbers(24, 40, seed=1))) == [KERNEL] and not timed["calls"]
@@ -488,7 +488,7 @@ def test_calls_go_to_the_current_stream(gpu: Any, always: None) -> None:
 
 
 def tanh_of(x: Any, w: Any) -> tuple[Any, Any]:
-    """Of a product, in float64; and how far off it may be, as tanh makes no difference larger."""
+    """Compute a matmul in float64, and its bound: tanh makes no difference larger."""
     x, w = x.cpu().double(), w.cpu().double()
     return (x @ w).tanh(), spread(abs(x) @ abs(w), x.shape[-1])
 
@@ -500,7 +500,7 @@ def test_another_device(always: None) -> None:
     for _ in range(4):
         found = made(x)
     assert len(cublas.called) == 3 and found.device.index == 1
-    assert_product(found, x, w)
+    assert_matmul(found, x, w)
 
 
 def test_threads_have_handles_of_their_own(always: None) -> None:
@@ -516,7 +516,7 @@ def test_threads_have_handles_of_their_own(always: None) -> None:
         t.join()
     assert len({call["handle"] for call in cublas.called}) == 3 and len(found) == 2
     for y in found:
-        assert_product(y, x, w)
+        assert_matmul(y, x, w)
 
 
 def test_odd_addresses(always: None) -> None:
@@ -565,8 +565,8 @@ def test_a_refusal_is_one_warning_and_kernels_from_there(always: None) -> None:
         for _ in range(5):
             bound = spread((abs(x.cpu().double()) @ abs(expected.cpu().double())).sum(), 16 + 8 * 16)
             assert_within(made(x).item(), eager(x).item(), bound)
-    told = [str(y.message) for y in seen if issubclass(y.category, RuntimeWarning)]
-    assert len(told) == 1 and "without cuBLAS from now on" in told[0] and "CUBLAS_STATUS_EXECUTION_FAILED" in told[0]
+    warned = [str(y.message) for y in seen if issubclass(y.category, RuntimeWarning)]
+    assert len(warned) == 1 and "without cuBLAS from now on" in warned[0] and "CUBLAS_STATUS_EXECUTION_FAILED" in warned[0]
     np.testing.assert_allclose(w.cpu().numpy(), expected.cpu().numpy(), 1e-6)
     (program,) = programs(made)
     assert not program.stopped and GEMM not in order(program) and KERNEL in order(program)
@@ -580,7 +580,7 @@ def test_a_refusal_later(always: None) -> None:
         made(x)
     driver.failing["gemmEx"] = cublas.CUBLASError(13)
     with pytest.warns(RuntimeWarning, match="without cuBLAS from now on"):
-        assert_product(made(x), x, w)
+        assert_matmul(made(x), x, w)
     driver.failing.clear()
     v = numbers(16, 24)
 
@@ -594,11 +594,11 @@ def test_a_refusal_later(always: None) -> None:
     (program,) = programs(late)
     assert order(program)[-1] == GEMM and program.executable.plan.first_write < len(program.executable.plan.order) - 1
     driver.failing["gemmEx"] = cublas.CUBLASError(13)
-    with pytest.raises(RuntimeError, match=r"in the middle of a program.*cuBLAS refuses a product"):
+    with pytest.raises(RuntimeError, match=r"in the middle of a program.*cuBLAS refuses a matmul"):
         late()
 
 
-# ---- what is told
+# ---- descriptions
 
 
 def recorded(function: Callable[..., Any], *inputs: Any) -> Any:
@@ -610,18 +610,18 @@ def recorded(function: Callable[..., Any], *inputs: Any) -> Any:
     return graph
 
 
-def test_explain_says_which_products_are_calls(always: None) -> None:
+def test_explain_says_which_matmuls_are_calls(always: None) -> None:
     w, x = numbers(24, 40), numbers(16, 24)
     made = tj.compile(lambda x: (x @ w).tanh())
     for _ in range(4):
         made(x)
-    told = str(made.explain(kernels=True))
-    assert "a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in told and "the rest of the matmul" in told
+    explained = str(made.explain(kernels=True))
+    assert "a call of cuBLAS: [16, 24] @ [24, 40] of float32 to float32" in explained and "the rest of the matmul" in explained
     (program,) = programs(made)
     assert program.what == "Triton kernels for sm_90, 1 launch, 1 matmul by cuBLAS"
     assert "a call of cuBLAS" in page(gather([made], "gpu"))
     call, rest = program.report()["kernels"]
-    assert call["kind"] == "product" and call["flops"] == 2 * 16 * 24 * 40 + 16 * 40 and rest["flops"] == 0
+    assert call["kind"] == "matmul" and call["flops"] == 2 * 16 * 24 * 40 + 16 * 40 and rest["flops"] == 0
     assert call["bytes"] == 4 * (16 * 24 + 24 * 40 + 16 * 40)
 
 

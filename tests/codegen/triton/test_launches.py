@@ -1,4 +1,4 @@
-"""Fewer launches: kernels that are merged, and nests that are the same for many buffers, do what plain programs do; and the
+"""Fewer launches: kernels that are merged, and nests that are the same for many buffers, do what reference programs do; and the
 launches of whole steps are counted.
 
 Programs run twice from the same memory, plainly and by interpreted kernels in their new order. What nobody needs any more is
@@ -172,7 +172,7 @@ def test_training_steps(seen: Any, name: str) -> None:
     assert step.graph.write_backs and len(step.units) < 0.6 * len(step.one_by_one())
 
 
-def test_products_go_along_with_products(seen: Any) -> None:
+def test_matmuls_go_along_with_matmuls(seen: Any) -> None:
     x, w, v = tensor(24, 16), tensor(16, 40).requires_grad_(), tensor(40, 16).requires_grad_()
 
     def function() -> Any:
@@ -180,11 +180,11 @@ def test_products_go_along_with_products(seen: Any) -> None:
         return loss, tj.autograd.grad(loss, [w, v])
 
     run(function)
-    products = [u for u in largest(seen).units if u.kind == "product"]
-    assert [len(u.launches) for u in products] == [1, 1, 2, 1]
+    matmuls = [u for u in largest(seen).units if u.kind == "matmul"]
+    assert [len(u.launches) for u in matmuls] == [1, 1, 2, 1]
 
 
-def test_deep_products_that_go_along_are_computed_in_parts(seen: Any) -> None:
+def test_deep_matmuls_that_go_along_are_computed_in_parts(seen: Any) -> None:
     """Four programs would go through thousands of elements one after the other, and most of a device would be idle."""
     x, y, z = tensor(16, 4000), tensor(4000, 20), tensor(4000, 16)
     seen.tolerance, seen.zero = 5, 3  # what tanh is given is a sum of thousands of numbers up to 4
@@ -194,7 +194,7 @@ def test_deep_products_that_go_along_are_computed_in_parts(seen: Any) -> None:
 
 
 def test_nobody_waits_for_long() -> None:
-    """What a kernel reads has to be kept until it is launched: it does not wait for others for ever."""
+    """Inputs of a kernel have to be kept until it is launched: it does not wait for others for ever."""
     x, y = tensor(40, 40), tensor(40, 40)
 
     def function() -> Any:
@@ -204,11 +204,11 @@ def test_nobody_waits_for_long() -> None:
         return early, h
 
     kinds = [u.kind for u in grouping(function)]
-    assert len(kinds) > 2 * MAX_WAIT_ROUNDS and kinds.index("product") == MAX_WAIT_ROUNDS
+    assert len(kinds) > 2 * MAX_WAIT_ROUNDS and kinds.index("matmul") == MAX_WAIT_ROUNDS
 
 
 @pytest.mark.parametrize("dtype", [tj.float16, tj.bfloat16])
-def test_products_of_halves_go_along_whatever_becomes_of_them(seen: Any, dtype: Any) -> None:
+def test_matmuls_of_halves_go_along_whatever_becomes_of_them(seen: Any, dtype: Any) -> None:
     x, w, v = tensor(24, 16), tensor(16, 40).requires_grad_(), tensor(40, 16).requires_grad_()
 
     def function() -> Any:
@@ -217,7 +217,7 @@ def test_products_of_halves_go_along_whatever_becomes_of_them(seen: Any, dtype: 
         return loss, tj.autograd.grad(loss, [w, v])
 
     run(function)
-    assert [len(u.launches) for u in largest(seen).units if u.kind == "product"] == [1, 1, 2, 1]
+    assert [len(u.launches) for u in largest(seen).units if u.kind == "matmul"] == [1, 1, 2, 1]
 
 
 def test_kernels_that_are_the_same_have_one_text() -> None:
@@ -369,8 +369,8 @@ def test_merged_kernels_compile(target: str) -> None:
         return loss, tj.autograd.grad(loss, [x, w, b]), F.gelu(x.detach())
 
     found = [u for u in grouping(function) if len(u.launches) > 1]
-    assert {u.kind for u in found} == {"nest", "product"}
+    assert {u.kind for u in found} == {"nest", "matmul"}
     for u in found:
         used = aot.resources(aot.compile_kernel(u.printed, u.kernel, target), target)
         assert used.spills == 0, (u.kernel.name, used)
-        assert 128 in used.loads or u.kind == "product"  # whose copies are not loads
+        assert 128 in used.loads or u.kind == "matmul"  # whose copies are not loads

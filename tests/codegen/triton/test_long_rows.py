@@ -28,7 +28,7 @@ def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
 
 
 def passes(function: Callable[[], Any], cols: int) -> list[int]:
-    """Of each kernel that reads all of the first input, whose rows have so many columns: how often it does."""
+    """Count how often each kernel that reads all of the first input, with rows of so many columns, reads it."""
     graphs = shadow.recorded(function)
     texts = [k.source for g in graphs for k in interpreted.Interpreted(g).kernels if k is not None]
     counts = [len(re.findall(rf"tl\.load\(x0 \+ \(c \+ r \* {cols}\)", text)) for text in texts]

@@ -1,4 +1,4 @@
-"""Products of matrices as Triton kernels, with what follows them: interpreted, they do what plain programs do; and they compile
+"""Matmuls as Triton kernels, with what follows them: interpreted, they do what reference programs do; and they compile
 for devices that are not here, to instructions of the matrix units.
 
 Programs run under `shadow`: twice from the same memory, plainly and by kernels. Nothing here has run on a GPU.
@@ -34,17 +34,17 @@ def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
     """Everything that is replayed is also run by kernels."""
     with interpreted.watched(monkeypatch, tolerance=0.5) as found:  # float32 to 1e-5
         yield found
-    assert any(x.kind == "product" for p in found.programs for x in p.launches)
+    assert any(x.kind == "matmul" for p in found.programs for x in p.launches)
 
 
 def tensor(*shape: int) -> Any:
     return tj.from_numpy(values(shape))
 
 
-def products(function: Any) -> list[Any]:
-    """The launches of products of a function, what is printed of them, and the forms of values."""
+def matmuls(function: Any) -> list[Any]:
+    """The launches of matmuls of a function, what is printed of them, and the forms of values."""
     found = [interpreted.Interpreted(g) for g in shadow.recorded(function)]
-    return [(x, k, p.work.forms) for p in found for x, k in zip(p.launches, p.kernels, strict=True) if x.kind == "product"]
+    return [(x, k, p.work.forms) for p in found for x, k in zip(p.launches, p.kernels, strict=True) if x.kind == "matmul"]
 
 
 # ---- values
@@ -89,7 +89,7 @@ def test_what_follows_is_part_of_the_kernel(seen: Any) -> None:
     run(lambda: F.dropout(F.gelu(F.linear(x, w, bias)), 0.3) + rest)
 
 
-def test_what_a_product_reads_is_not_overwritten_by_what_follows(seen: Any) -> None:
+def test_what_a_matmul_reads_is_not_overwritten_by_what_follows(seen: Any) -> None:
     """Not even if it is read as a view of something else."""
     a, w = tensor(70, 70), tensor(70, 70)
     run(lambda: w.mul_(0.5).add_(0.01 * (a @ w.t())))
@@ -132,7 +132,7 @@ def test_convolutions_and_their_gradients(seen: Any, dtype: Any) -> None:
 
 
 def in_parts(monkeypatch: Any, parts: int) -> None:
-    """From now on the depth of products is added up in so many parts."""
+    """From now on the depth of matmuls is added up in so many parts."""
     chosen = matmul.configs
     split = lambda *args: [replace(chosen(*args)[0], split_k=parts)]
     monkeypatch.setattr(matmul, "configs", split)
@@ -166,7 +166,7 @@ def test_indices_of_64_bits(seen: Any, monkeypatch: Any) -> None:
 # ---- what is one kernel
 
 
-def test_a_layer_is_one_kernel_and_so_is_the_product_of_its_gradient() -> None:
+def test_a_layer_is_one_kernel_and_so_is_the_matmul_of_its_gradient() -> None:
     x, rest = tensor(40, 24).requires_grad_(), tensor(40, 32)
     layers = [(tensor(n, m).requires_grad_(), tensor(n).requires_grad_()) for n, m in ((64, 24), (32, 64))]
 
@@ -181,7 +181,7 @@ def test_a_layer_is_one_kernel_and_so_is_the_product_of_its_gradient() -> None:
     (graph,) = shadow.recorded(forward)
     (kernel,) = [k for k in interpreted.Interpreted(graph).kernels if k is not None]
     assert len(kernel.kernels) == 1 and all(x in kernel.source for x in ("tl.dot", "libdevice.erf", "maths.random_mask"))
-    sources = [k.source for _, k, _ in products(both)]
+    sources = [k.source for _, k, _ in matmuls(both)]
     assert ["random_mask" in s for s in sources].count(True) == 3
     (backward,) = [s for s in sources if "libdevice.exp" in s]  # the slope of gelu
     assert "maths.random_mask" in backward and backward.count("tl.store") == 1
@@ -197,8 +197,8 @@ def test_powers_of_numbers_are_computed_before_elements_are_read() -> None:
         F.linear(x, weight).sum().backward()
         optimizer.step()
 
-    (source,) = [k.source for _, k, _ in products(step) if "libdevice.pow" in k.source]
-    after = source.split("product = total")[1]
+    (source,) = [k.source for _, k, _ in matmuls(step) if "libdevice.pow" in k.source]
+    after = source.split("matmul = total")[1]
     assert "tl.load(" in after and "libdevice.pow" not in after
     assert source.rindex("tl.dot") < source.index("libdevice.pow")  # and no register holds them meanwhile
 
@@ -207,7 +207,7 @@ def test_a_mask_that_is_handed_out_is_written_where_it_is_drawn(seen: Any) -> No
     """The tape of what is compiled without its backward pass wants it."""
     x, w = tensor(40, 24).requires_grad_(), tensor(33, 24)
     run(lambda: F.dropout(F.linear(x, w), 0.4))
-    assert all([k.kind for k in p.launches] == ["product"] for p in seen.programs)
+    assert all([k.kind for k in p.launches] == ["matmul"] for p in seen.programs)
 
 
 def test_operands_are_computed_while_they_are_read(seen: Any) -> None:
@@ -228,7 +228,7 @@ def test_what_is_read_many_times_is_narrowed_before() -> None:
     weights = tensor(16, 8)
     for rows, there in ((64, True), (1025, False)):
         x = tensor(rows, 8).half()
-        ((launch, _, forms),) = products(lambda x=x: F.linear(x, weights.half()))
+        ((launch, _, forms),) = matmuls(lambda x=x: F.linear(x, weights.half()))
         assert any(forms[buffer].itemsize == 4 for buffer in launch.reads) == there
 
 
@@ -239,7 +239,7 @@ def test_what_several_read_is_computed_once() -> None:
         x = (a * 2 + 1).half()
         return [x @ b.half(), x @ c.half()]
 
-    assert not any(name in launch.computed for launch, _, _ in products(function) for name in launch.node.operands[:1])
+    assert not any(name in launch.computed for launch, _, _ in matmuls(function) for name in launch.node.operands[:1])
 
 
 # ---- compiled for devices that are not here
@@ -248,11 +248,11 @@ UNITS = {"sm_80": "mma.sync", "sm_90": "wgmma.mma_async", "sm_100": "tcgen05.mma
 
 
 @pytest.mark.parametrize("target", UNITS)
-def test_products_of_halves_use_matrix_units(target: str) -> None:
-    """What follows and how operands lie in memory change nothing: they are read and written by 128 bits."""
+def test_matmuls_of_halves_use_matrix_units(target: str) -> None:
+    """Epilogues and layouts of operands change nothing: they are read and written by 128 bits."""
     dtype = tj.float16 if target in ("sm_90", "gfx942") else tj.bfloat16
     x, w, rest = (tensor(512, 256).to(dtype), tensor(512, 256).to(dtype), tensor(512, 512).to(dtype))
-    ((launch, _, forms),) = products(lambda: F.relu(F.linear(x, w)) + rest)
+    ((launch, _, forms),) = matmuls(lambda: F.relu(F.linear(x, w)) + rest)
     found = matmul.print_matmul(launch, forms, target, config=Config(64, 64, 64, 4, 2))
     (kernel,) = found.kernels
     made = aot.compile_kernel(found, kernel, target)
@@ -261,11 +261,11 @@ def test_products_of_halves_use_matrix_units(target: str) -> None:
     assert used.spills == 0 and set(used.loads) == {128} == set(used.stores), used
 
 
-def test_other_products_compile() -> None:
+def test_other_matmuls_compile() -> None:
     """In float32, in parts, and a convolution of halves."""
     x, w = tensor(8, 2048), tensor(2048, 64)
     image, kernel = tensor(8, 32, 16, 16).half(), tensor(64, 32, 3, 3).half()
-    for launch, found, _ in products(lambda: [x @ w + 1, F.conv2d(image, kernel, padding=1)]):
+    for launch, found, _ in matmuls(lambda: [x @ w + 1, F.conv2d(image, kernel, padding=1)]):
         for k in found.kernels:
             made = aot.compile_kernel(found, k, "sm_90")
             used = aot.resources(made, "sm_90")
@@ -279,7 +279,7 @@ def test_other_products_compile() -> None:
 def test_what_wants_too_much_shared_memory_is_compiled_with_fewer_stages() -> None:
     """Otherwise the device would refuse the whole program."""
     x = tensor(256, 512).half()
-    ((launch, _, forms),) = products(lambda: F.linear(x, x))
+    ((launch, _, forms),) = matmuls(lambda: F.linear(x, x))
     found = matmul.print_matmul(launch, forms, "sm_89", config=Config(64, 64, 64, 4, 8))
     used = aot.resources(aot.compile_kernel(found, found.kernels[0], "sm_89"), "sm_89")
     roomy = aot.resources(aot.compile_kernel(found, found.kernels[0], "sm_80"), "sm_80")
@@ -289,7 +289,7 @@ def test_what_wants_too_much_shared_memory_is_compiled_with_fewer_stages() -> No
 def test_what_the_assembler_spills_is_compiled_with_more_registers() -> None:
     """It would keep to 96 for a fifth program on each unit. What the code says of itself is what the assembler says."""
     x, w, pull = tensor(4, 64, 28, 28).requires_grad_(), tensor(64, 64, 3, 3), tensor(4, 64, 28, 28)
-    ((launch, _, forms),) = products(lambda: tj.autograd.grad(F.conv2d(x, w, padding=1), [x], pull))
+    ((launch, _, forms),) = matmuls(lambda: tj.autograd.grad(F.conv2d(x, w, padding=1), [x], pull))
     assert launch.node.op.name == "conv_input_grad"
     found = matmul.print_matmul(launch, forms, "sm_100", config=Config(64, 64, 16, 4, 3))
     made = aot.compile_kernel(found, found.kernels[0], "sm_100")
@@ -305,9 +305,9 @@ def test_room_for_more_registers() -> None:
 
 
 def test_what_spills_in_spite_of_that_gets_more_threads() -> None:
-    """A product of float32, which matrix units do not compute, by halves that are widened: two warps hold too much."""
+    """A matmul of float32, which matrix units do not compute, by halves that are widened: two warps hold too much."""
     x, w = tensor(32, 64), tensor(192, 64).to(tj.bfloat16)
-    ((launch, _, forms),) = products(lambda: F.linear(x, w.float()))
+    ((launch, _, forms),) = matmuls(lambda: F.linear(x, w.float()))
     found = matmul.print_matmul(launch, forms, "sm_80", config=Config(32, 64, 32, 2, 3))
     made = aot.compile_kernel(found, found.kernels[0], "sm_80")
     assert aot.resources(made, "sm_80").spills == 0 and made.metadata.num_warps == 4

@@ -1,5 +1,5 @@
-"""Loops as Triton kernels: Triton's interpreter runs them on NumPy arrays, and they do what plain programs do; and they compile
-for devices that are not here.
+"""Loops as Triton kernels: Triton's interpreter runs them on NumPy arrays, and they do what reference programs do; and they
+compile for devices that are not here.
 
 Programs run under `shadow`: twice from the same memory, plainly and by kernels. Nothing here has run on a GPU.
 """
@@ -43,7 +43,7 @@ def seen(monkeypatch: Any) -> Iterator[shadow.Seen]:
 
 @pytest.fixture
 def in_order(seen: shadow.Seen, monkeypatch: Any) -> None:
-    """What is added at indices is added in a fixed order."""
+    """Make sums at indices be added in a fixed order."""
     monkeypatch.setattr(program, "make_program", interpreted.shadowed(seen, shadow.both, MAKE, deterministic=True))
 
 
@@ -94,7 +94,7 @@ def test_a_disturbed_parser_reads_again() -> None:
 
 
 def test_values(seen: Any) -> None:
-    """Of all ops these alone have no kernels; what looks at values, as linear algebra does, ends a segment before that."""
+    """These are the only ops without kernels; what looks at values, as linear algebra does, ends a segment before that."""
     seen.zero = 0.06  # sums of a few numbers of about 1, which are off by a few epsilons though they cancel out
     for cases in batched(VALUES, 20):
         run(called(cases, tj.float32))

@@ -142,7 +142,7 @@ def test_a_note_shows_the_call() -> None:
 
 
 def due(case: Case) -> list[int]:
-    """Which of a sample's arrays stand where the signature says Tensor."""
+    """Return the arrays of a sample that stand where the signature says Tensor."""
     function = case.op.function
     positional = parameters(function)[0]
     found, number = [], 0

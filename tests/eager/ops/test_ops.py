@@ -86,7 +86,7 @@ def test_value(case: Case) -> None:
 
 
 def keeps_dtype(case: Case) -> bool:
-    """Whether floating-point results have the dtype of the floating-point inputs."""
+    """True if floating-point results have the dtype of the floating-point inputs."""
     return any(s.kind == "float" for s in case.specs) and case.sample.kwargs.get("dtype") is None
 
 
@@ -285,7 +285,7 @@ def snapshot(x: Any) -> Any:
 
 
 def own_body(op: Op) -> bool:
-    """Whether an op spells out its scalar expression; the default one only names the op."""
+    """True if an op spells out its scalar expression; the default one only names the op."""
     return op.body is not None and not op.body.__qualname__.startswith("primitive.")
 
 

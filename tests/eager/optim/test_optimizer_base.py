@@ -1,4 +1,4 @@
-"""What all optimizers share: parameter groups, settings, saving, hooks, errors, optimizers of one's own."""
+"""Common to all optimizers: parameter groups, settings, saving, hooks, errors, optimizers of one's own."""
 
 from __future__ import annotations
 

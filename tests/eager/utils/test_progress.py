@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
         return True
 
     def lines(self) -> list[str]:
-        """What stood in the line, one after the other; a line that was left ends in a newline."""
+        """Return what stood in the line, one after the other; a line that was left ends in a newline."""
         return [line.removeprefix("\033[K") for line in self.getvalue().split("\r")[1:]]
 
 

@@ -107,7 +107,7 @@ def test_a_nan_in_the_backward_pass(compiled: bool) -> None:
 
 @both
 def test_a_nan_in_the_weights_only(compiled: bool) -> None:
-    """What the step returns never has it: it is found when the next snapshot is due, or by `check()`."""
+    """The step's result never has it: it is found when the next snapshot is due, or by `check()`."""
     w = tj.ones(3, requires_grad=True)
 
     def step(x: tj.Tensor) -> int:

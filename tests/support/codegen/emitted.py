@@ -64,7 +64,7 @@ def store(f: Function, value: Value, out: Value, index: Value) -> None:
 
 
 def units(found: Any, exact: Any) -> Any:
-    """How far results are off, in units in the last place of the exact ones, which have more bits. Infinity for NaN or an
+    """Return the error of results, in units in the last place of the exact ones, which have more bits. Infinity for NaN or an
     infinity out of place."""
     info = np.finfo(found.dtype)
     with np.errstate(all="ignore"):

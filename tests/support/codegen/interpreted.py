@@ -82,7 +82,7 @@ class Interpreted:
 
 
 def called(seen: shadow.Seen) -> set[str]:
-    """The ops that had no kernel, and were called as they are."""
+    """The opaque ops: those that had no kernel."""
     steps = [x for p in seen.programs for x in zip(p.launches, p.kernels, strict=True)]
     return {launch.node.op.name for launch, kernel in steps if kernel is None}
 

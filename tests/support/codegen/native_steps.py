@@ -146,7 +146,7 @@ def steps(pool: threads.ThreadPool | None = None) -> jit.Library:
 
 
 def relay(first: Any, rounds: int) -> Any:
-    """What `relay` leaves in the row that it wrote last."""
+    """Return what `relay` leaves in the row that it wrote last."""
     row = first.copy()
     index = np.arange(len(row))
     for _ in range(rounds):

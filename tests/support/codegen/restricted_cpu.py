@@ -1,5 +1,6 @@
-"""What `test_targets.py` runs in processes of their own, with `TAPEJIT_CPU`: some of everything that is generated, on a CPU
-that has less than this one. Each program runs twice, plainly and natively (`shadow`); the last line says what it was for.
+"""Programs that `test_targets.py` runs in processes of their own, with `TAPEJIT_CPU`: some of everything that is generated, on
+a CPU that has less than this one. Each runs twice, as a reference program and natively (`shadow`); the last line says what it
+was for.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def ops() -> Any:
     return lambda: [case.call(x) for case, x in zip(cases, given, strict=True)]
 
 
-def products(dtype: Any) -> Any:
+def matmuls(dtype: Any) -> Any:
     a, b, c = random(19, 37, dtype=dtype), random(37, 45, dtype=dtype), random(2, 45, 3, dtype=dtype)
     bias = random(3, 1, dtype=dtype)
     return lambda: (a @ b @ c, b.T @ a.T, F.gelu(a @ b), a @ b @ c + F.pad(bias, (1, 1))[:1])
@@ -85,7 +86,7 @@ def main() -> None:
     jit.Batch.add = lambda batch, text, opt=0, now=True: add(batch, text, 0, now)  # type: ignore[method-assign, misc]
     warnings.simplefilter("ignore")  # NumPy's, about infinities
     halves = (tj.float32, tj.bfloat16, tj.float16)
-    several = [make(dtype) for make in (products, convolution, attention) for dtype in halves]
+    several = [make(dtype) for make in (matmuls, convolution, attention) for dtype in halves]
     for function in (ops(), *several, training()):
         compiled = tj.compile(function)
         for _ in range(4):

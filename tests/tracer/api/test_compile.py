@@ -1,4 +1,4 @@
-"""`compile` records, replays and falls back: programs that agree with eager mode, and how they got there."""
+"""`compile` records, replays and bails out: programs that agree with eager mode, and how they got there."""
 
 from __future__ import annotations
 

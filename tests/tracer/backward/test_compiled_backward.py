@@ -60,13 +60,13 @@ def compiled_of(function: Any) -> Any:
     return function.forward if isinstance(function, nn.Module) else function
 
 
-def told(function: Any) -> str:
+def description(function: Any) -> str:
     return str(compiled_of(function).explain())
 
 
 def passes_of(function: Any) -> int:
-    """How often backward passes ran as programs."""
-    return sum(int(n) for n in re.findall(r"backward: compiled, \d+ ops, run (\d+) times", told(function)))
+    """Count how often backward passes ran as programs."""
+    return sum(int(n) for n in re.findall(r"backward: compiled, \d+ ops, run (\d+) times", description(function)))
 
 
 def gradients(module: nn.Module) -> list[Any]:
@@ -227,7 +227,7 @@ def test_several_outputs() -> None:
             wanted.backward()
             note(w.grad)
 
-    assert "backward: compiled" in told(both(script))
+    assert "backward: compiled" in description(both(script))
 
 
 def test_outputs_one_by_one() -> None:
@@ -263,7 +263,7 @@ def test_layouts_of_gradients() -> None:
             uses[i % 4](y).backward()
             note(w.grad)
 
-    assert "backward: compiled" in told(both(script))
+    assert "backward: compiled" in description(both(script))
 
 
 # ---- backward passes in all ways
@@ -783,8 +783,8 @@ def test_random_functions() -> None:
 # ---- what is saved
 
 
-def bytes_told(function: Any) -> tuple[int, int]:
-    found = re.search(r"saves ([\d,]+) bytes for the backward pass, and eager execution ([\d,]+)", told(function))
+def described_bytes(function: Any) -> tuple[int, int]:
+    found = re.search(r"saves ([\d,]+) bytes for the backward pass, and eager execution ([\d,]+)", description(function))
     assert found is not None
     return int(found[1].replace(",", "")), int(found[2].replace(",", ""))
 
@@ -795,7 +795,7 @@ def test_fewer_bytes_are_saved_for_an_mlp() -> None:
     for _ in range(CALLS):
         model(tj.randn(4, 6)).sum().backward()
     # eager keeps what gelu is given and what it makes, [4, 8] twice each; the latter follow from the former
-    assert bytes_told(model) == (2 * 4 * 8 * 4, 4 * 4 * 8 * 4)
+    assert described_bytes(model) == (2 * 4 * 8 * 4, 4 * 4 * 8 * 4)
 
 
 def test_fewer_bytes_are_saved_for_a_transformer_block() -> None:
@@ -803,7 +803,7 @@ def test_fewer_bytes_are_saved_for_a_transformer_block() -> None:
     model = tj.compile(layer)
     for _ in range(CALLS):
         model(tj.randn(2, 5, 16)).sum().backward()
-    saved, eager = bytes_told(model)
+    saved, eager = described_bytes(model)
     assert saved < 0.85 * eager
 
 
@@ -841,7 +841,7 @@ def test_native_gradients() -> None:
         for e, p in zip(expected, layer.parameters(), strict=True):
             np.testing.assert_allclose(p.grad.numpy(), e, rtol=1e-4, atol=1e-4 * np.abs(e).max())
     assert passes_of(model) == CALLS + 2
-    assert "native code" in told(model).split("backward: compiled")[1]
+    assert "native code" in description(model).split("backward: compiled")[1]
 
 
 def test_what_only_the_tape_still_knows_of() -> None:

@@ -20,11 +20,11 @@ def deterministic() -> Iterator[None]:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Native code that seems slower than the plain program, whatever is measured."""
+    """Native code that seems slower than the reference program, whatever is measured."""
     monkeypatch.setattr(tiering, "MARGIN", 0.0)
 
 
-def told(function: Any) -> str:
+def description(function: Any) -> str:
     return str(function.explain())
 
 
@@ -37,17 +37,17 @@ def run(background: bool = False, calls: int = 12) -> tuple[Any, list[Any]]:
 
 def test_a_clock_decides_otherwise(slow: None) -> None:
     function, _ = run()
-    assert "so it is not used" in told(function)
+    assert "so it is not used" in description(function)
 
 
 @pytest.mark.parametrize("background", [False, True])
 def test_native_code_is_used_from_the_first_call_on(
     background: bool, slow: None, deterministic: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ReferenceProgram, "write", lambda self: pytest.fail("the plain program ran"))
+    monkeypatch.setattr(ReferenceProgram, "write", lambda self: pytest.fail("the reference program ran"))
     function, results = run(background)
     assert len(set(results)) == 1
-    assert "native code, not timed against the reference program" in told(function)
+    assert "native code, not timed against the reference program" in description(function)
 
 
 def test_what_has_no_native_code_runs_as_ever(deterministic: None) -> None:

@@ -1,4 +1,4 @@
-"""What a backend needs once in a process is made beside the first calls: forks, errors and wrong settings do no harm."""
+"""Preloading: a backend's needs, once in a process, are made beside the first calls; forks and errors do no harm."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ def test_forks_while_it_is_made(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: Loaders, monkeypatch: Any) -> None:
     """Python has its list of what comes before a fork by then, but not that of what comes after it."""
-    told: list[str] = []
+    called: list[str] = []
     importing = threading.Event()
 
     class Locks:
         def before_fork(self) -> None:
-            told.append("before")
+            called.append("before")
 
         def after_fork(self) -> None:
-            told.append("after")
+            called.append("after")
 
         def after_fork_in_child(self) -> None:
-            told.append("in child")
+            called.append("in child")
 
     def load() -> Any:
         importing.set()
@@ -92,7 +92,7 @@ def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: Loade
         preparing.notify_forks(Locks())
         return lambda: None
 
-    monkeypatch.setattr(preparing, "_told", [])
+    monkeypatch.setattr(preparing, "_registered", [])
     loaders["llvm"] = load
     tj.compile(lambda x: x, backend="llvm")
     importing.wait()
@@ -100,9 +100,9 @@ def test_what_is_imported_while_a_fork_waits_is_told_of_all_of_it(loaders: Loade
         warnings.simplefilter("ignore")  # newer versions of Python warn of forks beside threads
         child = os.fork()
     if child == 0:
-        os._exit(0 if told == ["before", "in child"] else 1)
+        os._exit(0 if called == ["before", "in child"] else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert told == ["before", "after"]
+    assert called == ["before", "after"]
 
 
 def test_it_is_made_once(loaders: Loaders) -> None:
@@ -147,7 +147,7 @@ import tapejit as tj
 kind = sys.argv[1]
 functions = {
     "loops": (lambda x: (x.exp() * 2).sum(), [tj.ones(6, 8)]),
-    "product": (lambda x: (x @ x).sum(), [tj.ones(8, 8)]),
+    "matmul": (lambda x: (x @ x).sum(), [tj.ones(8, 8)]),
     "convolution": (lambda x: tj.nn.functional.conv2d(x, x).sum(), [tj.ones(1, 2, 8, 8)]),
     "attention": (lambda x: tj.nn.functional.scaled_dot_product_attention(x, x, x).sum(), [tj.ones(1, 2, 8, 8)]),
 }
@@ -165,13 +165,13 @@ print(*[name for name in names if f"tapejit.codegen.llvm.{name}" in sys.modules]
     ("kind", "needed"),
     [
         ("loops", "build"),
-        ("product", "build gemm.select_kernel"),
+        ("matmul", "build gemm.select_kernel"),
         ("convolution", "build gemm.select_kernel conv.from_graph"),
         ("attention", "build attention.forward"),
     ],
 )
 def test_what_is_not_needed_is_not_imported(kind: str, needed: str, tmp_path: Path) -> None:
-    """Of the code generator; and where a program comes from disk, nothing that makes one."""
+    """Modules of the code generator; if a program comes from disk, none that makes one."""
     settings = {**os.environ, "TAPEJIT_CACHE_DIR": str(tmp_path / "cache"), "TAPEJIT_CACHE": "1"}
     for expected in (needed, ""):
         command = [sys.executable, "-c", IMPORTED, kind]

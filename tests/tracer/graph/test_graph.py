@@ -1,4 +1,4 @@
-"""The graph of a segment: what it says, that it is well formed, and that it gives the bits of the plain program: as it is,
+"""The graph of a segment: what it says, that it is well formed, and that it gives the bits of the reference program: as it is,
 after the passes, and as the Python that it prints as."""
 
 from __future__ import annotations

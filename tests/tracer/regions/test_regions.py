@@ -881,7 +881,7 @@ def test_regions_are_shown() -> None:
         ("SGD.step", 4, 3),
     ]
     assert all(r["line"].split(":")[0].endswith("test_regions.py") for r in path["regions"])
-    assert "3 regions taken as a whole: Sequential (3 ops) at" in str(step.explain())
+    assert "3 regions replayed as a whole: Sequential (3 ops) at" in str(step.explain())
     text = str(step.traces[0]).splitlines()
     at = next(i for i, line in enumerate(text) if line.startswith("Sequential: 3 ops"))
     assert [line.split("(")[0].split()[-1] for line in text[at + 1 : at + 5]] == ["linear", "relu", "linear", "square"]
@@ -1000,12 +1000,12 @@ class Change:
         self.log.append(str(float(self.parameter().detach().numpy().sum())))
 
 
-MANY = 24
+RANDOM_SEEDS = 24
 CHANGES = [name for name in vars(Change) if name[0] != "_" and name not in ("parameter", "layer")]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("seed", range(MANY))
+@pytest.mark.parametrize("seed", range(RANDOM_SEEDS))
 def test_many_changes(seed: int) -> None:
     def script(compile: Any, note: Any) -> None:
         random = Random(seed)

@@ -140,18 +140,18 @@ def test_parameters_of_different_ages() -> None:
 def test_a_step_of_ones_own_is_not_skipped() -> None:
     class Slower(tj.optim.Adagrad):
         @staticmethod
-        def compute_hyperparameters(settings, *remembered):
-            numbers, after, variant = tj.optim.Adagrad.compute_hyperparameters(settings, *remembered)
-            told.append(remembered)
+        def compute_hyperparameters(settings, *state):
+            numbers, after, variant = tj.optim.Adagrad.compute_hyperparameters(settings, *state)
+            states.append(state)
             return (numbers[0] / 2, *numbers[1:]), after, variant
 
-    told: list[Any] = []
+    states: list[Any] = []
     OPTIMIZERS["Slower"] = Slower
     try:
         both("Slower", lambda i, side: None, steps=8, pure=True)
     finally:
         del OPTIMIZERS["Slower"]
-    assert len(told) == 2 * 8 * 2
+    assert len(states) == 2 * 8 * 2
 
 
 def test_a_method_that_is_replaced_in_between(monkeypatch) -> None:

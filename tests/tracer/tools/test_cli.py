@@ -67,7 +67,7 @@ def line_of(text: str) -> int:
 
 
 def losses(steps: int) -> float:
-    """What the script prints, by NumPy."""
+    """Compute what the script prints, by NumPy."""
     w = np.ones(3)
     for i in range(steps):
         x = np.ones(3 if i < 30 else 1)
@@ -94,7 +94,7 @@ def test_run_counts_calls_and_replays(script: str, capsys: pytest.CaptureFixture
     assert cli.main(["run", script, "28"]) == 0
     out = capsys.readouterr().out
     assert "26 calls, 24 replayed: hit rate 92.3%; 2 recorded" in out
-    assert "medians of 2" in out and "no fallbacks" in out
+    assert "medians of 2" in out and "no bailouts" in out
 
 
 def test_time_saved_is_what_the_figures_say() -> None:
@@ -104,7 +104,7 @@ def test_time_saved_is_what_the_figures_say() -> None:
     samples.eager, samples.replayed = [0.1], [0.01]
     assert observe_run.time_saved(facts, samples).startswith("time saved: 7.20 s. 10.00 ms a replayed call, 100.00 ms eagerly")
     samples.eager = [0.02]
-    assert "none yet, 960.00 ms to go, about 96 calls" in observe_run.time_saved(facts, samples)
+    assert "none yet, breaks even after about 96 more calls" in observe_run.time_saved(facts, samples)
     samples.eager = [0.005]
     assert "none, 2.49 s lost" in observe_run.time_saved(facts, samples)
 
@@ -214,9 +214,9 @@ def test_the_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["eager"].split()[1] == rows["compiled"].split()[1] == "6"
     assert rows["compiled"].endswith("MiB") and " - " not in rows["compiled"]
     assert "The two curves are the same: over 6 steps" in out and "times as fast" in out
-    assert len(out.split("It goes on by itself:\n")[1]) > 50
+    assert len(out.split("A sample of what it writes:\n")[1]) > 50
     text = Path("report.html").read_text(encoding="utf-8")
-    assert "report.html shows what became of the step" in out and "scaled_dot_product_attention" in text
+    assert "report.html shows the compiled step" in out and "scaled_dot_product_attention" in text
     assert "times as fast as an eager one" in text and 'id="timeline-0"' in text
 
 
@@ -269,7 +269,7 @@ def test_ctrl_c_between_the_trainings(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_as_many_steps_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
-    for tick, steps in ((1e-3, cli_demo.STEPS), (0.5, 120), (100.0, cli_demo.FEWEST)):
+    for tick, steps in ((1e-3, cli_demo.STEPS), (0.5, 120), (100.0, cli_demo.MIN_STEPS)):
         monkeypatch.setattr(cli_demo, "perf_counter", lambda tick=tick: next(clock) * tick)
         assert cli_demo.fitting(fake_example(-1), "cpu") == steps
 
@@ -277,16 +277,16 @@ def test_as_many_steps_as_there_is_time_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_others_on_the_machine_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr("os.getloadavg", lambda: (5.25, 0, 0), raising=False)
-    assert "a load of 5.2 on 2 cores" in cli_demo.told_load()
+    assert "a load of 5.2 on 2 cores" in cli_demo.load_warning()
     monkeypatch.setattr("os.getloadavg", lambda: (0.5, 0, 0), raising=False)
-    assert not cli_demo.told_load()
+    assert not cli_demo.load_warning()
 
 
 def test_two_steps_are_no_comparison(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(cli_demo, "example_named", lambda name: fake_example(-1))
     assert cli.main(["demo", "--steps", "2"]) == 0
     out = capsys.readouterr().out
-    assert "There was no compiled step to compare with" in out and "times as fast" not in out
+    assert "There is no compiled step to compare with yet" in out and "times as fast" not in out
 
 
 def test_curves_that_differ_are_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,7 +309,7 @@ def test_the_picture_shows_both_curves() -> None:
     (["run", "nothing.py"], "there is no script nothing.py"),
     (["run", "."], ". is a folder, not a script"),
     (["run"], "run needs a script"),
-    (["run", "broken.py"], "broken.py is not Python: invalid syntax"),
+    (["run", "broken.py"], "broken.py is not valid Python: invalid syntax"),
     (["bench", "nothing.py:step"], "there is no script nothing.py"),
     (["bench", "train.py"], "name the function of train.py to measure"),
     (["bench", "train.py:nothing"], "there is no nothing in train.py"),

@@ -55,8 +55,8 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     backends = dict(BACKENDS)
     assert cli.main(["aot", script, "--device", "H100", "-o", "found", "--", "4096"]) == 0
     said = capsys.readouterr().out
-    assert "step, compiled for sm_90; times are the least on H100" in said and "scaled, compiled for sm_90" in said
-    assert said.count("bits: the widest access") == 1 and "--precision tf32 allows it" in said
+    assert "step, compiled for sm_90; times are lower bounds for H100" in said and "scaled, compiled for sm_90" in said
+    assert said.count("bits: the widest memory access") == 1 and "--precision tf32 lets them" in said
     assert "it ran to its end" not in said and backends == BACKENDS
     table = json.loads((tmp_path / "found" / "scaled" / "table.json").read_text())
     (row,) = table["rows"]
@@ -66,12 +66,12 @@ def test_kernels_and_their_table(script: str, tmp_path: Path, capsys: pytest.Cap
     for name in row["files"]:
         assert (tmp_path / "found" / "scaled" / name).stat().st_size
     assert {Path(name).suffix for name in row["files"]} == {".py", ".ptx", ".cubin"}
-    product = json.loads((tmp_path / "found" / "step" / "table.json").read_text())
-    assert sum(r["flops"] for r in product["rows"] if r["kind"] == "product") == 2 * 64 * 32 * 48 + 64 * 48  # tanh is one
+    matmul = json.loads((tmp_path / "found" / "step" / "table.json").read_text())
+    assert sum(r["flops"] for r in matmul["rows"] if r["kind"] == "matmul") == 2 * 64 * 32 * 48 + 64 * 48  # tanh is one
 
 
 def test_functions_in_functions_have_short_names() -> None:
-    seen = cli_aot.Seen(3)
+    seen = cli_aot.RecordedGraphs(3)
     names = []
     for name in ("setup.<locals>.step", "step", "Model.loss", "<lambda>"):
         names.append(seen.unique(name))
@@ -87,8 +87,8 @@ def test_devices() -> None:
     """Times are bytes or arithmetic over what a device can do, whichever takes longer, and no less than a launch."""
     device = DEVICES["A100"]
     assert device.seconds(2_039_000_000, 1, "float32") == pytest.approx(1e-3)
-    assert device.seconds(1, 312_000_000_000, compute_kind("bfloat16", "ieee", product=True)) == pytest.approx(1e-3)
-    assert device.seconds(1, 19_500_000_000, compute_kind("bfloat16", "ieee", product=False)) == pytest.approx(1e-3)
+    assert device.seconds(1, 312_000_000_000, compute_kind("bfloat16", "ieee", matmul=True)) == pytest.approx(1e-3)
+    assert device.seconds(1, 19_500_000_000, compute_kind("bfloat16", "ieee", matmul=False)) == pytest.approx(1e-3)
     assert device.seconds(1, 1, "float64") == LAUNCH_SECONDS
     assert {d.target for d in DEVICES.values()} == {"sm_80", "sm_90", "sm_100", "gfx942"}
 
@@ -97,8 +97,8 @@ def test_every_kind_of_arithmetic_has_a_rate_and_matrix_units_are_no_slower() ->
     for device in DEVICES.values():
         for dtype in ("float16", "bfloat16", "float32", "float64"):
             for precision in ("ieee", "tf32"):
-                alone, product = (device.flops[compute_kind(dtype, precision, x)] for x in (False, True))
-                assert product >= alone > 0
+                alone, matmul = (device.flops[compute_kind(dtype, precision, x)] for x in (False, True))
+                assert matmul >= alone > 0
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed: pip install 'tapejit[gpu]'")
@@ -154,7 +154,7 @@ def test_only_the_build_assembles_the_pipeline() -> None:
 
 
 def test_kinds_of_devices() -> None:
-    """Those for desks have the matrix units of sm_80, and less shared memory."""
+    """Consumer GPUs have the matrix units of sm_80, and less shared memory."""
     kinds = {"sm_89": "sm_80", "sm_120": "sm_80", "sm_103": "sm_100", "sm_90": "sm_90", "gfx950": "gfx942"}
     assert {name: table_target(name) for name in kinds} == kinds
     room = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227, "sm_120": 99, "gfx942": 64}
@@ -170,7 +170,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "calls": (["steps.py", "--calls", "2"], "--calls must be at least 3"),
     "not compiled": (["plain.py"], "no compiled function was called in plain.py: decorate one with @tj.compile, and call it; "),
     "never": (["never.py"], "no compiled function was called in never.py"),
-    "failing": (["failing.py"], "failing.py failed, with the error above"),
+    "failing": (["failing.py"], "failing.py failed with the error above"),
     "ending": (["ending.py"], "ending.py ended with 'no data' before anything was recorded"),
 }
 OTHERS = {
@@ -209,4 +209,4 @@ def test_switched_off(script: str, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(cli_aot, "switched_off", lambda: True)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     assert cli.main(["aot", script]) == 2
-    assert "TAPEJIT=eager switches compiling off" in capsys.readouterr().err
+    assert "TAPEJIT=eager disables compilation" in capsys.readouterr().err

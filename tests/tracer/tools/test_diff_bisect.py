@@ -39,7 +39,7 @@ def wrong_function(monkeypatch, name: str, other: str) -> None:
 
 
 def wrong_where_fused(monkeypatch, name: str) -> None:
-    """What reads an op's result without its being in memory reads another number."""
+    """Make readers of an op's result that is not in memory read another number."""
     right = ElementReader.read
 
     def read(self, value, place, guard):
@@ -180,7 +180,7 @@ def test_what_is_wrong_only_if_it_is_fused(monkeypatch) -> None:
     found = tj.diff(step, tj.tensor([0.5, 0.25]))
     assert w.grad is None and w.tolist() == before
     assert found.op == "sqrt" and found.line.endswith(step(tj.ones(2))[1]), str(found)
-    assert "only where it is fused" in str(found)
+    assert "only where ops are fused" in str(found)
 
 
 def test_what_is_wrong_only_if_it_is_fused_with_a_reduction(monkeypatch) -> None:
@@ -198,7 +198,7 @@ def test_what_is_wrong_only_if_it_is_fused_with_a_reduction(monkeypatch) -> None
     line = step(*given)[1]
     wrong_where_fused(monkeypatch, "tanh")
     found = tj.diff(step, *given)
-    assert found.op == "sum" and found.line.endswith(line) and "only where it is fused" in str(found)
+    assert found.op == "sum" and found.line.endswith(line) and "only where ops are fused" in str(found)
 
 
 def test_sums_that_cancel_out_are_no_faults() -> None:

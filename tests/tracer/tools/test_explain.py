@@ -1,4 +1,4 @@
-"""What users are told about a compiled function: `explain()`, `TAPEJIT_LOG`, `compile_stats()`, and errors of `strict=True`."""
+"""Descriptions of a compiled function: `explain()`, `TAPEJIT_LOG`, `compile_stats()`, and errors of `strict=True`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_training_step() -> None:
     assert path["breaks"] == [{"line": lines["item"], "reason": "a value is read"}]
     json.dumps(facts)
     text = str(found)
-    assert text.startswith("step: 6 calls, 4 replayed, 2 recorded, 0 diverged\n  1 path of 2 segments in all")
+    assert text.startswith("step: 6 calls, 4 replayed, 2 recorded, 0 diverged\n  1 path, 2 segments in total")
     assert f"break at {lines['item']}: a value is read" in text
 
 

@@ -33,7 +33,7 @@ def compiled(function: Any, *args: Any, **settings: Any) -> Any:
 
 
 def kernels(function: Any, *args: Any) -> list[dict[str, Any]]:
-    """Of a function of one path and one segment."""
+    """Return the kernels of a function of one path and one segment."""
     (path,) = compiled(function, *args).explain(kernels=True).to_dict()["paths"]
     return path["programs"][-1]["native"]["kernels"]
 
@@ -65,11 +65,11 @@ def test_a_training_step_names_its_lines() -> None:
     (program,) = found.to_dict()["paths"][0]["programs"]
     report = program["native"]
     assert program["from"] == lines["layer"]
-    assert program["told"].startswith(("native code: ", "reference program"))
+    assert program["description"].startswith(("native code: ", "reference program"))
     named = [line for k in report["kernels"] for line in k["lines"]]
     assert set(lines.values()) <= set(named)
     first = report["kernels"][0]
-    assert first["kind"] == "product" and first["lines"][0] == lines["layer"] and first["ops"][:2] == ["matmul", "add"]
+    assert first["kind"] == "matmul" and first["lines"][0] == lines["layer"] and first["ops"][:2] == ["matmul", "add"]
     updates = [k for k in report["kernels"] if lines["update"] in k["lines"]]
     assert updates and all({"x1", "x2"} & set(k["written"]) for k in updates)  # the weight and the bias
     text = str(found)
@@ -125,9 +125,9 @@ def test_bytes_of_views() -> None:
     assert k["bytes"] == (40 * 60 + 40) * 4 and k["flops"] == 40 * 60
 
 
-def test_products() -> None:
+def test_matmuls() -> None:
     (k,) = kernels(lambda a, b: a @ b, tj.randn(17, 23), tj.randn(23, 29))
-    assert k["kind"] == "product" and k["flops"] == 2 * 17 * 23 * 29
+    assert k["kind"] == "matmul" and k["flops"] == 2 * 17 * 23 * 29
     assert k["bytes"] == 4 * (17 * 23 + 23 * 29 + 17 * 29) and k["what"] == "matmul, m 17 n 29 k 23"
     (k,) = kernels(lambda a, b: tj.tanh(a @ b + 1), tj.randn(5, 7, 3), tj.randn(5, 3, 4))
     assert k["flops"] == 5 * (2 * 7 * 3 * 4 + 2 * 7 * 4) and k["what"].startswith("5 matmuls, m 7 n 4 k 3, then ")
@@ -203,7 +203,7 @@ def test_kernels_of_the_same_code_show_it_once() -> None:
     found = compiled(lambda x, y: (tj.softmax(x, 1), tj.softmax(y, 1)), tj.randn(5, 6), tj.randn(5, 6)).explain(llvm=True)
     first, second = found.to_dict()["paths"][0]["programs"][0]["native"]["kernels"]
     assert first["same_code_as"] is None and second["same_code_as"] == first["step"] and "llvm" not in second
-    assert f"its code is that of kernel {first['step']}" in str(found)
+    assert f"same code as kernel {first['step']}" in str(found)
 
 
 def test_memory_and_decisions() -> None:
@@ -220,11 +220,11 @@ def test_memory_and_decisions() -> None:
     assert report["functions"] == 1 and report["barriers"] < len(report["kernels"])
 
 
-def test_a_plain_program_says_so() -> None:
+def test_a_reference_program_says_so() -> None:
     made = compiled(lambda x: x * 2, tj.randn(3), backend="plain")
     found = made.explain(kernels=True)
     (program,) = found.to_dict()["paths"][0]["programs"]
-    assert program["told"] == "reference program: the backend is plain" and "native" not in program
+    assert program["description"] == "reference program: the backend is plain" and "native" not in program
     assert "reference program: the backend is plain" in str(found) and "kernel 0" not in str(found)
 
 
@@ -237,7 +237,7 @@ def test_without_kernels_it_says_how_each_segment_runs() -> None:
     made = compiled(function, tj.randn(20))
     programs = made.explain().to_dict()["paths"][0]["programs"]
     assert len(programs) == 2 and all("native" not in p for p in programs)
-    assert all(p["told"] and f"{p['told']}" in str(made.explain()) for p in programs)
+    assert all(p["description"] and f"{p['description']}" in str(made.explain()) for p in programs)
 
 
 def test_before_it_was_measured() -> None:
@@ -245,7 +245,7 @@ def test_before_it_was_measured() -> None:
     for _ in range(3):
         made(tj.randn(5))
     (program,) = made.explain().to_dict()["paths"][0]["programs"]
-    assert program["told"] == "native code, not yet timed against the reference program"
+    assert program["description"] == "native code, not yet timed against the reference program"
 
 
 def test_a_program_from_disk_is_told_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_a_pure_function_has_its_program_shown() -> None:
 
 
 def test_plans_do_not_depend_on_the_order_of_sets() -> None:
-    """What is planned is in the text of the step function, which the disk cache is asked for."""
+    """Plans are in the text of the step function, which the disk cache is asked for."""
     script = (
         "import tapejit as tj\n"
         "def step(x):\n"

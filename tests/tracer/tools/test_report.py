@@ -77,7 +77,7 @@ def in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def facts(folder: Path) -> dict[str, Any]:
-    """Of 24 calls, the last of which have another shape."""
+    """Facts of 24 calls, the last of which have another shape."""
     space: dict[str, Any] = {"__name__": "trained"}
     with pytest.MonkeyPatch.context() as patch, noted() as timelines:
         patch.chdir(folder)
@@ -237,7 +237,7 @@ def test_results_are_what_outlives_a_program() -> None:
         kept = doubled(tj.ones(16, 16))
     (program,) = programs(gather([doubled], "t"))
     assert sorted(r["size"] for r in program["results"]) == [16 * 4, 16 * 16 * 4] and len(kept) == 2
-    assert program["eager_memory"]["peak"] == 2 * 16 * 16 * 4  # the product dies when its exponential is there
+    assert program["eager_memory"]["peak"] == 2 * 16 * 16 * 4  # the matmul dies when its exponential is there
 
 
 def test_backward_passes_of_functions_compiled_without_theirs() -> None:
@@ -246,7 +246,7 @@ def test_backward_passes_of_functions_compiled_without_theirs() -> None:
     for _ in range(6):
         forward(tj.randn(4, 8)).backward()
     found = programs(gather([forward], "t"))
-    backward = [p for p in found if p["told"].startswith("backward: compiled")]
+    backward = [p for p in found if p["description"].startswith("backward: compiled")]
     assert backward and all(p["native"]["kernels"] and p["eager_memory"] is None for p in backward)
     assert "backward pass" in page(gather([forward], "t"))
 
@@ -328,12 +328,12 @@ def test_texts_are_left_out_where_they_are_too_much(facts: dict[str, Any], monke
     each = [p["native"] for path in paths for p in path["programs"] if "native" in p]
     sizes = [sum(len(k.get(name, "")) for k in native["kernels"] for name in data.TEXTS) for native in each]
     assert len(paths) == 2 and paths[0]["replays"] != paths[1]["replays"] and all(sizes)
-    monkeypatch.setattr(data, "MOST_TEXT", max(sizes) + 10)
+    monkeypatch.setattr(data, "MAX_CODE_CHARACTERS", max(sizes) + 10)
     data.shorten(paths)
     often, seldom = sorted(paths, key=lambda path: -path["replays"])
     assert any("llvm" in k for k in often["programs"][0]["native"]["kernels"])
     assert not any("llvm" in k or "triton" in k for p in seldom["programs"] if "native" in p for k in p["native"]["kernels"])
-    assert "Its text is left out" in page(copy)
+    assert "Its code is left out" in page(copy)
 
 
 # ---- advice
@@ -387,8 +387,8 @@ def test_layers_are_folded() -> None:
     def k(what: str, ops: str = "") -> dict[str, Any]:
         return {"what": what, "kind": "loops", "ops": (ops or what[:4]).split()}
 
-    layer = [k("norm"), k("product, then 2 more"), k("gelu")]
-    again = [k("norm"), k("product, then 5 more"), k("gelu")]
+    layer = [k("norm"), k("matmul, then 2 more"), k("gelu")]
+    again = [k("norm"), k("matmul, then 5 more"), k("gelu")]
     updates = [k(f"update {i}", "mul add mul") for i in range(4)]
     groups = fold.folded([k("embed"), *layer, *again, *layer, k("loss"), *updates])
     assert [g.members for g in groups] == [[0], [1, 4, 7], [2, 5, 8], [3, 6, 9], [10], [11, 12, 13, 14]]
@@ -476,7 +476,7 @@ def test_words_can_be_told_from_what_is_behind_them(look: int) -> None:
             assert contrast(known[ink], known[paper]) >= 4.5, (ink, paper)
     for chip in ("soft", "fair", "poor", "good"):  # the words in them are of the paper's colour
         assert contrast(known["paper"], known[chip]) >= 4.5, chip
-    for kind in (*WORDS, "loops", "product", "attention", "opaque"):  # bars
+    for kind in (*WORDS, "loops", "matmul", "attention", "opaque"):  # bars
         assert contrast(known[kind], known["paper"]) >= 2.5, kind
 
 
@@ -509,7 +509,7 @@ def test_ctrl_c_writes_what_was_seen(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("arguments, sentence, code", [
     (["nothing.py"], "there is no script nothing.py", 2),
     ([], "report needs a script", 2),
-    (["broken.py"], "broken.py is not Python", 2),
+    (["broken.py"], "broken.py is not valid Python", 2),
     (["--fast", "train.py"], "report has no option --fast", 2),
     (["train.py", "-o"], "-o needs the name of a file", 2),
     (["train.py", "-o", "no/folder.html"], "there is no folder no", 2),
@@ -585,8 +585,8 @@ def test_samples_are_told(facts: dict[str, Any]) -> None:
     samples = observe_run.Samples()
     step = tj.compile(lambda x: x + 1, name="added")
     step(tj.ones(3))
-    told = gather([step], "t", samples={step: samples})["functions"][0]
-    assert told["each"] is None and "not measured" in told["saved"]
+    facts = gather([step], "t", samples={step: samples})["functions"][0]
+    assert facts["each"] is None and "not measured" in facts["saved"]
     samples.eager, samples.replayed = [3.0, 4.0, 5.0], [1.0]
     assert gather([step], "t", samples={step: samples})["functions"][0]["each"] == {"eager": 4.0, "replayed": 1.0}
     assert gather([step], "t")["functions"][0]["saved"] is None

@@ -1,4 +1,4 @@
-"""The report of programs on a GPU: on the stand-in with interpreted kernels. What they are is told; times are not."""
+"""The report of programs on a GPU: on the stand-in with interpreted kernels. Kernels are described, not timed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_kernels_for_gpus_are_told_and_shown() -> None:
     programs = [p for path in facts["functions"][0]["paths"] for p in path["programs"]]
     assert len(programs) == 2  # forwards and backwards
     forward = programs[0]["native"]
-    assert forward["kernels"][0]["kind"] == "product" and facts["machine"]["target"].startswith("sm_")
-    assert sum(k["flops"] for k in forward["kernels"] if k["kind"] == "product") == 2 * 8 * 16 * 16
+    assert forward["kernels"][0]["kind"] == "matmul" and facts["machine"]["target"].startswith("sm_")
+    assert sum(k["flops"] for k in forward["kernels"] if k["kind"] == "matmul") == 2 * 8 * 16 * 16
     for program in programs:
         for k in program["native"]["kernels"]:
             assert k["seconds"] is None and k["lines"] and ("triton" in k or k["same_code_as"] is not None)
@@ -40,5 +40,5 @@ def test_kernels_for_gpus_are_told_and_shown() -> None:
     assert {(e["from"], e["to"]) for e in programs[0]["edges"]} >= {(0, 1)}
     text = page(facts)
     assert text.count("@triton.jit") >= 3 and "not measured" in text and "Times are not taken" in text
-    told = str(function.explain(llvm=True))
-    assert "times of kernels on a GPU are not taken" in told and "@triton.jit" in told
+    explained = str(function.explain(llvm=True))
+    assert "kernels are not timed on a GPU" in explained and "@triton.jit" in explained

@@ -31,12 +31,12 @@ from ..files import RefusalError, module_of
 CALLS = 8  # without anything new to record, before the script is stopped
 
 
-class EnoughError(BaseException):
+class AllRecordedError(BaseException):
     """Stops the script once everything has been recorded. A BaseException, so `except Exception` does not catch it."""
 
 
 @dataclass
-class Seen:
+class RecordedGraphs:
     """Graphs recorded from a script."""
 
     limit: int
@@ -52,7 +52,7 @@ class Seen:
         self.calls[name] = self.calls.get(name, 0) + 1
         self.current = name
         if self.quiet > self.limit:
-            raise EnoughError
+            raise AllRecordedError
 
     def note(self, trace: Trace, start: int, stop: int, keep: frozenset[int], _: Program) -> Any:
         """Record a segment's graph; stands in for `Backend.compile_entries`."""
@@ -72,10 +72,10 @@ class Seen:
         return next(n for n in [base, *[f"{base}_{k}" for k in range(2, len(names) + 2)]] if n not in names)
 
 
-class Noting(Backend):
+class RecordingBackend(Backend):
     """Backend that only notes graphs, installed while a script is recorded."""
 
-    def __init__(self, seen: Seen, before: Backend) -> None:
+    def __init__(self, seen: RecordedGraphs, before: Backend) -> None:
         super().__init__(before.name, before.compile)
         self.seen = seen
 
@@ -84,9 +84,9 @@ class Noting(Backend):
 
 
 @contextlib.contextmanager
-def recording(limit: int) -> Iterator[Seen]:
+def recording(limit: int) -> Iterator[RecordedGraphs]:
     """Record compiled functions within this block, and run them by their reference programs."""
-    found = Seen(limit)
+    found = RecordedGraphs(limit)
     call, before, backend = CompiledFunction.__call__, dict(BACKENDS), os.environ.get("TAPEJIT_BACKEND")
 
     def counted(self: CompiledFunction, /, *args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ def recording(limit: int) -> Iterator[Seen]:
         return call(self, *args, **kwargs)
 
     CompiledFunction.__call__ = counted  # type: ignore[method-assign, assignment]
-    BACKENDS.update({name: Noting(found, one) for name, one in before.items()})
+    BACKENDS.update({name: RecordingBackend(found, one) for name, one in before.items()})
     os.environ["TAPEJIT_BACKEND"] = "auto"
     try:
         yield found
@@ -111,7 +111,7 @@ def aot(rest: list[str]) -> int:
     if importlib.util.find_spec("triton") is None:
         raise RefusalError("Triton, which compiles the kernels, is not installed: pip install 'tapejit[gpu]', on Linux")
     if switched_off():
-        raise RefusalError("TAPEJIT=eager switches compiling off: run this without it")
+        raise RefusalError("TAPEJIT=eager disables compilation: unset it and run this again")
     export = BACKENDS["triton"].export
     assert export is not None
     ahead = export()
@@ -131,14 +131,14 @@ def aot(rest: list[str]) -> int:
 
 def parsed(rest: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("tapejit aot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("script", help="and after -- its own arguments")
+    parser.add_argument("script", help="script to run; its own arguments go after --")
     parser.add_argument("--target", help="sm_80, sm_90, sm_100 or gfx942 (default: the device's)")
     parser.add_argument("--device", help="A100, H100, B200 or MI300X (default: the target's, or H100)")
     parser.add_argument("-o", "--output", type=Path, help="the folder to write to (default: kernels_TARGET)")
     parser.add_argument(
-        "--calls", type=int, default=CALLS, help="the script stops after so many calls in which nothing was new"
+        "--calls", type=int, default=CALLS, help="stop the script after this many calls that record nothing new"
     )
-    parser.add_argument("--precision", choices=("ieee", "tf32"), default="ieee", help="of products of float32")
+    parser.add_argument("--precision", choices=("ieee", "tf32"), default="ieee", help="of float32 matmuls (default: ieee)")
     end = rest.index("--") if "--" in rest else len(rest)
     options = parser.parse_args(rest[:end])
     options.arguments = rest[end + 1 :]
@@ -156,7 +156,7 @@ def device_of(options: argparse.Namespace, devices: dict[str, Any]) -> Any:
         raise RefusalError(f"no device is called {options.device!r}; there are: {', '.join(devices)}")
     found = devices[options.device] if options.device else targets[options.target or "sm_90"]
     if options.target not in (None, found.target):
-        raise RefusalError(f"{found.name} is {found.target}, not {options.target}: leave one of them out")
+        raise RefusalError(f"{found.name} is {found.target}, not {options.target}: pass only one of --device and --target")
     if options.output is None:
         options.output = Path(f"kernels_{found.target}")
     return found
@@ -171,12 +171,12 @@ def check_folder(path: Path) -> None:
         raise RefusalError(f"{path} cannot be written: no permission")
 
 
-def recorded(options: argparse.Namespace) -> Seen:
+def recorded(options: argparse.Namespace) -> RecordedGraphs:
     """Run the script until there is nothing new to record."""
     with module_of(options.script, "__main__", options.arguments) as (module, code), recording(options.calls) as found:
         try:
             exec(code, module.__dict__)
-        except EnoughError:
+        except AllRecordedError:
             pass
         except SystemExit as end:
             if end.code not in (None, 0) and not found.graphs:
@@ -184,13 +184,13 @@ def recorded(options: argparse.Namespace) -> Seen:
         except Exception as error:
             stack = error.__traceback__  # without the frame of this function
             traceback.print_exception(type(error), error, stack.tb_next if stack else None)
-            raise RefusalError(f"{options.script} failed, with the error above") from None
+            raise RefusalError(f"{options.script} failed with the error above") from None
         sys.stdout.flush()
     if not found.calls:
         what = "decorate one with @tj.compile, and call it; a script's own options go after --, as in: -- --compile"
         raise RefusalError(f"no compiled function was called in {options.script}: {what}")
     if not found.graphs:
-        reasons = "; ".join(found.left) or "its functions were not called as often as they want to be"
+        reasons = "; ".join(found.left) or "its functions were not called often enough"
         raise RefusalError(f"nothing was compiled in {options.script}: {reasons}")
     return found
 

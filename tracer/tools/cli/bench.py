@@ -64,5 +64,5 @@ def table(script: str, name: str, steps: int, difference: float | None, rows: di
     if rows["compiled"]["first"] is None:
         lines.append(f"  it was never replayed: `print({name}.explain())` says why")
     elif not native:
-        lines.append("  no native code: the eager kernels, replayed")
+        lines.append("  no native code: the eager kernels were replayed")
     return lines

@@ -32,7 +32,7 @@ from ..report.data import gather
 EXAMPLES = Path(library.ROOT).resolve() / "examples"
 SAME = 1e-3  # relative: rounding errors accumulate from step to step
 EXTRA = 2  # steps that measure memory
-STEPS, FEWEST, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
+STEPS, MIN_STEPS, SECONDS = 600, 60, 60  # steps of each training, unless the eager one would take longer than this
 ROWS, COLUMNS = 8, 64  # size of the plotted curves
 DOTS = 25  # dots of one curve on the page
 
@@ -86,7 +86,7 @@ def demo(wanted: int | None, path: Path) -> int:
     check_writable(path)
     example = example_named("chargpt")
     device = "cuda" if cuda.is_available() else "cpu"
-    busy = told_load()
+    busy = load_warning()
     steps = fitting(example, device) if wanted is None else wanted
     print(f"A character GPT learns Shakespeare's sonnets on the {device.upper()}: ", end="")
     print(f"{steps} steps eagerly, then the same compiled.", flush=True)
@@ -97,26 +97,26 @@ def demo(wanted: int | None, path: Path) -> int:
     if not done:
         print("stopped before the first step was done")
         return 130
-    told = table(done, stopped)
-    print("\n".join(told))
-    differs = len(done) == 2 and not told_curves(done)
+    lines = table(done, stopped)
+    print("\n".join(lines))
+    differs = len(done) == 2 and not print_comparison(done)
     if not stopped:
-        made_up = ["", "It goes on by itself:", *example.make_up(done[-1].run.model, device, 160).strip().splitlines()]
+        made_up = ["", "A sample of what it writes:", *example.make_up(done[-1].run.model, device, 160).strip().splitlines()]
         print("\n".join(made_up))
-        told += made_up
-    write(path, page_facts(done, timelines, told, "stopped by Ctrl-C" if stopped else None))
-    print(f"\n{path} shows what became of the step.")
+        lines += made_up
+    write(path, page_facts(done, timelines, lines, "stopped by Ctrl-C" if stopped else None))
+    print(f"\n{path} shows the compiled step.")
     return 130 if stopped else int(differs)
 
 
-def page_facts(done: list[Training], timelines: Timelines, told: list[str], failure: str | None) -> dict[str, Any]:
+def page_facts(done: list[Training], timelines: Timelines, lines: list[str], failure: str | None) -> dict[str, Any]:
     """Facts for the page: the table, and the compiled step if there is one."""
     samples = {
         t.compiled: SimpleNamespace(eager=done[0].times, replayed=t.times[t.replayed :] if t.replayed else [])
         for t in done
         if t.compiled is not None
     }
-    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(told).strip("\n"), curves(done))
+    return gather(samples, "tapejit demo", timelines, samples, failure, "\n".join(lines).strip("\n"), curves(done))
 
 
 def curves(done: list[Training]) -> dict[str, Any]:
@@ -153,10 +153,10 @@ def fitting(example: Any, device: str) -> int:
         began = perf_counter()
         trial.step(*next(trial.run.batches)).item()
         times.append(perf_counter() - began)
-    return max(FEWEST, min(STEPS, int(SECONDS / statistics.median(times))))
+    return max(MIN_STEPS, min(STEPS, int(SECONDS / statistics.median(times))))
 
 
-def told_load() -> str:
+def load_warning() -> str:
     """Warning if other processes load this machine, else an empty string."""
     cores, load = os.cpu_count() or 1, os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     if load < 0.7 * cores:
@@ -178,7 +178,7 @@ def example_named(name: str) -> Any:
 
 
 def table(done: list[Training], stopped: bool = False) -> list[str]:
-    lines = ["", f"{'':10} {'steps':>6} {'a step':>10} {'steps/s':>8} {'in all':>9} {'first compiled':>15} {'peak memory':>12}"]
+    lines = ["", f"{'':10} {'steps':>6} {'a step':>10} {'steps/s':>8} {'total':>9} {'first compiled':>15} {'peak memory':>12}"]
     for t in done:
         first = "-" if t.first is None else duration(t.first)
         peak = "-" if t.peak is None else f"{t.peak / 2**20:.1f} MiB"
@@ -188,16 +188,16 @@ def table(done: list[Training], stopped: bool = False) -> list[str]:
     if len(done) == 2 and len(done[1].times) > done[1].replayed > 0:
         lines.append(f"A compiled step is {done[0].steady() / done[1].steady():.1f} times as fast as an eager one.")
         if not any(s.native is not None for s in segments(done[1].step)):
-            lines.append("No native code was made: these are the eager kernels, replayed.")
+            lines.append("No native code was generated: the eager kernels were replayed.")
     elif len(done) == 2:
-        lines.append("There was no compiled step to compare with: the first ones are recorded, and one is compiled.")
+        lines.append("There is no compiled step to compare with yet: the first ones are recorded and compiled.")
     if stopped:
         after = f"after {len(done[-1].times)} {done[-1].name} steps" if done[-1].stopped else "before the first compiled step"
         lines.append(f"Stopped {after}.")
     return lines
 
 
-def told_curves(done: list[Training]) -> bool:
+def print_comparison(done: list[Training]) -> bool:
     """Print both curves in one plot, and say if they agree."""
     eager, compiled = (t.numbers() for t in done)
     print("\n".join(["", *picture(eager, compiled)]))
@@ -205,7 +205,9 @@ def told_curves(done: list[Training]) -> bool:
     largest = max(abs(a - b) / max(abs(a), 1e-6) for a, b in pairs)
     same = largest <= SAME  # False if a loss is NaN
     verdict = "are the same" if same else "DIFFER"
-    print(f"The two curves {verdict}: over {len(pairs)} steps the losses are within {largest:.0e} of each other, relatively.")
+    print(
+        f"The two curves {verdict}: over {len(pairs)} steps the relative difference of their losses is at most {largest:.0e}."
+    )
     return same
 
 

@@ -14,12 +14,13 @@ from ....eager.core.op import OPS, Op
 INTRODUCTION = """# Ops
 
 All functions of the op table, printed by `tapejit ops > docs/ops.md`; a test fails when this page is older than the table. Each
-op stands in one place, with its kernel, its gradient and the calls that its tests are generated from.
+op is defined in one place, with its kernel, its gradient and the calls that its tests are generated from.
 
-- **name**: without a prefix it is `tj.name`, and a method of tensors where the letter m stands; `F.` is `tj.nn.functional`.
+- **name**: without a prefix it is `tj.name`, and a method of tensors if it is marked m; `F.` is `tj.nn.functional`.
 - **m**: `x.name(...)`; **i**: also `x.name_(...)`, which writes into x; **g**: it has a gradient.
-- **kind**: what the compiler makes of it. pointwise, reduce, movement and create become parts of fused loops, contraction and
-  index kernels that loops are joined to; composite is taken apart into other ops; scan and opaque are called as they are.
+- **kind**: what the compiler makes of it. pointwise, reduce, movement and create become parts of fused loops; contraction and
+  index become kernels that loops are fused into; composite is decomposed into other ops; scan is a kernel of its own; opaque
+  is run by its eager kernel.
 """
 PREFIXES = {"": "", "nn.functional": "F.", "Tensor": "Tensor."}
 

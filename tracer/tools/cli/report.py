@@ -56,7 +56,9 @@ def parsed(rest: list[str]) -> tuple[str, list[str], Path]:
         elif script is not None:
             arguments.append(word)
         elif word.startswith("-"):
-            raise RefusalError(f"report has no option {word}; there is -o FILE, and what follows the script is the script's")
+            raise RefusalError(
+                f"report has no option {word}; it takes -o FILE, and arguments after the script are the script's own"
+            )
         else:
             script = word
     if script is None and arguments:

@@ -34,11 +34,11 @@ def summary(script: str, found: dict[CompiledFunction, Samples]) -> list[str]:
         return ["", f"tapejit: no compiled function was called in {script}"]
     lines = ["", f"tapejit: compiled functions of {script}"]
     for compiled, samples in found.items():
-        lines += ["", *told(compiled, samples)]
+        lines += ["", *description_lines(compiled, samples)]
     return lines
 
 
-def told(compiled: CompiledFunction, samples: Samples) -> list[str]:
+def description_lines(compiled: CompiledFunction, samples: Samples) -> list[str]:
     facts = compiled.explain().to_dict()
     code = getattr(compiled.function, "__code__", None)
     where = "" if code is None else f" ({display_line(f'{code.co_filename}:{code.co_firstlineno}')})"
@@ -47,8 +47,8 @@ def told(compiled: CompiledFunction, samples: Samples) -> list[str]:
     lines = [f"{facts['name']}{where}"]
     lines.append(f"  {counted(calls, 'call')}, {replays} replayed: hit rate {rate}; {facts['recordings']} recorded")
     lines += [f"  break {often(n)} at {line}: {reason}" for (line, reason), n in breaks(facts).items()] or ["  no breaks"]
-    lines += fallbacks(facts) or ["  no fallbacks"]
-    lines += [f"  from {p['from']} to {p['to']}: {p['told']}" for path in facts["paths"] for p in path["programs"]]
+    lines += bailouts(facts) or ["  no bailouts"]
+    lines += [f"  from {p['from']} to {p['to']}: {p['description']}" for path in facts["paths"] for p in path["programs"]]
     lines.append(f"  {time_saved(facts, samples)}")
     return [*lines, *[f"  advice: {a}" for a in facts["advice"]]]
 
@@ -63,7 +63,7 @@ def breaks(facts: dict[str, Any]) -> dict[tuple[str, str], int]:
     return found
 
 
-def fallbacks(facts: dict[str, Any]) -> list[str]:
+def bailouts(facts: dict[str, Any]) -> list[str]:
     lines = [f"  diverged {often(d['times'])} at {d['line']}: {d['reason']}" for d in facts["divergences"]]
     lines += [f"  ran eagerly {often(d['times'])}: {d['reason']}" for d in facts["fell_back"]]
     if facts["gave_up"]:

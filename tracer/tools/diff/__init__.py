@@ -38,7 +38,7 @@ def diff(fn: Any = None, /, *args: Any, ulps: float = 4, rtol: float = 0.0, **kw
         return differences(*(() if fn is None else (fn,)), *args, **kwargs)
     state = local.state
     if state.tracer is not None:
-        raise RuntimeError("diff: call it outside of compiled functions")
+        raise RuntimeError("diff: cannot be called inside a compiled function")
     materialise_all()
     before = Before(fn, args, kwargs)
     observer = Observer(state, before)

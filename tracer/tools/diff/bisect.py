@@ -42,7 +42,7 @@ class NoProgramError(Exception):
     """Raised if a graph has no native program."""
 
 
-class RefusedError(Exception):
+class NativeFailureError(Exception):
     """Raised if a native program fails where eager execution did not."""
 
 
@@ -58,7 +58,7 @@ class Fault:
     note: str = ""
 
 
-class Noting(GraphBuilder):
+class OriginTrackingBuilder(GraphBuilder):
     """Builds a graph, and keeps the entry that each value comes from."""
 
     def __init__(self, trace: Trace, start: int, stop: int) -> None:
@@ -80,7 +80,7 @@ class Inspection:
         self, trace: Trace, bounds: tuple[int, int], keep: Iterable[int], inputs: dict[int, Any], scalars: list[Any],
         generate: Generate, ulps: float, rtol: float,
     ) -> None:  # fmt: skip
-        builder = Noting(trace, *bounds)
+        builder = OriginTrackingBuilder(trace, *bounds)
         for call in calls_between(trace, *bounds):
             builder.add(call)
         self.graph = remove_dead_code(verified(builder.finished(keep)))
@@ -136,7 +136,7 @@ class Inspection:
         try:
             arrays, _ = self.run([])
             opened = self.opened(names)
-        except RefusedError as reason:
+        except NativeFailureError as reason:
             return self.refused(names, expected, reason)
         found = self.wrong_op(opened)
         if found is not None:
@@ -151,7 +151,7 @@ class Inspection:
         except NoProgramError:  # some value cannot be an output, which is no fault
             return {}
 
-    def refused(self, names: list[str], expected: dict[str, Any], reason: RefusedError) -> Fault:
+    def refused(self, names: list[str], expected: dict[str, Any], reason: NativeFailureError) -> Fault:
         """Bisect for the first op that native code fails in."""
         low, high = 0, len(names)
         while high - low > 1:
@@ -159,7 +159,7 @@ class Inspection:
             try:
                 self.run(names[:middle], alone=True)
                 low = middle
-            except RefusedError:
+            except NativeFailureError:
                 high = middle
         name = names[high - 1]
         return Fault(self.origin[name], on_cpu(expected[name]), reason, None, np.inf)
@@ -256,7 +256,7 @@ class Inspection:
             name, eager, compiled = above[0]
         off = errors(eager, compiled)
         index = np.unravel_index(int(off.argmax()), off.shape) if off.size else ()
-        note = "each op by itself is right: it is wrong only where it is fused with others"
+        note = "each op is right on its own: the error appears only where ops are fused"
         return Fault(self.origin[name], eager, compiled.copy(), tuple(int(i) for i in index), float(off.max(initial=0)), note)
 
     def trail(self, name: str) -> list[str]:
@@ -280,7 +280,7 @@ def exact(node: Node) -> bool:
 
 
 def refuse(arrays: list[Any], scalars: list[Any]) -> None:
-    raise RefusedError("its native code refuses indices, or fails in an op, where eager execution does not")
+    raise NativeFailureError("its native code refuses indices, or fails in an op, where eager execution does not")
 
 
 def shown(array: Any, chain: Chain) -> Any:

@@ -234,7 +234,7 @@ def compare(observer: Observer, wanted: str, ulps: float, rtol: float) -> Compar
             continue
         ops = calls_between(trace, start, stop)
         if ops and entry.state is None:
-            found.notes.append(f"up to {display_line(entry.line)} it runs eagerly: the tape there cannot be planned")
+            found.notes.append(f"up to {display_line(entry.line)} it runs eagerly: its tape cannot be planned")
         elif ops:
             results = observer.results[done : done + len(ops)]
             native = inspection(observer, (start, stop), wanted, found, ulps, rtol)

@@ -36,10 +36,10 @@ class Explanation:
         lines = [
             f"{f['name']}: {counted(f['calls'], 'call')}, "
             f"{f['replays']} replayed, {f['recordings']} recorded, {diverged} diverged",
-            f"  {counted(f['traces'], 'path')} of {counted(f['segments'], 'segment')} in all",
+            f"  {counted(f['traces'], 'path')}, {counted(f['segments'], 'segment')} in total",
         ]
         if f["warming_up"]:
-            lines[1] += f", {f['warming_up']} more recorded but not often enough"
+            lines[1] += f", {f['warming_up']} more still warming up"
         if f["evictions"]:
             lines[1] += f", {f['evictions']} evicted"
         if f["disagreement"]:
@@ -71,12 +71,12 @@ def path_in_words(i: int, path: dict[str, Any]) -> list[str]:
         lines.append(f"    {counted(path['numbers'], 'runtime scalar')}: {several(where)}")
     if path["regions"]:
         words = [f"{r['name']} ({counted(r['ops'], 'op')}) at {r['line']}" for r in path["regions"]]
-        lines.append(f"    {counted(len(words), 'region')} taken as a whole: {several(words)}")
+        lines.append(f"    {counted(len(words), 'region')} replayed as a whole: {several(words)}")
     for b in path["breaks"]:
         lines.append(f"    break at {b['line']}: {b['reason']}")
-    lines += [f"    runs eagerly up to {line}: the tape there cannot be planned" for line in path["eager_segments"]]
+    lines += [f"    runs eagerly up to {line}: its tape cannot be planned" for line in path["eager_segments"]]
     for program in path["programs"]:
-        lines.append(f"    from {program['from']} to {program['to']}: {program['told']}")
+        lines.append(f"    from {program['from']} to {program['to']}: {program['description']}")
         if "native" in program:
             lines += indented(kernels_in_words(program["native"]), 6)
         if "passes" in program:
@@ -167,15 +167,15 @@ def programs(
 ) -> Iterator[dict[str, Any]]:
     """Describe how each segment runs."""
     for segment, start, stop in segments_of(trace, pures):
-        told = segment.status or (
+        description = segment.status or (
             "native code, not yet timed against the reference program" if segment.native else "not yet compiled"
         )
         if segment.joint is not None:
-            told += "; " + segment.joint.status()
+            description += "; " + segment.joint.status()
         found: dict[str, Any] = {
             "from": display_line(trace.entries[start].line),
             "to": display_line(trace.entries[stop].line),
-            "told": told,
+            "description": description,
         }
         if kernels and hasattr(segment.native, "report"):  # not every program: those of a user's backend need not
             found["native"] = segment.native.report(llvm=llvm, assembly=assembly)

@@ -14,27 +14,27 @@ def kernels_in_words(report: dict[str, Any]) -> list[str]:
     measured = None if None in times or not times else sum(times)
     lines = [
         f"{number(len(kernels) - called, 'kernel')} in {number(report['functions'], 'function')}, "
-        f"{number(report['barriers'], 'barrier')}" + (f", {number(called, 'op')} called as they are" if called else ""),
+        f"{number(report['barriers'], 'barrier')}" + (f", {number(called, 'opaque op')}" if called else ""),
         f"for {report['target']}" + ", from the disk cache" * report["from_disk"],
-        f"{number(memory['buffers'], 'buffer')} in {size(memory['bytes'])} of memory; apart they would take "
-        + size(memory["together"]),
+        f"{number(memory['buffers'], 'buffer')} in {size(memory['bytes'])} of memory; "
+        f"{size(memory['together'])} without sharing",
     ]
     if measured is not None:
-        lines.append(f"one kernel after the other, each alone, in one thread, on made-up values: {duration(measured)}")
+        lines.append(f"kernels timed one by one, in one thread, on synthetic values: {duration(measured)}")
     for k in kernels:
         lines += kernel_in_words(k)
     lines += ["", "buffers:", *indented([f"{name} = {buffer_in_words(b)}" for name, b in report["buffers"].items()])]
-    lines += ["", "memory (where, how much, what):", *indented(memory["text"].splitlines())]
+    lines += ["", "memory plan (offset, bytes, buffer):", *indented(memory["text"].splitlines())]
     lines += ["", "decisions:", *indented([d["words"] for d in report["decisions"]])]
     if "llvm" in report:
-        lines += ["", "the function that runs the kernels, as LLVM's text:", *indented(report["llvm"].splitlines())]
+        lines += ["", "LLVM IR of the function that runs the kernels:", *indented(report["llvm"].splitlines())]
     return lines
 
 
 def kernel_in_words(k: dict[str, Any]) -> list[str]:
     lines = ["", f"kernel {k['step']}: {k['what']}"]
     if k["ops"]:
-        lines.append(f"  does {', '.join(grouped(k['ops']))}")
+        lines.append(f"  ops: {', '.join(grouped(k['ops']))}")
     if k["lines"]:
         lines.append(f"  from {', '.join(k['lines'])}")
     lines.append(f"  moves {size(k['bytes'])}" + ("" if k["flops"] is None else f", computes {amount(k['flops'])} flops"))
@@ -47,8 +47,8 @@ def kernel_in_words(k: dict[str, Any]) -> list[str]:
     if k["nest"] is not None:
         lines += indented(k["nest"].rstrip().splitlines(), 4)
     if k.get("same_code_as") is not None:
-        lines.append(f"  its code is that of kernel {k['same_code_as']}")
-    for name, title in (("llvm", "LLVM's text"), ("assembly", "assembly"), ("triton", "Triton")):
+        lines.append(f"  same code as kernel {k['same_code_as']}")
+    for name, title in (("llvm", "LLVM IR"), ("assembly", "assembly"), ("triton", "Triton")):
         if name in k and (name != "triton" or "llvm" not in k):
             lines += [f"  {title}:", *indented(k[name].rstrip().splitlines(), 4)]
     return lines
@@ -64,11 +64,11 @@ def shared_out(k: dict[str, Any]) -> str:
 
 def speed_in_words(k: dict[str, Any]) -> str:
     if k["seconds"] is None:
-        reason = k.get("untimed", "made-up values are not good for it, or for what comes before it")
+        reason = k.get("untimed", "it, or a kernel before it, cannot run on synthetic values")
         return f"was not measured: {reason}"
     found = f"takes {duration(k['seconds'])}: {k['gigabytes_per_second']:.1f} GB/s"
     found += f", {k['gigaflops']:.1f} GFLOP/s" if k["gigaflops"] else ""
-    return found + (f"; {min(k['roofline'], 1.0):.0%} of what {k['bound']} allows here" if k.get("roofline") else "")
+    return found + (f"; {min(k['roofline'], 1.0):.0%} of this machine's {k['bound']} limit" if k.get("roofline") else "")
 
 
 def buffer_in_words(b: dict[str, Any]) -> str:

@@ -46,7 +46,7 @@ class profile:  # noqa: N801
     def __init__(self, kernels: bool = True, **of_torch: Any) -> None:
         strange = sorted(of_torch.keys() - OF_TORCH)
         if strange:
-            raise TypeError(f"[profiler] profile: there is no option {strange[0]!r}")
+            raise TypeError(f"[profiler] profile: unknown option {strange[0]!r}")
         self.kernels = kernels
         self.events: list[Event] = []
         self.began = self.ended = 0
@@ -57,11 +57,11 @@ class profile:  # noqa: N801
     def __enter__(self) -> profile:
         state = local.state
         if state.tracer is not None:
-            raise RuntimeError("[profiler] profile: open it outside of compiled functions")
+            raise RuntimeError("[profiler] profile: cannot be opened inside a compiled function")
         if _running:
-            raise RuntimeError("[profiler] profile: one is running already")
+            raise RuntimeError("[profiler] profile: another one is already running")
         if state.autocast is not None:
-            raise RuntimeError("[profiler] profile: open it outside of autocast; autocast may be used within")
+            raise RuntimeError("[profiler] profile: cannot be opened inside autocast; use autocast inside the profile")
         self._thread = threading.get_ident()
         self._state = state
         self._patched = [(owner, name, owner.__dict__[name]) for owner, name, _ in HOOKS]
@@ -84,9 +84,9 @@ class profile:  # noqa: N801
         with self.span(op.name, "op"):
             return execute(op, inputs, attrs, out, self._state)
 
-    def span(self, name: str, kind: str, line: str | None = None) -> Span:
+    def span(self, name: str, kind: str, line: str | None = None) -> TimedBlock:
         """Time a block."""
-        return Span(self, name, kind, user_line() if line is None else line)
+        return TimedBlock(self, name, kind, user_line() if line is None else line)
 
     def here(self) -> bool:
         return threading.get_ident() == self._thread
@@ -116,7 +116,7 @@ class profile:  # noqa: N801
         chrome_trace(self.events, self.kernels, self.began, path)
 
 
-class Span:
+class TimedBlock:
     """Times a block; nested events do not count as self time. Not a generator, whose frames would not be the user's lines."""
 
     def __init__(self, prof: profile, name: str, kind: str, line: str) -> None:
@@ -142,7 +142,7 @@ class record_function:  # noqa: N801
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._span: Span | None = None
+        self._span: TimedBlock | None = None
 
     def __enter__(self) -> None:
         if _running and _running[0].here():

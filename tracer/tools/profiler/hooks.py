@@ -60,14 +60,14 @@ def around_call(prof: profile, call: Callable[..., Any]) -> Callable[..., Any]:
         if not prof.here() or local.state.tracer is not None:
             return call(self, *args, **kwargs)
         hits, recordings = self.hits, self.recordings
-        usual = [(pure, pure.fast_path) for pure in self.skipped_calls]
-        for pure, _ in usual:
+        fast_paths = [(pure, pure.fast_path) for pure in self.skipped_calls]
+        for pure, _ in fast_paths:
             pure.fast_path = None  # it would bypass the wrappers around programs
         with prof.span(self.name, "compiled") as event:
             try:
                 return call(self, *args, **kwargs)
             finally:
-                for pure, before in usual:
+                for pure, before in fast_paths:
                     if pure.is_bound and pure.fast_path is None:
                         pure.fast_path = before
                 how = "replayed" if self.hits > hits else "recorded" if self.recordings > recordings else "eagerly"

@@ -91,7 +91,7 @@ class Averages(list[Row]):
             what = "count" if sort_by == "count" else "own" if sort_by.startswith("self_") else "total"
             return Averages(sorted(self, key=lambda row: -getattr(row, what))).table(limit)
         whole = sum(row.own for row in self) or 1.0
-        lines = [f"{'own':>10} {'%':>6} {'in all':>10} {'each':>10} {'times':>7}  {'kind':9} what"]
+        lines = [f"{'self':>10} {'%':>6} {'total':>10} {'each':>10} {'times':>7}  {'kind':9} what"]
         for row in self[:limit]:
             each = duration(row.own / row.count) if row.count else "-"
             what = row.key if row.kind == "line" else f"{row.key:28} {placed(row.lines)}".rstrip()
@@ -164,9 +164,9 @@ def shares(segment: Any) -> list[tuple[str, float, list[str]]]:
 def rest_in_words(events: list[Event], nanoseconds: int) -> str:
     seen, whole = sum(e.own for e in events), nanoseconds / 1e9
     kernels = (
-        "; times of kernels are estimates, shares of their program's" if any(e.segment is not None for e in events) else ""
+        "; kernel times are estimates: shares of their program's time" if any(e.segment is not None for e in events) else ""
     )
-    return f"{duration(whole)} in all, {duration(max(whole - seen, 0.0))} of it Python outside of all this{kernels}"
+    return f"{duration(whole)} in total, {duration(max(whole - seen, 0.0))} of it in Python outside of these rows{kernels}"
 
 
 def duration(seconds: float) -> str:

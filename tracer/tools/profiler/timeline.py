@@ -23,7 +23,7 @@ from ...execute.tiering import Tiering
 from ...trace.logging import display_line
 
 BRIEF = 1e-3  # seconds
-MOST = 60  # spans kept for each function
+MAX_SPANS = 60  # kept for each function
 
 
 class Span:
@@ -51,7 +51,7 @@ class Timeline:
         self.open: Span | None = None
 
     def keep(self, span: Span) -> None:
-        if len(self.spans) < MOST:
+        if len(self.spans) < MAX_SPANS:
             self.spans.append(span)
 
     def to_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from .user_source import sources_of
 Facts = dict[str, Any]
 PLACED = re.compile(r"^(.*?:\d+): (.*)$")
 TEXTS = ("llvm", "triton")
-MOST_TEXT = 6_000_000  # characters of kernel code for one function
+MAX_CODE_CHARACTERS = 6_000_000  # of the kernels of one function
 
 
 def gather(
@@ -91,7 +91,7 @@ def function_facts(compiled: CompiledFunction, timelines: Timelines, samples: Ma
 
 def shorten(paths: list[Facts]) -> None:
     """Drop kernel code, from the least-run programs first, if all of it would be too much for a page."""
-    room = MOST_TEXT
+    room = MAX_CODE_CHARACTERS
     every = [(path["replays"], program["native"]) for path in paths for program in path["programs"] if "native" in program]
     for _, native in sorted(every, key=lambda x: -x[0]):
         room -= sum(len(k.get(name, "")) for k in native["kernels"] for name in TEXTS)
@@ -139,7 +139,7 @@ def backward_programs(segment: Any) -> list[Facts]:
         ends = {"from": display_line(lines[0]), "to": display_line(lines[-1])} if lines else {"from": "", "to": ""}
         facts = {"python": python(one.native.graph, native), "edges": edges(native), "traffic": traffic(native)}
         facts["results"] = results(native)
-        found.append({**ends, "told": one.words(), "native": native, "eager_memory": None, **facts})
+        found.append({**ends, "description": one.words(), "native": native, "eager_memory": None, **facts})
     return found
 
 
@@ -226,7 +226,7 @@ def findings(facts: Facts) -> list[Facts]:
             breaks[b] = breaks.get(b, 0) + path["replays"]
     found = [finding("break", reason, times, line) for (line, reason), times in breaks.items()]
     found += [finding("divergence", d["reason"], d["times"], d["line"]) for d in facts["divergences"]]
-    found += [finding("fallback", d["reason"], d["times"]) for d in facts["fell_back"]]
+    found += [finding("eager", d["reason"], d["times"]) for d in facts["fell_back"]]
     if facts["gave_up"]:
         line, reason = gave_up(facts)
         found.append(finding("gave up", reason, 1, line))
@@ -234,9 +234,9 @@ def findings(facts: Facts) -> list[Facts]:
         found.append(finding("never replayed", facts["disagreement"], 1))
     for path in facts["paths"]:
         for program in path["programs"]:
-            used = {"native", "code"} & program.keys() and "so it is not used" not in program["told"]
-            if not used and program["told"] != "nothing to run":
-                found.append(finding("no native code", program["told"], path["replays"], program["from"]))
+            used = {"native", "code"} & program.keys() and "so it is not used" not in program["description"]
+            if not used and program["description"] != "nothing to run":
+                found.append(finding("no native code", program["description"], path["replays"], program["from"]))
     return found
 
 

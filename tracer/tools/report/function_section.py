@@ -26,16 +26,16 @@ SECTIONS = {
     "guards": "Guards",
 }
 LEADS = {
-    "timeline": "Its first calls, one by one.",
+    "timeline": "The first calls, one by one.",
     "advice": "Where it leaves the compiled program, why, and what helps.",
-    "trace": "Point at a line to see what became of it; select it to go there. Percentages are shares of the kernels' time.",
-    "graph": "A box is a kernel, with the ops that were fused into it; an arrow is what one leaves in memory for another.",
-    "kernels": "Measured one after the other, in one thread, on made-up values. The roofline is what this machine copies and "
-    "computes at most; a kernel near it cannot get much faster.",
-    "memory": "When each buffer lives, and where in the block of memory it is.",
-    "guards": "What a call has to find so that a recording stands for it.",
+    "trace": "Point at a line to see what it was compiled to; click to go there. Percentages are shares of the kernels' time.",
+    "graph": "A box is a kernel with the ops fused into it; an arrow is a buffer that one kernel writes and another reads.",
+    "kernels": "Timed one by one, in one thread, on synthetic values. The roofline is the measured peak bandwidth and "
+    "arithmetic of this machine; a kernel near it cannot get much faster.",
+    "memory": "Lifetime of each buffer, and its offset in the arena.",
+    "guards": "What must hold for a recording to be used.",
 }
-UNTIMED = "What is launched, with its loops and its text. Times are not taken on a GPU."
+UNTIMED = "Kernels as launched, with their loops and source. They are not timed on a GPU."
 
 
 @dataclass
@@ -73,7 +73,7 @@ def programs_of(f: dict[str, Any]) -> list[Program]:
             kernels = facts.get("native", {}).get("kernels", [])
             if not kernels and not any(row["line"] for row in facts["python"]):
                 continue
-            back = "backward pass, " if facts["told"].startswith("backward") else ""
+            back = "backward pass, " if facts["description"].startswith("backward") else ""
             words = f"path {n}, replayed {path['replays']:,}×: {back}{brief(facts['from'])} to {brief(facts['to'])}"
             weight = path["replays"] * sum(k["seconds"] or 0.0 for k in kernels)
             found.append((-weight, Program(f"{n}-{m}", f"{words}, {plural(len(kernels), 'kernel')}", facts)))
@@ -131,7 +131,7 @@ def tiles(f: dict[str, Any]) -> list[tuple[str, str, str]]:
     found = []
     if f["each"] is not None:
         ratio = f["each"]["eager"] / f["each"]["replayed"]
-        words = f"{duration(f['each']['replayed'])} a call, eagerly {duration(f['each']['eager'])}"
+        words = f"{duration(f['each']['replayed'])} per call, {duration(f['each']['eager'])} eagerly"
         found.append(("speed", f"{ratio:.1f}×", words))
     found.append(("calls", f"{f['calls']:,}", f"{f['replays']:,} replayed, {f['recordings']:,} recorded"))
     rate = percent(f["replays"] / f["calls"]) if f["calls"] else "-"
@@ -140,12 +140,12 @@ def tiles(f: dict[str, Any]) -> list[tuple[str, str, str]]:
     if native:
         kernels = sum(len(p["native"]["kernels"]) for p in native)
         ops = sum(len(k["ops"]) for p in native for k in p["native"]["kernels"])
-        found.append(("kernels", f"{kernels:,}", f"of {ops:,} ops, in {plural(len(native), 'program')}"))
+        found.append(("kernels", f"{kernels:,}", f"fused from {ops:,} ops, in {plural(len(native), 'program')}"))
         moved, apart = (sum(p["traffic"][key] for p in native) for key in ("moved", "op_by_op"))
-        found.append(("memory traffic", size(moved), f"op by op it would be {size(apart)}"))
+        found.append(("memory traffic", size(moved), f"{size(apart)} op by op"))
         largest = max(native, key=needed)
         eager = largest["eager_memory"]
-        words = "results included" if eager is None else f"eagerly at least {size(eager['peak'])}"
+        words = "results included" if eager is None else f"eager: at least {size(eager['peak'])}"
         found.append(("peak memory", size(needed(largest)), words))
     return found
 
@@ -172,7 +172,7 @@ def source_and_trace(f: dict[str, Any], i: int, programs: list[Program], marks: 
 def shown_trace(program: Program, marks: Marks) -> Markup:
     """Trace of a program, with its generated code if it has no kernel report."""
     facts = program.facts
-    text = tables.text("the code that it became", facts["code"], False) if "code" in facts else None
+    text = tables.text("generated code", facts["code"], False) if "code" in facts else None
     return joined([code.trace(facts, marks, program.name), text])
 
 
@@ -186,9 +186,9 @@ def traffic(facts: dict[str, Any]) -> Markup:
     found = facts["traffic"]
     most = max(found.values()) or 1
     rows = [
-        ("least possible", found["least"], "inputs once, results once: as if all that stays inside were never in memory"),
-        ("moved", found["moved"], "what the kernels read and write, each element once for each kernel"),
-        ("op by op", found["op_by_op"], "if each primitive op ran by itself, from memory to memory"),
+        ("least possible", found["least"], "inputs read once, results written once, no temporaries in memory"),
+        ("moved", found["moved"], "read and written by the kernels, each element once per kernel"),
+        ("op by op", found["op_by_op"], "if each primitive op were a kernel of its own"),
     ]
     bars = [
         tag("div", tag("span", name), tag("span", tag("span", style=f"width:{n / most:.1%}"), class_="bar"),
@@ -209,8 +209,8 @@ def drawing(program: Program, marks: Marks) -> Markup:
     ]
     if len(groups) < len(kernels):
         views.append(graph(program.facts, [Group([k]) for k in range(len(kernels))], marks, program.name))
-        tools.append(tag("label", tag("input", type="checkbox", data_full=True), " every kernel by itself", class_="check"))
-        words = f"{len(kernels)} kernels, {len(groups)} drawn: what is repeated is there once"
+        tools.append(tag("label", tag("input", type="checkbox", data_full=True), " show every kernel", class_="check"))
+        words = f"{len(kernels)} kernels, {len(groups)} drawn: repeated layers are drawn once"
         tools.append(tag("span", words, class_="soft small"))
     frames = [
         tag("div", view, class_="canvas", hidden=bool(i), tabindex=0, role="region", aria_label="graph")

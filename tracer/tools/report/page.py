@@ -42,13 +42,13 @@ def asset(name: str) -> str:
 
 def banner(facts: dict[str, Any]) -> Markup:
     when = datetime.datetime.fromisoformat(facts["made"])
-    told = f"tapejit report · {when.day} {when:%B %Y, %H:%M}"
-    words = tag("div", tag("h1", facts["title"]), tag("span", told, class_="soft"), class_="name")
+    printed_at = f"tapejit report · {when.day} {when:%B %Y, %H:%M}"
+    words = tag("div", tag("h1", facts["title"]), tag("span", printed_at, class_="soft"), class_="name")
     symbol = tag("span", "◐", aria_hidden="true")
     switch = tag("button", symbol, tag("span", "Light or dark", class_="words"), type="button", id="theme")
     failure = None
     if facts["failure"]:
-        ended = f"{facts['failure'][:1].upper()}{facts['failure'][1:]}. The page shows what was seen up to there."
+        ended = f"{facts['failure'][:1].upper()}{facts['failure'][1:]}. The page covers the run up to that point."
         failure = tag("p", ended, class_="failure")
     return joined([tag("header", words, switch, class_="banner"), failure, remarks(facts)])
 
@@ -77,7 +77,7 @@ def about(facts: dict[str, Any]) -> Markup:
     limits = ""
     if roof is not None:
         near, far = roof["copies"][0], roof["copies"][-1]
-        limits = f" One thread copies {size(near[1])}/s in the nearest cache and {size(far[1])}/s in memory, and computes "
-        limits += f"{roof['flops'] / 1e9:.0f} GFLOP/s, as measured for this page."
+        limits = f" Measured for this page: one thread copies {size(near[1])}/s in the nearest cache and {size(far[1])}/s in "
+        limits += f"memory, and computes {roof['flops'] / 1e9:.0f} GFLOP/s."
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
     return tag("footer", f"{versions}; {facts['machine']['target']}.{limits}", class_="soft small")

@@ -12,7 +12,7 @@ from .elements.html import Markup, joined, percent, tag
 KINDS = {
     "break": "break",
     "divergence": "diverged",
-    "fallback": "ran eagerly",
+    "eager": "ran eagerly",
     "gave up": "gave up",
     "never replayed": "never replayed",
     "no native code": "no native code",

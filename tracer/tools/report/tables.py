@@ -19,7 +19,7 @@ SHOWN = 14  # kernels shown without folding
 def findings(function: dict[str, Any], marks: Marks) -> Markup:
     found = function["findings"]
     if not found:
-        return tag("p", "Nothing: no breaks, nothing diverged, no call ran eagerly after the recordings.", class_="good")
+        return tag("p", "No findings: no breaks, no divergences, no eager calls after recording.", class_="good")
     return tag("ul", *[finding(f, marks) for f in found], class_="findings")
 
 
@@ -47,14 +47,14 @@ def guards(path: dict[str, Any]) -> Markup:
     """Guards of a path, its runtime scalars, and its regions."""
     rows = []
     for words, places in grouped(path["guards"], lambda g: g["words"]):
-        rows.append(("a tensor", words, places))
+        rows.append(("tensor", words, places))
     for words, places in grouped(path["constants"], lambda c: f"the number {c['value']!r}"):
-        rows.append(("a number that stays", words, places))
-    for words, places in grouped(path["scalars"], lambda s: f"a {s['type']} that may be another one each time"):
-        rows.append(("a number that may change", words, places))
+        rows.append(("constant", words, places))
+    for words, places in grouped(path["scalars"], lambda s: f"a {s['type']} that may change between calls"):
+        rows.append(("runtime scalar", words, places))
     for words, places in grouped(path["regions"], lambda r: f"{r['name']}, {plural(r['ops'], 'op')}"):
-        rows.append(("code taken as a whole", words, places))
-    head = tag("tr", *[tag("th", x, scope="col") for x in ("what", "which", "how many", "where")])
+        rows.append(("region", words, places))
+    head = tag("tr", *[tag("th", x, scope="col") for x in ("kind", "value", "count", "lines")])
     body = [
         tag("tr", tag("td", kind), tag("td", words, class_="mono"), tag("td", sum(places.values()), class_="number"),
             tag("td", ", ".join(list(places)[:3]) + ", …" * (len(places) > 3), class_="mono soft"))
@@ -79,7 +79,7 @@ def kernels(program: dict[str, Any], marks: Marks, number: str) -> Markup:
     longest = max((k["seconds"] or 0.0 for k in native["kernels"]), default=0.0) or 1.0
     order = sorted(native["kernels"], key=lambda k: -(k["seconds"] or 0.0))
     rows = [kernel(k, whole, longest, marks, number) for k in order]
-    columns = ("kernel", "what it is", "time", "of the roofline", "moves", "op by op")
+    columns = ("kernel", "description", "time", "of the roofline", "moves", "op by op")
     head = tag("div", *[tag("span", x) for x in columns], class_="kernel-head", aria_hidden="true")
     rest = rows[SHOWN:]
     more = None
@@ -93,7 +93,7 @@ def kernels(program: dict[str, Any], marks: Marks, number: str) -> Markup:
 def tools() -> Markup:
     """Search field and sort switch, for programs of many kernels."""
     search = tag("input", type="search", placeholder="an op, a shape, a line", aria_label="show kernels with", data_search=True)
-    order = tag("label", tag("input", type="checkbox", data_order=True), " in the order in which they run", class_="check")
+    order = tag("label", tag("input", type="checkbox", data_order=True), " in execution order", class_="check")
     return tag("div", search, order, class_="tools")
 
 
@@ -124,7 +124,7 @@ def roof_cell(k: dict[str, Any]) -> list[Any]:
     share = k.get("roofline")
     if share is None:
         measured = k["seconds"] is not None and k["flops"] is not None
-        return [tag("span", "too short to tell" if measured else "not known", class_="soft")]
+        return [tag("span", "too short to measure" if measured else "not known", class_="soft")]
     kind = "good" if share >= 0.6 else "fair" if share >= 0.25 else "poor"
     return [meter(min(share, 1.0), f"level-{kind}"), f"{percent(min(share, 1.0))} · {k['bound']}"]
 
@@ -136,26 +136,24 @@ def meter(share: float, kind: str) -> Markup:
 def detail(k: dict[str, Any], marks: Marks, number: str) -> Markup:
     lines = [tag("a", line, href=f"#{marks.line(line)}", class_="place", **marks.of([line])) for line in k["lines"]]
     facts = [
-        ("does", ", ".join(f"{op} ×{n}" if n > 1 else op for op, n in Counter(k["ops"]).items()) or "moves elements"),
+        ("ops", ", ".join(f"{op} ×{n}" if n > 1 else op for op, n in Counter(k["ops"]).items()) or "copies elements"),
         (
-            "comes from",
-            joined([joined([", ", x]) if i else x for i, x in enumerate(lines)]) if lines else "the compiler itself",
+            "source lines",
+            joined([joined([", ", x]) if i else x for i, x in enumerate(lines)]) if lines else "inserted by the compiler",
         ),
         ("reads", buffers(k["read"])),
         ("writes", buffers(k["written"])),
     ]
     if k["flops"] is not None:
-        facts.append(("computes", f"{count(k['flops'])} flops, {k['flops'] / max(k['bytes'], 1):.2g} for each byte"))
+        facts.append(("computes", f"{count(k['flops'])} flops, {k['flops'] / max(k['bytes'], 1):.2g} per byte"))
     if k["seconds"]:
         least = k.get("least_seconds")
         speed = f"{k['gigabytes_per_second']:.1f} GB/s" + (f", {k['gigaflops']:.1f} GFLOP/s" if k["gigaflops"] else "")
-        limit = "" if least is None else f"; at least {duration(least)} on this machine, by its {k['bound']}"
+        limit = "" if least is None else f"; the {k['bound']} limit of this machine allows {duration(least)}"
         facts.append(("speed", f"{speed} in one thread{limit}"))
     saved = 1 - k["bytes"] / k["op_by_op"] if k["op_by_op"] else 0.0
     if saved > 0.005:
-        facts.append(
-            ("fusion", f"{size(k['bytes'])} in the place of {size(k['op_by_op'])}: {percent(saved)} less memory traffic")
-        )
+        facts.append(("fusion", f"{size(k['bytes'])} instead of {size(k['op_by_op'])}: {percent(saved)} less memory traffic"))
     parts = [tag("dl", *[joined([tag("dt", name), tag("dd", value)]) for name, value in facts])]
     if k["call"]:
         parts.append(text("the op", k["call"], True))
@@ -168,10 +166,10 @@ def detail(k: dict[str, Any], marks: Marks, number: str) -> Markup:
 def texts(k: dict[str, Any], marks: Marks, number: str) -> list[Markup]:
     if k.get("same_code_as") is not None:
         token = marks.kernel(number, k["same_code_as"])
-        return [tag("p", "Its code is that of ", tag("a", f"kernel {k['same_code_as']}", href=f"#kernel-{token}"), ".")]
+        return [tag("p", "Same code as ", tag("a", f"kernel {k['same_code_as']}", href=f"#kernel-{token}"), ".")]
     if "same_code_as" in k and not {"llvm", "triton"} & k.keys():
-        return [tag("p", "Its text is left out, as the page would be too large.", class_="soft")]
-    found = [text("LLVM's text", k["llvm"], False)] if "llvm" in k else []
+        return [tag("p", "Its code is left out: the page would be too large.", class_="soft")]
+    found = [text("LLVM IR", k["llvm"], False)] if "llvm" in k else []
     if k.get("triton"):
         found.append(text("the same loops in Triton, for a GPU" if found else "Triton", k["triton"], False))
     if k.get("assembly"):

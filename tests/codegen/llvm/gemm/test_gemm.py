@@ -28,7 +28,7 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def operand(pointer: int, x: np.ndarray, batch: tuple[int, ...], **more: Any) -> GemmOperand:
-    """What an array is to a product; dims of size 1 are broadcast over the batch."""
+    """Describe an array as an operand of a matmul; dims of size 1 are broadcast over the batch."""
     strides = [s // x.itemsize for s in x.strides]
     lead = tuple(0 if d == 1 else s for d, s in zip(x.shape[:-2], strides[:-2], strict=True))
     assert len(lead) == len(batch)
@@ -58,7 +58,7 @@ def check(gemm: GemmProblem, a: np.ndarray, b: np.ndarray, bits: int, seed: int 
     strides = dense(shape)
     module = Module(host().features)
     epilogue = store_epilogue(2, strides[:-2], strides[-2], strides[-1], gemm.scalar)
-    kernel = emit_gemm(module, "product", gemm, 3, epilogue, target(bits), plan)
+    kernel = emit_gemm(module, "matmul", gemm, 3, epilogue, target(bits), plan)
     compiled = Compiled(module, kernel, 3)
     found = guarded(np.full(shape, np.nan, scalar))
     compiled(a, b, found, order=np.random.default_rng(seed))
@@ -163,7 +163,7 @@ def test_prologues(how: str, m: int, n: int, k: int) -> None:
     left, right = (dataclasses.replace(x, load=prologue(x)) for x in plain)
     gemm = GemmProblem((2,), m, n, k, left, right, "float")
     module, shape = Module(host().features), (2, m, n)
-    kernel = emit_gemm(module, "product", gemm, 3, store_epilogue(2, (m * n,), n, 1), target(512))
+    kernel = emit_gemm(module, "matmul", gemm, 3, store_epilogue(2, (m * n,), n, 1), target(512))
     found = guarded(np.full(shape, np.nan, np.float32))
     Compiled(module, kernel, 3)(a, b, found, order=np.random.default_rng(1))
 
@@ -195,7 +195,7 @@ def test_epilogues_see_each_result_once(lines: int, m: int, n: int, k: int) -> N
 
     module = Module(host().features)
     gemm = GemmProblem((2,), m, n, k, operand(0, a, (2,)), operand(1, b, (2,)), "float")
-    kernel = emit_gemm(module, "product", gemm, 4, epilogue, target(512))
+    kernel = emit_gemm(module, "matmul", gemm, 4, epilogue, target(512))
     found = guarded(np.ones((2, m, n), np.float32))
     Compiled(module, kernel, 4)(a, b, found, bias, order=np.random.default_rng(1))
     expected = 1 + 3 * (a.astype(np.float64) @ b) + 100 * np.arange(2)[:, None, None] + bias + lines
@@ -208,7 +208,7 @@ def test_results_to_any_strides_and_types() -> None:
     for dtype in (np.float32, np.float16):
         module = Module(host().features)
         gemm = GemmProblem((), 13, 35, 21, operand(0, a, ()), operand(1, b, ()), "float")
-        kernel = emit_gemm(module, "product", gemm, 3, store_epilogue(2, (), 1, 13, SCALARS[np.dtype(dtype).name]), target(512))
+        kernel = emit_gemm(module, "matmul", gemm, 3, store_epilogue(2, (), 1, 13, SCALARS[np.dtype(dtype).name]), target(512))
         found = guarded(np.zeros((35, 13), dtype))
         Compiled(module, kernel, 3)(a, b, found)
         np.testing.assert_allclose(found.T, a.astype(np.float64) @ b, rtol=2e-3 if dtype == np.float16 else 1e-5, atol=1e-2)
@@ -220,13 +220,13 @@ def test_empty_sums_are_zero_and_empty_results_need_no_work() -> None:
         GemmProblem((), 5, 20, 0, flat, dataclasses.replace(flat, pointer=1), "float"), np.zeros((5, 0)), np.zeros((0, 20)), 512
     )
     for gemm in (GemmProblem((), 0, 4, 4, flat, flat, "float"), GemmProblem((), 4, 0, 4, flat, flat, "float")):
-        assert emit_gemm(Module(), "product", gemm, 3, store_epilogue(2, (), 4, 1), target(512)).phases == ()
+        assert emit_gemm(Module(), "matmul", gemm, 3, store_epilogue(2, (), 4, 1), target(512)).phases == ()
 
 
-def test_large_products_fall_into_pieces_and_small_ones_do_not() -> None:
+def test_large_matmuls_fall_into_pieces_and_small_ones_do_not() -> None:
     def pieces(m: int, n: int, k: int) -> int:
         gemm = GemmProblem((), m, n, k, GemmOperand(0, (), k, 1), GemmOperand(1, (), n, 1), "float")
-        return emit_gemm(Module(), "product", gemm, 3, store_epilogue(2, (), n, 1), target(512)).phases[-1].pieces
+        return emit_gemm(Module(), "matmul", gemm, 3, store_epilogue(2, (), n, 1), target(512)).phases[-1].pieces
 
     assert pieces(1024, 512, 128) >= 8
     assert pieces(100, 16, 16) == 1
@@ -244,7 +244,7 @@ def test_a_great_depth_is_shared_out(m: int, n: int, k: int, left: str, right: s
     gemm = GemmProblem((), m, n, k, operand(0, a, ()), operand(1, b, ()), "float")
     # Vectors are no wider than registers: of a load whose mask is never set in the second of two, LLVM 22 makes one without.
     bits = min(512, host().bits)
-    phases = emit_gemm(Module(), "product", gemm, 3, store_epilogue(2, (), n, 1), target(bits)).phases
+    phases = emit_gemm(Module(), "matmul", gemm, 3, store_epilogue(2, (), n, 1), target(bits)).phases
     assert max(x.pieces for x in phases if not x.function.endswith(("pack", "add"))) >= 4
     check(gemm, a, b, bits)
 

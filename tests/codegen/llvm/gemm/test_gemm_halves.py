@@ -28,13 +28,13 @@ DOT = "dpbf16ps"
 in_pairs = pytest.mark.skipif(not host().has("avx512bf16"), reason="this CPU does not multiply pairs of bfloat16")
 
 
-def product(a: np.ndarray, b: np.ndarray, batch: tuple[int, ...] = ()) -> GemmProblem:
+def matmul(a: np.ndarray, b: np.ndarray, batch: tuple[int, ...] = ()) -> GemmProblem:
     return GemmProblem(batch, a.shape[-2], b.shape[-1], a.shape[-1], operand(0, a, batch), operand(1, b, batch), "float")
 
 
 def text(gemm: GemmProblem, cpu: Any) -> str:
     module = Module(cpu.features)
-    emit_gemm(module, "product", gemm, 3, store_epilogue(2, (), gemm.n, 1), cpu)
+    emit_gemm(module, "matmul", gemm, 3, store_epilogue(2, (), gemm.n, 1), cpu)
     return str(module)
 
 
@@ -43,7 +43,7 @@ def text(gemm: GemmProblem, cpu: Any) -> str:
 def test_any_shape_and_layout(m: int, n: int, k: int, left: str, right: str, dtype: Any, bits: int) -> None:
     rng = np.random.default_rng(m * 10000 + n * 100 + k)
     a, b = laid_out(rng, (m, k), left, dtype), laid_out(rng, (k, n), right, dtype)
-    check(product(a, b), a, b, bits)
+    check(matmul(a, b), a, b, bits)
 
 
 @settings(max_examples=30)
@@ -51,7 +51,7 @@ def test_any_shape_and_layout(m: int, n: int, k: int, left: str, right: str, dty
 def test_batches(m: int, n: int, k: int, left: str, right: str, first: tuple[int, int], second: tuple[int, int]) -> None:
     rng = np.random.default_rng(m * 10000 + n * 100 + k)
     a, b = laid_out(rng, (*first, m, k), left, BFLOAT), laid_out(rng, (*second, k, n), right, BFLOAT)
-    check(product(a, b, (3, 2)), a, b, 512)
+    check(matmul(a, b, (3, 2)), a, b, 512)
 
 
 @pytest.mark.parametrize("dtype", [BFLOAT, np.float16])
@@ -62,7 +62,7 @@ def test_batches(m: int, n: int, k: int, left: str, right: str, first: tuple[int
 def test_many_blocks(m: int, n: int, k: int, left: str, right: str, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (m, k), left, dtype), laid_out(rng, (k, n), right, dtype)
-    check(product(a, b), a, b, 512)
+    check(matmul(a, b), a, b, 512)
 
 
 @in_pairs
@@ -72,7 +72,7 @@ def test_any_plan(m: int, n: int, k: int, left: str, right: str, data: Any) -> N
     """Whatever the plan, the result is right: blocks, packing and loop order are free."""
     rng = np.random.default_rng(m * 10000 + n * 100 + k)
     a, b = laid_out(rng, (2, m, k), left, BFLOAT), laid_out(rng, (2, k, n), right, BFLOAT)
-    gemm = dataclasses.replace(product(a, b, (2,)), pairs=True)
+    gemm = dataclasses.replace(matmul(a, b, (2,)), pairs=True)
     plan = choose_plan(gemm_shape(gemm, target(512)))
     depth = data.draw(st.integers(1, gemm.steps))
     plan = dataclasses.replace(
@@ -115,10 +115,10 @@ def doubled(x: GemmOperand, scalar: str) -> GemmOperand:
 def test_prologues(scalar: str, how: str, m: int, n: int, k: int) -> None:
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (m, k), how, BFLOAT), laid_out(rng, (k, n), how, BFLOAT)
-    plain = product(a, b)
+    plain = matmul(a, b)
     gemm = dataclasses.replace(plain, a=doubled(plain.a, scalar), b=doubled(plain.b, scalar))
     module = Module(host().features)
-    kernel = emit_gemm(module, "product", gemm, 3, store_epilogue(2, (), n, 1), target(512))
+    kernel = emit_gemm(module, "matmul", gemm, 3, store_epilogue(2, (), n, 1), target(512))
     found = guarded(np.full((m, n), np.nan, np.float32))
     Compiled(module, kernel, 3)(a, b, found, order=np.random.default_rng(1))
     np.testing.assert_allclose(found, 4 * (a.astype(np.float64) @ b.astype(np.float64)), rtol=0, atol=1e-5 * (4 + k))
@@ -133,7 +133,7 @@ def test_infinities_and_nans(m: int, n: int, k: int) -> None:
     if m > 2:
         a[2, k - 1] = -np.inf
     module = Module(host().features)
-    kernel = emit_gemm(module, "product", product(a, b), 3, store_epilogue(2, (), n, 1), target(512))
+    kernel = emit_gemm(module, "matmul", matmul(a, b), 3, store_epilogue(2, (), n, 1), target(512))
     found = guarded(np.zeros((m, n), np.float32))
     Compiled(module, kernel, 3)(a, b, found)
     with np.errstate(invalid="ignore"):
@@ -147,7 +147,7 @@ def test_products_of_pairs_take_subnormal_numbers_for_zero() -> None:
     a, b = np.full((16, 32), 2.0**-130).astype(BFLOAT), np.full((32, 32), 2.0**10).astype(BFLOAT)
     found = np.full((16, 32), np.nan, np.float32)
     module = Module(host().features)
-    kernel = emit_gemm(module, "product", product(a, b), 3, store_epilogue(2, (), 32, 1), target(512))
+    kernel = emit_gemm(module, "matmul", matmul(a, b), 3, store_epilogue(2, (), 32, 1), target(512))
     Compiled(module, kernel, 3)(a, b, found)
     assert not found.any()
     a, b = np.full((16, 32), 2.0**-70).astype(BFLOAT), np.full((32, 32), 2.0**-70).astype(BFLOAT)
@@ -164,10 +164,10 @@ def test_only_cpus_that_have_it_multiply_pairs() -> None:
         ("cooperlake", True),
         ("neoverse-n1", False),
     ):
-        assert (DOT in text(product(large, large), target_for(cpu))) == has
-        assert (DOT in text(product(row, large.T), target_for(cpu))) == has
+        assert (DOT in text(matmul(large, large), target_for(cpu))) == has
+        assert (DOT in text(matmul(row, large.T), target_for(cpu))) == has
     narrow = dataclasses.replace(target_for("cooperlake"), bits=64)
-    assert DOT not in text(product(large, large), narrow)
+    assert DOT not in text(matmul(large, large), narrow)
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -175,23 +175,23 @@ def test_only_cpus_that_have_it_multiply_pairs() -> None:
 def test_no_cpu_calls_a_library_for_halves(cpu: str, dtype: Any) -> None:
     square = np.zeros((33, 33), dtype)
     for a, b in ((square, square), (square[:1], square.T), (square.T, square.T)):
-        assert "__" not in jit.assembly(text(product(a, b), target_for(cpu)), target_for(cpu), opt=0)
+        assert "__" not in jit.assembly(text(matmul(a, b), target_for(cpu)), target_for(cpu), opt=0)
 
 
-def test_other_products_are_not_in_pairs() -> None:
+def test_other_matmuls_are_not_in_pairs() -> None:
     cpu = target_for("cooperlake")
     for dtype in (np.float32, np.float16):
-        assert DOT not in text(product(*[np.zeros((64, 64), dtype)] * 2), cpu)
+        assert DOT not in text(matmul(*[np.zeros((64, 64), dtype)] * 2), cpu)
     few, large = np.zeros((2, 64), BFLOAT), np.zeros((64, 64), BFLOAT)
-    assert not with_pairs(product(few, large), cpu).pairs  # laying the right operand out would take longer than it saves
-    assert with_pairs(product(large, large), cpu).pairs
+    assert not with_pairs(matmul(few, large), cpu).pairs  # laying the right operand out would take longer than it saves
+    assert with_pairs(matmul(large, large), cpu).pairs
 
 
 def test_few_rows_read_halves_where_they_are() -> None:
-    """A product of one row is as quick as memory: nothing of the large operand is copied."""
+    """A matmul of one row is as quick as memory: nothing of the large operand is copied."""
     for dtype in (BFLOAT, np.float16):
         row, large = np.zeros((1, 512), dtype), np.zeros((512, 512), dtype)
         for right in (large, large.T):
             module = Module(host().features)
-            kernel = emit_gemm(module, "product", product(row, right), 3, store_epilogue(2, (), 512, 1), host())
+            kernel = emit_gemm(module, "matmul", matmul(row, right), 3, store_epilogue(2, (), 512, 1), host())
             assert kernel.shared + kernel.scratch <= 8192

@@ -35,7 +35,7 @@ ELEMENTARY: dict[str, Callable[..., Any]] = {
 
 
 def numbers(dtype: Any, count: int = 1 << 15) -> Any:
-    """Of all sizes, and many where functions bend."""
+    """Numbers of all sizes, and many where functions bend."""
     rng = np.random.default_rng(0)
     ranges = [rng.uniform(-size, size, count // 4) for size in (1, 20, 110, 750, 60000)]
     near = [1 + rng.normal(size=count // 8) * 1e-3, rng.normal(size=count // 8) * 1e-3]
@@ -186,7 +186,7 @@ def test_pow_of_a_number(exponent: float, dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", ["logaddexp", "logaddexp2"])
 def test_logaddexp(name: str, dtype: Any) -> None:
-    """Where the result is near 0, as of log(0.5 + 0.5), the last place of what is added up is what can be had."""
+    """Results near 0, as of log(0.5 + 0.5), are exact to the last place of what is added up."""
     a, b = pairs(dtype)
     exact = getattr(np, name)(a.astype(MORE[dtype]), b.astype(MORE[dtype]))
     for function in everywhere(name, dtype, 2):

@@ -15,14 +15,14 @@ from tapejit.codegen.llvm.runtime.arena import HostArena
 
 
 def chain(rows: int) -> tuple[Any, Any, Any]:
-    """A compiled function that needs an arena for products of `rows` rows; what it is given; what it should give."""
+    """A compiled function that needs an arena for matmuls of `rows` rows; what it is given; what it should give."""
     rng = np.random.default_rng(rows)
     x, w = rng.standard_normal((rows, 24)), rng.standard_normal((24, 24))
 
-    def products(x: Any, w: Any) -> Any:
+    def matmuls(x: Any, w: Any) -> Any:
         return ((x @ w) @ w).tanh() @ w
 
-    return tj.compile(products, backend="llvm"), (tj.tensor(x), tj.tensor(w)), np.tanh(x @ w @ w) @ w
+    return tj.compile(matmuls, backend="llvm"), (tj.tensor(x), tj.tensor(w)), np.tanh(x @ w @ w) @ w
 
 
 def warmed(rows: int) -> tuple[Any, Any, Any]:

@@ -53,7 +53,7 @@ X, Y = (tj.tensor(np.random.default_rng(i).standard_normal((20, n)).astype(np.fl
 
 
 class StopError(Exception):
-    """What a handler of the user's raises."""
+    """Raised by a handler of the user's."""
 
 
 def sides(monkeypatch: Any, name: str, pure: bool) -> tuple[Side, Side, Any]:

@@ -252,7 +252,7 @@ def some_pool(request: pytest.FixtureRequest) -> Iterator[threads.ThreadPool]:
 
 
 def run_relay(found: threads.ThreadPool, library: jit.Library, cells: int, rounds: int, most: int = 99) -> tuple[int, Any, Any]:
-    """How it ran, what it computed, what it should have."""
+    """Return how it ran, what it computed, and what it should have computed."""
     first = np.arange(cells, dtype=np.int64)
     rows = [first.copy(), np.zeros(cells, np.int64)]
     table = np.array([rows[0].ctypes.data, rows[1].ctypes.data, cells, rounds], np.int64)

@@ -43,7 +43,7 @@ class Clock:
         self.runs.append("alone")
 
     def run(self, times: int) -> list[str]:
-        """Which way each run went."""
+        """Return which way each run went."""
         self.runs.clear()
         for _ in range(times):
             assert self.program([], [])

@@ -38,8 +38,8 @@ def laid_out(rng: np.random.Generator, shape: tuple[int, ...], how: str, dtype: 
     return found
 
 
-def product(a: np.ndarray, b: np.ndarray, bits: int) -> GemmProblem:
-    """The product of two batches; those of size 1 are broadcast."""
+def matmul(a: np.ndarray, b: np.ndarray, bits: int) -> GemmProblem:
+    """The matmul of two batches; those of size 1 are broadcast."""
     batch = tuple(max(n) for n in zip(a.shape[:-2], b.shape[:-2], strict=True))
     sides = []
     for i, x in enumerate((a, b)):
@@ -51,7 +51,7 @@ def product(a: np.ndarray, b: np.ndarray, bits: int) -> GemmProblem:
 
 
 def results(gemm: GemmProblem, plan: GemmPlan, a: np.ndarray, b: np.ndarray, bits: int, lines: int) -> bytes:
-    """What 3 x + 1 + 1 + ... is for the product's elements x."""
+    """Compute 3 x + 1 + 1 + ... for the matmul's elements x."""
     count = gemm.m * gemm.n
     strides = tuple(int(np.prod(gemm.batch[i + 1 :])) * count for i in range(len(gemm.batch)))
     store = store_epilogue(2, strides, gemm.n, 1, gemm.scalar)
@@ -63,7 +63,7 @@ def results(gemm: GemmProblem, plan: GemmPlan, a: np.ndarray, b: np.ndarray, bit
         store(f, batch, row, column, value, mask)
 
     module = Module(host().features)
-    kernel = emit_gemm(module, "product", gemm, 3, epilogue, target(bits), plan)
+    kernel = emit_gemm(module, "matmul", gemm, 3, epilogue, target(bits), plan)
     dtype = {"float": np.float32, "double": np.float64}[gemm.scalar]
     found = guarded(np.full((*gemm.batch, gemm.m, gemm.n), np.nan, dtype))
     Compiled(module, kernel, 3)(a, b, found, order=np.random.default_rng(0))
@@ -71,7 +71,7 @@ def results(gemm: GemmProblem, plan: GemmPlan, a: np.ndarray, b: np.ndarray, bit
 
 
 def same_for_all(a: np.ndarray, b: np.ndarray, bits: int, lines: int, few: np.random.Generator | None = None) -> None:
-    gemm = product(a, b, bits)
+    gemm = matmul(a, b, bits)
     shape = gemm_shape(gemm, target(bits))
     plans = candidates(shape)
     if few is not None:  # some of them, and some with one more change
@@ -108,7 +108,7 @@ def test_candidates_of_great_depths_give_the_same_bits(dtype: Any, m: int, n: in
 def test_parts_of_the_depth_change_bits_and_are_no_candidates() -> None:
     rng = np.random.default_rng(0)
     a, b = laid_out(rng, (64, 8192), "columns", np.float32), laid_out(rng, (8192, 64), "rows", np.float32)
-    gemm = product(a, b, 512)
+    gemm = matmul(a, b, 512)
     shape = gemm_shape(gemm, target(512))
     model = choose_plan(shape)
     other = dataclasses.replace(model, split_k=model.split_k // 2)

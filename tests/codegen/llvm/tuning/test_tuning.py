@@ -59,17 +59,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def another_process() -> None:
-    """What a process remembers is forgotten; what is on disk is not."""
+    """Forget the tuning store of the process, as if another one began; what is on disk stays."""
     remember._tuning_store.cache_clear()
 
 
-def product(m: int = M, n: int = N, k: int = K) -> tuple[GemmProblem, GemmShape]:
+def matmul(m: int = M, n: int = N, k: int = K) -> tuple[GemmProblem, GemmShape]:
     gemm = GemmProblem((), m, n, k, GemmOperand(0, (), k, 1), GemmOperand(1, (), n, 1), "float")
     return gemm, gemm_shape(gemm, host())
 
 
 def native(function: Any = None, **settings: Any) -> tuple[dict[str, Any], bytes]:
-    """What is told about a product that is compiled, and its result."""
+    """Description of a compiled matmul, and its result."""
     made = tj.compile(function or (lambda a, b: a @ b), **{"backend": "llvm", **settings})
     tj.manual_seed(0)
     a, b = tj.randn(M, K), tj.randn(K, N)
@@ -96,7 +96,7 @@ def is_measured(words: str) -> bool:
 
 
 def test_a_shape_is_tuned_once() -> None:
-    gemm, shape = product()
+    gemm, shape = matmul()
     assert TunedPlans(host())(gemm, shape) == choose_plan(shape) and Fewest.asked == 0
     found = TunedPlans(host(), tune=True)(gemm, shape)
     assert found.rows < choose_plan(shape).rows and Fewest.asked == 1
@@ -107,7 +107,7 @@ def test_a_shape_is_tuned_once() -> None:
 
 def test_that_the_model_is_right_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuned, "PlanRace", Equal)
-    gemm, shape = product()
+    gemm, shape = matmul()
     for _ in range(3):
         plans = TunedPlans(host(), tune=True)
         assert plans(gemm, shape) == choose_plan(shape) and plans.used == {encode_fields(shape): MODEL_PLAN}
@@ -119,29 +119,29 @@ def test_shapes_and_cpus_are_told_apart() -> None:
     less = Target(host().triple, "another", host().features, host().bits)
     for target in (host(), less):
         for k in (K, K + 1):
-            gemm, shape = product(k=k)
+            gemm, shape = matmul(k=k)
             TunedPlans(target, tune=True)(gemm, shape)
     assert Fewest.asked == 4
     assert all(len(tuning_store(target).outcomes) == 2 for target in (host(), less))
 
 
-def test_small_products_are_not_worth_it() -> None:
-    gemm, shape = product(8, 8, 8)
+def test_small_matmuls_are_not_worth_it() -> None:
+    gemm, shape = matmul(8, 8, 8)
     plans = TunedPlans(host(), tune=True)
     assert plans(gemm, shape) == choose_plan(shape) and not plans.used and Fewest.asked == 0
     assert plans.describe(shape).startswith(BY_MODEL)
 
 
-def test_products_that_need_too_much_memory_are_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmuls_that_need_too_much_memory_are_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuned, "MAX_TRIAL_BYTES", 1000)
-    gemm, shape = product()
+    gemm, shape = matmul()
     assert TunedPlans(host(), tune=True)(gemm, shape) == choose_plan(shape)
     assert Fewest.asked == 0 and tuning_store(host()).outcomes == {encode_fields(shape): Outcome(MODEL_PLAN, 1.0)}
 
 
 def test_without_a_disk_cache_the_process_remembers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("TAPEJIT_CACHE", "0")
-    gemm, shape = product()
+    gemm, shape = matmul()
     found = TunedPlans(host(), tune=True)(gemm, shape)
     assert TunedPlans(host(), tune=True)(gemm, shape) == found != choose_plan(shape)
     assert Fewest.asked == 1 and not folder.exists()
@@ -173,13 +173,13 @@ def write(outcomes: Any) -> None:
 def test_entries_that_are_none_are_ignored(data: bytes) -> None:
     assert parse_outcomes(data) == {}
     write(data)
-    gemm, shape = product()
+    gemm, shape = matmul()
     assert TunedPlans(host())(gemm, shape) == choose_plan(shape)
     assert TunedPlans(host(), tune=True)(gemm, shape) != choose_plan(shape)
 
 
 def test_a_flipped_bit_is_noticed(folder: Path) -> None:
-    gemm, shape = product()
+    gemm, shape = matmul()
     found = TunedPlans(host(), tune=True)(gemm, shape)
     (path,) = folder.iterdir()
     content = bytearray(path.read_bytes())
@@ -191,7 +191,7 @@ def test_a_flipped_bit_is_noticed(folder: Path) -> None:
 
 
 def test_plans_that_are_none_for_the_shape_are_ignored() -> None:
-    gemm, shape = product()
+    gemm, shape = matmul()
     model = choose_plan(shape)
     parts = encode_fields(model).rsplit(maxsplit=1)[0] + " 2"  # of the depth: other bits
     for plan in (
@@ -210,7 +210,7 @@ def test_plans_that_are_none_for_the_shape_are_ignored() -> None:
 
 
 def test_plans_as_text() -> None:
-    plan = choose_plan(product()[1])
+    plan = choose_plan(matmul()[1])
     assert decode_plan(encode_fields(plan)) == plan and decode_plan(MODEL_PLAN) is None
 
 
@@ -228,7 +228,7 @@ def test_tuning_changes_no_bit_and_is_told() -> None:
 
 @pytest.mark.parametrize("dtype", [tj.float32, tj.float64, tj.bfloat16])
 def test_training_has_the_same_bits(dtype: Any) -> None:
-    """Products with what follows them, and with operands that are computed as they are packed, forward and backward."""
+    """Matmuls with what follows them, and with operands that are computed as they are packed, forward and backward."""
 
     def trained(tune: bool) -> list[bytes]:
         tj.manual_seed(0)

@@ -80,7 +80,7 @@ def as_given(index: Any, form: int) -> Any:
 
 
 def sums_at(shape: tuple[int, ...], index: Any, new: np.ndarray) -> np.ndarray:
-    """What is left in each place after adding `new` where the index points, with repetition."""
+    """Return what is left in each place after adding `new` where the index points, with repetition."""
     places = np.arange(np.prod(shape), dtype=int).reshape(shape)[index]
     return np.bincount(places.ravel(), np.broadcast_to(new, places.shape).ravel(), int(np.prod(shape))).reshape(shape)
 

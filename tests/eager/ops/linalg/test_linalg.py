@@ -320,7 +320,7 @@ def test_distances_have_no_gradient_at_zero(p: float) -> None:
     assert g.isfinite().all()
 
 
-def test_many_distances_by_a_product() -> None:
+def test_many_distances_by_a_matmul() -> None:
     x, y = draw(2, 40, 5), draw(30, 5)
     expected = np.sqrt(((x.detach().numpy()[:, :, None] - y.detach().numpy()) ** 2).sum(-1))
     for mode in ("use_mm_for_euclid_dist_if_necessary", "donot_use_mm_for_euclid_dist"):

@@ -1,4 +1,4 @@
-"""Matrix products beyond their samples: errors, dtypes, memory, `linear`'s gradients, and einsum's many spellings."""
+"""Matmuls beyond their samples: errors, dtypes, memory, `linear`'s gradients, and einsum's many spellings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tapejit as tj
-from support.tolerances import assert_product
+from support.tolerances import assert_matmul
 from tapejit.nn import functional as F
 
 random = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_shapes_and_dtypes_that_do_not_fit(call: Any, message: str) -> None:
         call(lambda *shape: tj.zeros(shape))
 
 
-def test_bools_have_no_products() -> None:
+def test_bools_have_no_matmuls() -> None:
     b = tj.ones(2, 2, dtype=tj.bool)
     for call in (lambda: b @ b, lambda: b[0] @ b[0], lambda: tj.trace(b)):
         with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
@@ -122,8 +122,8 @@ def test_integers_stay_what_they_are(dtype: Any) -> None:
 def test_half_precision_rounds_once(dtype: Any) -> None:
     a, b = draw(20, 300, dtype=dtype), draw(300, 20, dtype=dtype)
     assert (a @ b).dtype is F.linear(a, b.T.contiguous()).dtype is dtype
-    assert_product(a @ b, a, b)
-    assert_product(F.linear(a, b.T.contiguous()), a, b)
+    assert_matmul(a @ b, a, b)
+    assert_matmul(F.linear(a, b.T.contiguous()), a, b)
 
 
 def test_beta_zero_ignores_the_input() -> None:
@@ -157,7 +157,7 @@ def test_out() -> None:
 
 @pytest.mark.parametrize("shape", [(3,), (5, 3), (2, 5, 3), (2, 1, 5, 3)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_linear_is_a_product_and_a_sum(shape: tuple[int, ...], bias: bool) -> None:
+def test_linear_is_a_matmul_and_a_sum(shape: tuple[int, ...], bias: bool) -> None:
     x, w, b = draw(*shape, grad=True), draw(4, 3, grad=True), draw(4, grad=True)
     inputs = (x, w, b) if bias else (x, w)
     weights = draw(*shape[:-1], 4)
@@ -203,7 +203,7 @@ def test_only_what_a_gradient_needs_is_kept() -> None:
         ((4,), (2, 4, 3)),
     ],
 )
-def test_products_of_views(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+def test_matmuls_of_views(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """Transposed, stepped and expanded operands give what copies of them give, gradients included."""
     ways = (
         lambda s: draw(*s),
@@ -221,7 +221,7 @@ def test_products_of_views(a: tuple[int, ...], b: tuple[int, ...]) -> None:
             assert tj.allclose(g, e)
 
 
-def test_in_place_products() -> None:
+def test_in_place_matmuls() -> None:
     x, a, b = draw(2, 2), draw(2, 3), draw(3, 2)
     expected = tj.addmm(x, a, b, beta=2)
     assert x.addmm_(a, b, beta=2) is x
@@ -302,7 +302,7 @@ def test_einsum_promotes_where_nothing_is_summed() -> None:
     assert tj.einsum("i,i->i", tj.ones(2, dtype=tj.bool), tj.ones(2, dtype=tj.bool)).dtype is tj.bool
 
 
-def test_attention_s_products_copy_nothing() -> None:
+def test_attention_s_matmuls_copy_nothing() -> None:
     """Heads beside the positions they attend from: the operands go to matmul as views."""
     q, k = draw(2, 5, 3, 4, grad=True), draw(2, 6, 3, 4, grad=True)
     found = tj.einsum("bqhd,bkhd->bhqk", q, k)
@@ -323,6 +323,6 @@ def test_einsum_of_views_can_be_a_view() -> None:
 
 
 def test_operands_are_contracted_in_a_cheap_order() -> None:
-    """Left to right the first product would have 10^8 elements."""
+    """Left to right the first matmul would have 10^8 elements."""
     a, b, c = tj.ones(10_000, 1), tj.ones(10_000, 1), tj.ones(10_000, 2)
     assert tj.einsum("ik,jk,jl->il", a, b, c).shape == (10_000, 2)

@@ -42,7 +42,7 @@ def test_layouts_and_blocks_do_not_change_results(
     x, bias = normal(3, 4, 7, 6, grad=True), normal(6, grad=True)
     w = normal(6, 4 // settings.get("groups", 1), 3, 2, grad=True)
     expected = everything(x, w, bias, **settings)
-    monkeypatch.setattr(conv, "MANY_CHANNELS", many)
+    monkeypatch.setattr(conv, "MIN_ROW_CHANNELS", many)
     monkeypatch.setattr(windows, "CPU_BLOCK", block)
     for a, b in zip(everything(x, w, bias, **settings), expected, strict=True):
         close(a, b)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-FEWEST = 3  # from this many on, equal neighbours become one
+MIN_REPEATS = 3  # from this many on, equal neighbours become one
 
 
 @dataclass
@@ -81,7 +81,7 @@ def neighbours(kernels: list[dict[str, Any]]) -> list[Group]:
         j = i + 1
         while j < len(kernels) and alike(kernels[i], kernels[j]):
             j += 1
-        if j - i >= FEWEST:
+        if j - i >= MIN_REPEATS:
             found.append(Group(list(range(i, j))))
         else:
             found += [Group([n]) for n in range(i, j)]

@@ -18,16 +18,16 @@ from .collapse_repeats import Group
 from .html import Markup, duration, size, tag
 
 CHARACTER, LINE, PADDING = 6.6, 15.0, 8.0
-LONGEST = 44  # characters in a box
+MAX_LINE_CHARACTERS = 44  # of a line in a box
 NEAR = 3  # rows that an arrow may cross
 LANE = 9.0  # between arrows at the side
-TITLES = {"loops": "loops", "product": "product", "attention": "attention", "opaque": "opaque op"}
+TITLES = {"loops": "loops", "matmul": "matmul", "attention": "attention", "opaque": "opaque op"}
 
 
 class Standing(Box):
     """Box of a top-to-bottom drawing; transposed for the layout, which runs from left to right."""
 
-    group: Node
+    group: BoxContent
 
     @property
     def width(self) -> float:
@@ -39,7 +39,7 @@ class Standing(Box):
 
 
 @dataclass
-class Node:
+class BoxContent:
     """Content of a box."""
 
     kernels: list[dict[str, Any]]
@@ -52,7 +52,7 @@ class Node:
 
 def graph(program: dict[str, Any], groups: list[Group], marks: Marks, number: str) -> Markup:
     kernels = program["native"]["kernels"]
-    nodes = [Node([kernels[i] for i in g.members], g.repeat) for g in groups]
+    nodes = [BoxContent([kernels[i] for i in g.members], g.repeat) for g in groups]
     arrows = arrows_of(program["edges"], nodes)
     boxes = [box_of(node) for node in nodes]
     ranks = rank(len(boxes), [(a, b, "") for a, b in arrows])
@@ -71,7 +71,7 @@ def graph(program: dict[str, Any], groups: list[Group], marks: Marks, number: st
     )  # fmt: skip
 
 
-def arrows_of(edges: list[dict[str, Any]], nodes: list[Node]) -> dict[tuple[int, int], int]:
+def arrows_of(edges: list[dict[str, Any]], nodes: list[BoxContent]) -> dict[tuple[int, int], int]:
     """Bytes from box to box. Data from one repetition to the next would point upwards, and is left out."""
     place = {step: i for i, node in enumerate(nodes) for step in node.steps}
     found: Counter[tuple[int, int]] = Counter()
@@ -82,7 +82,7 @@ def arrows_of(edges: list[dict[str, Any]], nodes: list[Node]) -> dict[tuple[int,
     return dict(found)
 
 
-def box_of(node: Node) -> Standing:
+def box_of(node: BoxContent) -> Standing:
     first = node.kernels[0]
     times = f"  ×{len(node.kernels)}" if len(node.kernels) > 1 else ""
     title = f"{first['step']}  {TITLES.get(first['kind'], first['kind'])}{times}"
@@ -99,7 +99,7 @@ def ops_of(kernel: dict[str, Any], most: int = 2) -> list[str]:
     """Summarise a box's ops in a few lines."""
     lines, line = [], ""
     for op in [f"{name} ×{n}" if n > 1 else name for name, n in Counter(kernel["ops"]).items()]:
-        if line and len(line) + len(op) + 3 > LONGEST:
+        if line and len(line) + len(op) + 3 > MAX_LINE_CHARACTERS:
             lines.append(line)
             line = ""
         line = f"{line} · {op}" if line else op
@@ -107,14 +107,14 @@ def ops_of(kernel: dict[str, Any], most: int = 2) -> list[str]:
     return [x for x in (lines if len(lines) <= most else [*lines[: most - 1], lines[most - 1] + " …"]) if x]
 
 
-def measures(node: Node) -> str:
+def measures(node: BoxContent) -> str:
     times = [k["seconds"] for k in node.kernels]
     moved = f"moves {size(sum(k['bytes'] for k in node.kernels))}"
     return moved if None in times else f"{duration(sum(times))} · {moved}"
 
 
 def shortened(words: str) -> str:
-    return words if len(words) <= LONGEST else words[: LONGEST - 1] + "…"
+    return words if len(words) <= MAX_LINE_CHARACTERS else words[: MAX_LINE_CHARACTERS - 1] + "…"
 
 
 # ---- positions; x and y are the layout's, so y points right

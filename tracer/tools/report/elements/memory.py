@@ -22,17 +22,17 @@ def memory(program: dict[str, Any], marks: Marks, number: str) -> Markup:
     steps, below = len(program["native"]["kernels"]), TOP + HEIGHT + 20
     parts = [*axis(top, LEFT, left), *buffers(program, marks, number, top, left)]
     results = needed(program) - plan["bytes"]
-    words = f"compiled: one block of {size(plan['bytes'])}" + f", and {size(results)} of results" * bool(results)
+    words = f"compiled: an arena of {size(plan['bytes'])}" + f", and {size(results)} of results" * bool(results)
     parts.append(tag("text", words, x=LEFT, y=14.0, class_="heading"))
-    parts.append(tag("text", f"{plural(steps, 'kernel')}, one after the other →", x=LEFT, y=below, class_="label"))
+    parts.append(tag("text", f"{plural(steps, 'kernel')}, in order →", x=LEFT, y=below, class_="label"))
     label = f"{plural(plan['buffers'], 'buffer')} in {size(plan['bytes'])}"
     if eager is not None:
         x, right = LEFT + left + GAP, whole - left
         limit = TOP + HEIGHT * (1 - eager["peak"] / top)
         parts += [*axis(top, x, right), *curve(eager["bytes"], top, x, right)]
         parts.append(tag("line", x1=LEFT, x2=WIDTH - 8, y1=limit, y2=limit, class_="limit"))
-        parts.append(tag("text", f"eager: at least {size(eager['peak'])} at its peak", x=x, y=14.0, class_="heading"))
-        parts.append(tag("text", f"{plural(len(eager['bytes']), 'op')}, one after the other →", x=x, y=below, class_="label"))
+        parts.append(tag("text", f"eager: a peak of at least {size(eager['peak'])}", x=x, y=14.0, class_="heading"))
+        parts.append(tag("text", f"{plural(len(eager['bytes']), 'op')}, in order →", x=x, y=below, class_="label"))
         label += f"; eager execution needs {size(eager['peak'])}"
     box = f"0 0 {WIDTH:.0f} {TOP + HEIGHT + BOTTOM:.0f}"
     return tag("div", tag("svg", *parts, viewBox=box, role="img", aria_label=label, class_="chart"), class_="wide")

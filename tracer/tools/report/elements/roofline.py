@@ -9,7 +9,7 @@ from .anchors import Marks
 from .html import Markup, duration, percent, size, tag
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960.0, 330.0, 64.0, 16.0, 12.0, 40.0
-LARGEST = 22.0  # radius
+MAX_RADIUS = 22.0
 
 
 class Scale:
@@ -43,10 +43,8 @@ def roofline(native: dict[str, Any], marks: Marks, number: str) -> Markup | None
     parts = [*grid(across, up), *lines]
     most = max(k["seconds"] for k in kernels)
     for k in sorted(kernels, key=lambda k: -k["seconds"]):
-        radius = max(LARGEST * math.sqrt(k["seconds"] / most), 2.5)
-        words = (
-            f"kernel {k['step']}: {k['what']}; {duration(k['seconds'])}, {percent(k['roofline'])} of what {k['bound']} allows"
-        )
+        radius = max(MAX_RADIUS * math.sqrt(k["seconds"] / most), 2.5)
+        words = f"kernel {k['step']}: {k['what']}; {duration(k['seconds'])}, {percent(k['roofline'])} of the {k['bound']} limit"
         parts.append(
             tag("circle", tag("title", words), cx=across(k["flops"] / k["bytes"]), cy=up(k["flops"] / k["seconds"] / 1e9),
                 r=radius, class_=f"spot fill-{k['kind']}", data_is=marks.kernel(number, k["step"]),
@@ -70,7 +68,7 @@ def grid(across: Scale, up: Scale) -> list[Markup]:
         y = up(value)
         parts.append(tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="grid"))
         parts.append(tag("text", f"{value:g}", x=LEFT - 8, y=y + 4, text_anchor="end", class_="label"))
-    parts.append(tag("text", "flops for each byte moved", x=WIDTH - RIGHT, y=HEIGHT - 6, text_anchor="end", class_="label"))
+    parts.append(tag("text", "flops per byte moved", x=WIDTH - RIGHT, y=HEIGHT - 6, text_anchor="end", class_="label"))
     parts.append(tag("text", "GFLOP/s", x=LEFT + 6, y=TOP + 10, class_="label"))
     return parts
 

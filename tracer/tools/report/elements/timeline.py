@@ -12,7 +12,7 @@ from .html import Markup, duration, joined, tag
 
 WIDTH, LEFT, RIGHT = 960.0, 58.0, 8.0
 STRIP, TOP, HEIGHT, BOTTOM = 26.0, 56.0, 190.0, 26.0
-MOST = 40  # bars
+MAX_BARS = 40
 GAP = 0.35  # between calls, as a fraction of a bar
 WORDS = {
     "eager": "eager",
@@ -20,14 +20,14 @@ WORDS = {
     "compile": "compiling",
     "diverge": "diverged",
     "replay": "replayed",
-    "compare": "replayed without native code, to compare",
+    "compare": "replayed by the reference program, to time it",
 }
 
 
 def timeline(facts: dict[str, Any]) -> Markup:
-    spans = facts["spans"][:MOST]
+    spans = facts["spans"][:MAX_BARS]
     if not spans:
-        return tag("p", "No call was noted.", class_="soft")
+        return tag("p", "No call was observed.", class_="soft")
     whole = WIDTH - LEFT - RIGHT
     parts = [*strip(spans, whole), *grid(spans), *bars(spans, whole)]
     height = TOP + HEIGHT + BOTTOM
