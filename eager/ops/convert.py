@@ -351,6 +351,7 @@ def _set_data(self: Tensor, value: Tensor) -> None:
         raise TypeError(f"Variable data has to be a tensor, but got {type(value).__name__}")
     if self.tj_requires_grad and not value.dtype.is_floating_point:
         raise RuntimeError(f"data set to a tensor that requires gradients must be floating point, this one is {value.dtype}")
+    resolve_array(self.tj_array)  # writes that are not counted yet count for the old memory
     self.tj_array = value.tj_array
     self.tj_versions, self.tj_base, self.tj_view_chain, self.tj_undo_chain = None, None, (), ()
     tensor_changed()

@@ -39,6 +39,7 @@ from .abstract_eval import AbstractEvalError, abstract_eval, hidden_array, stand
 NOTES = (
     "tape_planner",
     "concealed",
+    "counter_slots",
     "counted",
     "gone",
     "moving",

@@ -60,6 +60,7 @@ class Recorder(BackwardRecorder):
     rewritten: list[int]  # values written by in-place ops since the last graph break
     number_ids: dict[int, int]  # id of a runtime scalar -> its position
     showing: dict[int, list[int]]  # slot -> the values that show it
+    counter_slots: dict[int, int]  # id of a version counter -> the first slot from outside whose tensor has it
     bytes: int = 0  # allocated since the last scan for arrays to release
     gone: Counter[int]  # value -> number of its views whose arrays were released
 
@@ -67,6 +68,7 @@ class Recorder(BackwardRecorder):
         """Initialise the recorder's own fields; a replayer that becomes a recorder has its tensors already."""
         self.moving = moving
         self.slot_of = {id(a): slot for slot, a in enumerate(self.arrays) if a is not None}
+        self.counter_slots = {id(box): slot for slot, box in reversed(self.boxes.items()) if slot in self.trace.outside}
         self.number_ids = {id(x): place for place, x in enumerate(self.scalars) if type(x) is float}
         self.unseen = {}
         self.gone = Counter()
@@ -111,6 +113,8 @@ class Recorder(BackwardRecorder):
             self.shows_another(known)
         if slot is not None:
             value = self.value(t, slot, self.arrays[slot])
+            if slot in self.trace.outside and t.tj_versions is not self.boxes.get(slot):
+                value.own_version_counter = True
             if isinstance(array, DeferredArray):
                 self.concealed.append(t)
             return Alias(value), value.index
@@ -133,6 +137,9 @@ class Recorder(BackwardRecorder):
         self.trace.outside.add(slot)
         if t.tj_versions is None:
             t.tj_versions = [0]
+        first = self.counter_slots.setdefault(id(t.tj_versions), slot)
+        if first != slot:
+            self.trace.counters[slot] = first
         self.boxes[slot] = t.tj_versions
         self.owners[slot] = len(self.trace.values)
         if is_exported(t.tj_versions):

@@ -142,6 +142,8 @@ class Matcher(Bailout):
             owner = self.trace.owners.get(value.slot)
             if place != value.slot or (owner in self.copies and not self.unchanged(owner)):
                 return False
+            if owner is not None and self.has_own_counter(x, owner) is not value.own_version_counter:
+                return False
         else:
             if isinstance(array, DeferredArray) or self.slots.get(id(array), value.slot) != value.slot:
                 return False
@@ -162,6 +164,11 @@ class Matcher(Bailout):
         self.tensors[value.index] = x
         self.held[value.index] = None if value.index in self.copies else array
         return True
+
+    def has_own_counter(self, x: Tensor, owner: int) -> bool:
+        """True if a tensor on the memory of another one from outside does not share its version counter."""
+        t = self.tensors[owner]
+        return t is None or x.tj_versions is None or x.tj_versions is not t.tj_versions
 
     def versions(self, slot: int) -> list[int]:
         root = self.trace.roots[slot]

@@ -90,7 +90,7 @@ class Replayer(SegmentRunner):
                 held[n] = array = None
                 if t is None or not self.sole(slot):
                     held[n] = None if t is None else t.tj_array
-                    self.written_now()
+                    self.written_now(t is not None and self.is_counted_elsewhere(t, slot))
                     return
             self.hidden.append(n)
             t.tj_array = held[n] = pending = _new(value.form)
@@ -103,8 +103,20 @@ class Replayer(SegmentRunner):
         if type(following) is Break and following.reason is WRITTEN:  # other code could see it when recorded
             self.segment()
 
-    def written_now(self) -> None:
-        if type(self.entries[self.cursor]) is Break:
+    def is_counted_elsewhere(self, t: Tensor, slot: int) -> bool:
+        """True if a write of this tensor counts for another one from outside, and did not when recorded: views of one base. A
+        backward pass that has saved the other one raises an error then."""
+        box, trace = versions_of(t), self.trace
+        mine = trace.counters.get(slot, slot)
+        for n, x in enumerate(self.tensors):
+            if x is not None and x is not t and x.tj_versions is box and trace.values[n].slot in trace.outside:
+                other = trace.values[n].slot
+                if trace.counters.get(other, other) != mine:
+                    return True
+        return False
+
+    def written_now(self, counted_elsewhere: bool = False) -> None:
+        if type(self.entries[self.cursor]) is Break and not counted_elsewhere:
             self.segment()
         else:
             self.diverge(WRITTEN)
@@ -307,6 +319,7 @@ class Replayer(SegmentRunner):
         self.trace.values, self.trace.roots, self.trace.numbers = trace.values[:values], trace.roots[:slots], numbers
         self.trace.outside = {s for s in trace.outside if s < slots}
         self.trace.shared = {s for s in trace.shared if s < slots}
+        self.trace.counters = {s: first for s, first in trace.counters.items() if s < slots}
         self.trace.moving = {k for k in trace.moving if k <= self.cursor}
         self.trace.impure = MOVING if self.trace.moving else None
         self.trace.sources = {s: source for s, source in trace.sources.items() if s < slots}
@@ -485,6 +498,6 @@ class Replayer(SegmentRunner):
                     return False
                 if not has_form(g.tj_array, firsts[effect.leaf].form):
                     return False
-            elif g is not tensors[effect.before] or g.tj_array is not self.held[effect.before]:
+            elif g is None or g is not tensors[effect.before] or g.tj_array is not self.held[effect.before]:
                 return False
         return True

@@ -41,10 +41,11 @@ def written_roots(trace: Trace, start: int, stop: int) -> set[int]:
 
 def version_increments(trace: Trace, start: int, stop: int) -> list[tuple[int, int, int | None]]:
     """Return version counter increments: the root of the memory, the amount, and the value that owns the counter if it is from
-    outside. A write through `x.data` increments another counter than a write through x."""
+    outside. A write through `x.data`, or through a tensor whose `.data` was set to it, increments another counter than a write
+    through x."""
     counts: dict[tuple[int, int | None], int] = {}
     for n in written_values(trace, start, stop):
-        root = trace.roots[trace.values[n].slot]
-        key = root, n if trace.values[n].own_version_counter else trace.owners.get(root)
+        root, base = trace.roots[trace.values[n].slot], trace.base(trace.values[n])
+        key = root, base if trace.values[base].own_version_counter else trace.owners.get(root)
         counts[key] = counts.get(key, 0) + 1
     return [(root, count, owner) for (root, owner), count in counts.items()]

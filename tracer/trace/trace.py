@@ -317,6 +317,7 @@ class Trace:
         self.reshaped = False  # a tensor changed shape in place, which its views do not follow
         self.moving: set[int] = set()  # entries before which Python makes slices: see record/moving_slices.py
         self.shared: set[int] = set()  # slots from outside that code other than tensors may write
+        self.counters: dict[int, int] = {}  # slots from outside -> an earlier one whose tensor has the same version counter
 
     def complete(self) -> None:
         """Finish the trace, when all entries are recorded."""
