@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -465,6 +466,22 @@ def test_custom_functions() -> None:
     assert a.grad is not None
     assert a.grad.dtype is FULL
     assert Exact.apply(a.to(HALF)).dtype is HALF  # outside it is as if not decorated
+
+
+def test_custom_functions_cast_inside_containers() -> None:
+    """Lists, dicts and named tuples keep their class; float64 and integers stay."""
+
+    @tj.amp.custom_fwd(device_type="cpu", cast_inputs=FULL)
+    def forward(ctx: Any, *args: Any) -> Any:
+        return args
+
+    half, others = some(2).to(HALF), (some(2).double(), tj.arange(2))
+    ctx = types.SimpleNamespace()
+    with tj.autocast("cpu"):
+        found, pair, rest = forward(ctx, [half, {"a": (half,)}], half.view(1, 2).max(1), others)
+    assert found[0].dtype is FULL and found[1]["a"][0].dtype is FULL
+    assert pair.values.dtype is FULL and pair.indices.dtype is tj.int64
+    assert all(a is b for a, b in zip(rest, others, strict=True))
 
 
 # ---- GradScaler
