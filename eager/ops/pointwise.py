@@ -821,9 +821,13 @@ CLAMP = primitive(
 
 def clamp_limits(x: Tensor, low: Any, high: Any) -> tuple[Any, Any]:
     """As an op is given them: floats for a tensor of floats, whatever they were; numbers that an integer dtype can hold."""
-    if x.dtype.is_floating_point:
-        return None if low is None else float(low), None if high is None else float(high)
-    return tuple(None if limit is None else dtypes.representable("clamp", x.dtype, limit) for limit in (low, high))
+
+    def limit(value: Any) -> Any:
+        if value is None:
+            return None
+        return float(value) if x.dtype.is_floating_point else dtypes.representable("clamp", x.dtype, value)
+
+    return limit(low), limit(high)
 
 
 def inside(x: Tensor, low: Any, high: Any) -> Tensor:
@@ -843,7 +847,7 @@ def clamp_to_tensors(x: Tensor, low: Any, high: Any) -> Tensor:
 
 
 def unless_nan(x: Tensor, limit: Any) -> Any:
-    return where(isnan(x), math.nan, limit) if x.dtype.is_floating_point else limit
+    return where(isnan(x), x.detach(), limit) if x.dtype.is_floating_point else limit
 
 
 @public(

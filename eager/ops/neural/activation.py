@@ -136,6 +136,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     check("hardtanh", input, integers=True)
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val: {min_val} > {max_val}")
+    if not input.dtype.is_signed and (min_val < 0 or max_val < 0):
+        raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
     if not input.dtype.is_floating_point:
         return composed("hardtanh", lambda x: clamp(x, int(min_val), int(max_val)), input, inplace)
     return activate(HARDTANH_ if inplace else HARDTANH, input, inplace, {}, float(min_val), float(max_val))

@@ -128,6 +128,21 @@ def test_limits_have_to_fit(dtype: str, low: Any, high: Any) -> None:
         tj.tensor([1, 2], dtype=getattr(tj, dtype)).clamp(low, high)
 
 
+def test_hardtanh_of_integers() -> None:
+    x = tj.tensor([0, 1, 9], dtype=tj.uint8)
+    assert F.relu6(x).tolist() == [0, 1, 6] and F.hardtanh(x.to(tj.int8)).tolist() == [0, 1, 1]
+    with pytest.raises(RuntimeError, match="cannot do hardtanh on an unsigned type with negative limits"):
+        F.hardtanh(x)
+
+
+def test_limits_that_are_tensors_do_not_widen() -> None:
+    """Those without dims count as numbers, as in PyTorch."""
+    x = tj.tensor([0.5, math.nan])
+    found = x.clamp(tj.tensor(1.0, dtype=tj.float64), tj.tensor(2.0, dtype=tj.float64))
+    assert found.dtype is tj.float32 and found[0].item() == 1 and found[1].isnan().item()
+    assert x.clamp(tj.tensor([1.0], dtype=tj.float64)).dtype is tj.float64
+
+
 def test_negative_powers_of_integers() -> None:
     x = tj.tensor([1, 2, -1, 0])
     with pytest.raises(RuntimeError, match="Integers to negative integer powers are not allowed"):
