@@ -182,7 +182,7 @@ def agreement(name: str, a: np.ndarray, b: np.ndarray, floats: list[np.ndarray])
 
 
 def units(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """How many floats lie between two of one sign."""
+    """Count the floats between two of one sign."""
     kind = np.dtype(f"i{a.itemsize}")
     return np.abs(a.view(kind) - b.view(kind))
 
@@ -224,6 +224,6 @@ def test_settings(name: str, dtype: Any) -> None:
 @both
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_gradients_of_extremes(name: str, dtype: Any) -> None:
-    """Of all elements: to the NaNs if there are some, in equal parts."""
+    """Give it to the NaNs if there are some, in equal parts."""
     for numbers in (special(dtype, 1), special(dtype, 1)[:4], np.zeros(3, dtype)):
         compare(name, lambda x: getattr(x, name)().reshape(1).expand(len(x)) * 1, [numbers], [0])

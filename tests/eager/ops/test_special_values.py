@@ -15,7 +15,7 @@ sizes = pytest.mark.parametrize("count", [1, 3, 64, 5000])  # loops of NumPy ove
 
 
 def signs(t: tj.Tensor) -> set[bool]:
-    """Which signs the zeros of a tensor have."""
+    """Return the signs that the zeros of a tensor have."""
     assert (t == 0).all()
     return set(np.signbit(t.detach().float().numpy()).tolist())
 
