@@ -126,21 +126,8 @@ def as_bool(exprs: ExprBuilder, x: Expr) -> Expr:
 def clamp(reader: Reader, x: Expr, node: Node, dtype: str) -> Expr:
     for name, limit in zip(("maximum", "minimum"), node.operands[1:], strict=True):
         if isinstance(limit, Number) or limit.value is not None:
-            x = reader.exprs.op(name, dtype, x, clamp_limit(reader, limit, dtype))
+            x = reader.exprs.op(name, dtype, scalar(reader, limit, dtype), x)  # of equal ones the second: a zero keeps its sign
     return x
-
-
-def clamp_limit(reader: Reader, limit: Operand, dtype: str) -> Expr:
-    """A limit of clamp, which may lie outside of the range of an integer dtype."""
-    if is_float(dtype):
-        return scalar(reader, limit, dtype)
-    least, most = (0, 1) if dtype == "bool" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    if not isinstance(limit, Number):
-        return reader.exprs.const(convert_scalar(min(max(limit.value, least), most), dtype), dtype)
-    exprs, found = reader.exprs, scalar(reader, limit, "int64")
-    found = exprs.op("maximum", "int64", found, exprs.const(max(int(least), -(1 << 63)), "int64"))
-    found = exprs.op("minimum", "int64", found, exprs.const(min(int(most), (1 << 63) - 1), "int64"))
-    return exprs.cast(found, dtype)
 
 
 def round_decimals(exprs: ExprBuilder, x: Expr, decimals: int, dtype: str) -> Expr:

@@ -55,7 +55,7 @@ def make_call_wrapper(
     for i, output in enumerate(executable.memories):
         form, slot = graph.forms[graph.outputs[output].value], graph.outputs[output].slot
         made = new_array_code(form, i, space)
-        taken = i in again and not graph.outputs[output].chain and form.flags.c_contiguous
+        taken = i in again and not graph.outputs[output].chain and has_c_strides(form)
         if taken:
             space[f"last{i}"], space[f"again{i}"] = NO_ARRAY, output_reuser(i, space)
             lines.append(f"    x = a[{slot}]; r = references(x) == alone")
@@ -123,7 +123,7 @@ def output_reuser(i: int, space: dict[str, Any]) -> Callable[[Any, bool], Any]:
 
     def again(x: Any, is_alone: bool) -> Any:
         shape, dtype = space[f"shape{i}"], space[f"dtype{i}"]
-        if is_alone and x.shape == shape and x.dtype == dtype and x.base is None and x.flags.c_contiguous:
+        if is_alone and x.shape == shape and x.dtype == dtype and x.base is None and has_c_strides(x):
             space[f"last{i}"] = weakref.ref(x)
             return x
         return space[f"empty{i}"](shape, dtype)
@@ -155,17 +155,28 @@ def exclusive(run: Program, reference: Program) -> Program:
 
 
 def new_array_code(form: Form, i: int, space: dict[str, Any]) -> str:
-    """Python that allocates an array of a form."""
+    """Python that allocates an array of a form, also with the strides that its dims of size 1 have in eager execution."""
     space[f"shape{i}"], space[f"dtype{i}"] = form.shape, form.dtype
-    if form.flags.c_contiguous:
+    if has_c_strides(form):
         return f"empty{i}(shape{i}, dtype{i})"
-    order = sorted(range(form.ndim), key=lambda d: -form.strides[d])
+    order = sorted(range(form.ndim), key=lambda d: (-form.strides[d], -form.shape[d]))
     dense = tuple(form.shape[d] for d in order)
     back = tuple(order.index(d) for d in range(form.ndim))
     space[f"shape{i}"] = dense
-    if np.empty(dense, form.dtype).transpose(back).strides != form.strides and form.size:
+    found = np.empty(dense, form.dtype).transpose(back).strides
+    if any(n > 1 and s != t for n, s, t in zip(form.shape, found, form.strides, strict=True)) and form.size:
         raise GraphError(f"[compile] output {i} would have gaps in its memory; return a contiguous copy of it")
     return f"empty{i}(shape{i}, dtype{i}).transpose({back})"
+
+
+def has_c_strides(form: Any) -> bool:
+    """True if a form or an array has exactly the strides of a new array: `c_contiguous` says nothing of dims of size 1."""
+    step = form.itemsize
+    for n, stride in zip(reversed(form.shape), reversed(form.strides), strict=True):
+        if stride != step and form.size:
+            return False
+        step *= n
+    return True
 
 
 def view_function(op: Any, attrs: dict[str, Any], xp: Any = np) -> Callable[[Any], Any]:

@@ -11,11 +11,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from .. import cuda
 from ..arrays import dtypes
 from ..core.autocast import AutocastSetting, install_setting, restore_setting, using_setting
+from ..core.structure.pytree import map_leaves
 from ..core.tape.node import local
 from ..core.tensor import Tensor
 
@@ -176,12 +175,10 @@ def check_kind(device_type: Any) -> None:
 
 
 def _cast(value: Any, kind: str, dtype: dtypes.dtype) -> Any:
-    """Floating-point tensors of a kind of device in a dtype, also inside containers; float64 stays."""
-    if isinstance(value, Tensor):
-        eligible = value.is_floating_point() and value.device.type == kind and value.dtype is not dtypes.float64
-        return value.to(dtype) if eligible else value
-    if isinstance(value, dict):
-        return {k: _cast(v, kind, dtype) for k, v in value.items()}
-    if isinstance(value, (list, tuple)) and not isinstance(value, (str, bytes, np.ndarray)):
-        return type(value)(_cast(v, kind, dtype) for v in value)
-    return value
+    """Cast the floating-point tensors of a kind of device, also inside containers; float64 stays."""
+
+    def cast(x: Any) -> Any:
+        eligible = isinstance(x, Tensor) and x.is_floating_point() and x.device.type == kind and x.dtype is not dtypes.float64
+        return x.to(dtype) if eligible else x
+
+    return map_leaves(cast, value)

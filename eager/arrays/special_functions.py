@@ -241,7 +241,7 @@ def _lgamma(xp: Any, x: Any) -> Any:
     if not bool(xp.any(reflect)):
         return value
     reflected = math.log(math.pi) - xp.log(xp.abs(xp.sin(math.pi * _offset_from_nearest_integer(xp, x)))) - value
-    return xp.where(xp.isinf(x), math.inf, xp.where(reflect, reflected, value))
+    return xp.where(xp.isinf(value), math.inf, xp.where(reflect, reflected, value))  # far below 0 there are only poles
 
 
 def _lgamma_positive(xp: Any, x: Any) -> Any:

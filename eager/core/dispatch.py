@@ -227,6 +227,8 @@ def link_views(op: Op, x: Tensor, attrs: dict[str, Any], outputs: list[Tensor], 
         t.tj_versions = box
         t.tj_rebased = base.tj_rebased
         t.tj_made_without_grad = not grad or x.tj_made_without_grad
+        if base.tj_inference:
+            t.tj_inference = True
 
 
 def write(target: Tensor, value: Tensor, name: str, convert: bool = False) -> Tensor:

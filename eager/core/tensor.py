@@ -76,7 +76,7 @@ class Tensor:
     tj_accumulate_hooks: dict[int, Any] | None = None
     tj_made_without_grad: bool = False  # a view made under no_grad
     tj_by_function: bool = False  # a view that a custom Function returned: writes through it cannot be recorded
-    tj_inference: bool = False  # made under inference_mode
+    tj_inference: bool = False  # made under inference_mode, or a view of what was
     tj_owner: Any = None  # of a gradient: the compiled function that fills it in when somebody looks
 
     __array_priority__ = 1000  # numpy_array * tensor is ours
@@ -271,6 +271,13 @@ class Tensor:
             )
         if requires_grad and not self.dtype.is_floating_point:
             raise RuntimeError(f"only Tensors of floating point dtype can require gradients, this one is {self.dtype}")
+        if requires_grad and self.tj_inference:
+            from .tape.node import local
+
+            if not local.state.inference:
+                raise RuntimeError(
+                    "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed. clone() it first."
+                )
         self.tj_requires_grad = bool(requires_grad)
         tensor_changed()
         return self
@@ -325,7 +332,7 @@ class Tensor:
 
     def is_inference(self) -> bool:
         """True if this tensor was made under `inference_mode`."""
-        return (self if self.tj_base is None else self.tj_base).tj_inference
+        return self.tj_inference
 
     def _is_view(self) -> bool:
         resolve_array(self.tj_array)

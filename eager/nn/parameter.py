@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.printing import text
+from ..core.tape.node import local
 from ..core.tensor import Tensor, versions_of
 
 
@@ -14,6 +15,8 @@ def _show(target: Tensor, data: Tensor | None, kind: str) -> None:
         Tensor.__init__(target)
     elif isinstance(data, Tensor):
         target.tj_array, target.tj_versions = data.tj_array, versions_of(data)
+        if data.tj_inference and not local.state.inference:  # modules that are made in inference mode can be trained later
+            target.tj_inference = True
     else:
         raise TypeError(f"{kind}(): expected a Tensor, got {type(data).__name__}; wrap it in tapejit.tensor(...)")
 

@@ -50,6 +50,8 @@ def detach(self: Tensor) -> Tensor:
     """The same memory without the history."""
     t = wrap(self.tj_array)
     t.tj_versions = versions_of(self)
+    if self.tj_inference:
+        t.tj_inference = True
     return t
 
 
@@ -275,6 +277,8 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     box: list[Any] = [0]
     found = wrap(import_array(array, box))
     found.tj_versions = box
+    if local.state.inference:
+        found.tj_inference = True
     return found
 
 
@@ -315,7 +319,11 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
 
 
 def fill_(self: Tensor, value: Any) -> Tensor:
-    """Set every element to a number or a 0-dim tensor."""
+    """Set every element to a number or a 0-dim tensor; of a tensor that is expanded, too."""
+    once = without_repeats(self)
+    if once is not self:
+        fill_(once, value)
+        return self
     if isinstance(value, Tensor):
         if value.tj_array.ndim:
             raise RuntimeError(
@@ -325,6 +333,15 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if not is_number(value):
         raise TypeError(f"fill_(): argument 'value' must be a number or a 0-dim Tensor, not {type(value).__name__}")
     return write(self, self.new_full((), dtypes.representable("fill_", self.dtype, value)), "fill_", convert=True)
+
+
+def without_repeats(t: Tensor) -> Tensor:
+    """Return a view of what was expanded: dims that repeat the same memory are narrowed to one element."""
+    array = t.tj_array
+    for dim, (stride, n) in enumerate(zip(array.strides, array.shape, strict=True)):
+        if stride == 0 and n > 1 and array.size:
+            t = t.narrow(dim, 0, 1)
+    return t
 
 
 def zero_(self: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from ..core.errors import warn
 from ..core.op import primitive
 from ..core.python_data import values_of
 from ..core.registration import public
+from ..core.tape.node import local
 from ..core.tensor import Tensor, as_index, wrap
 from .convert import from_numpy
 from .pointwise import is_number, where
@@ -401,6 +402,8 @@ def tensor(
     else:
         array = values_of(data, None if dtype is None else dtypes.as_dtype(dtype))
         found = wrap(devices.move(array, devices.as_device(device)))
+        if local.state.inference:
+            found.tj_inference = True
     return found.requires_grad_() if requires_grad else found
 
 

@@ -389,7 +389,7 @@ def pow(input: Any, exponent: Any, *, out: Any = None) -> Tensor:
 # ---- unary maths
 
 exp = unary("exp", lambda g, out: g * out, ufunc="exp")
-exp2 = unary("exp2", lambda g, out: g * out * math.log(2), ufunc="exp2", expand=lambda x: exp(x * math.log(2)))
+exp2 = unary("exp2", lambda g, out: g * out * math.log(2), ufunc="exp2")
 expm1 = unary("expm1", lambda g, out: g * (out + 1), ufunc="expm1")
 log = unary("log", lambda g, x: g / x, ufunc="log", lo=0.1)
 log1p = unary("log1p", lambda g, x: g / (x + 1), ufunc="log1p", lo=-0.8)
@@ -796,19 +796,38 @@ def _where_method(self: Tensor, condition: Tensor, other: Any) -> Tensor:
 
 setattr(Tensor, "where", _where_method)  # noqa: B010 -- methods are not declared
 
+
+def limit_floats(xp: Any, x: Any, low: Any, high: Any) -> Any:
+    """Limit floats to [low, high]; what equals a limit is itself, also a zero of the other sign.
+
+    With both limits given, NumPy compares with one after the other, at three times the speed of `maximum`. One limit alone
+    is a `maximum` to it, which may return either zero.
+    """
+    return xp.clip(x, -math.inf if low is None else low, math.inf if high is None else high)
+
+
+def run_clamp(xp: Any, x: Any, low: Any, high: Any) -> Any:
+    return xp.clip(x, low, high) if x.dtype.kind in "biu" else limit_floats(xp, x, low, high)
+
+
 CLAMP = primitive(
     "clamp",
     "pointwise",
-    lambda xp, x, low, high: xp.clip(x, low, high),
+    run_clamp,
     grad={"x": lambda g, x, low, high: where(inside(x, low, high), g, 0)},
     body=lambda b, x, low, high: b.clamp(x, low, high),
 )
 
 
 def clamp_limits(x: Tensor, low: Any, high: Any) -> tuple[Any, Any]:
-    """As an op is given them: floats for a tensor of floats, whatever they were."""
-    exact = not x.dtype.is_floating_point
-    return low if low is None or exact else float(low), high if high is None or exact else float(high)
+    """As an op is given them: floats for a tensor of floats, whatever they were; numbers that an integer dtype can hold."""
+
+    def limit(value: Any) -> Any:
+        if value is None:
+            return None
+        return float(value) if x.dtype.is_floating_point else dtypes.representable("clamp", x.dtype, value)
+
+    return limit(low), limit(high)
 
 
 def inside(x: Tensor, low: Any, high: Any) -> Tensor:
@@ -818,10 +837,17 @@ def inside(x: Tensor, low: Any, high: Any) -> Tensor:
 
 
 def clamp_to_tensors(x: Tensor, low: Any, high: Any) -> Tensor:
-    """Within limits of which one at least is a tensor: x itself where it is equal to a limit, with all of the gradient."""
+    """Within limits of which one at least is a tensor: x itself where it is equal to a limit, with all of the gradient.
+
+    NaN stays, without a gradient, as in PyTorch.
+    """
     if low is not None:
-        x = where((x >= low) | isnan(x), x, low)
-    return x if high is None else where((x <= high) | isnan(x), x, high)
+        x = where(x >= low, x, unless_nan(x, low))
+    return x if high is None else where(x <= high, x, unless_nan(x, high))
+
+
+def unless_nan(x: Tensor, limit: Any) -> Any:
+    return where(isnan(x), x.detach(), limit) if x.dtype.is_floating_point else limit
 
 
 @public(

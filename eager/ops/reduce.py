@@ -381,6 +381,29 @@ AMIN = primitive(
     body=lambda b, acc, x: b.minimum(acc, x),
 )
 
+
+def shared_among_extremes(g: Tensor, x: Tensor, out: Tensor) -> Tensor:
+    """The gradient of max() and min() of all elements: in equal parts, to the NaNs if there are some. amax has none then."""
+    hit = cast((x == out) | (isnan(x) & isnan(out)), g.dtype)
+    return g * hit / sum(hit)
+
+
+# Without a dim: values as amax and amin, with another gradient at NaN.
+MAX_ALL = primitive(
+    "max_all",
+    "composite",
+    lambda xp, x: reduce_array(xp, "max", x, tuple(range(x.ndim)), False),
+    grad={"x": shared_among_extremes},
+    expand=lambda x: amax(x),
+)
+MIN_ALL = primitive(
+    "min_all",
+    "composite",
+    lambda xp, x: reduce_array(xp, "min", x, tuple(range(x.ndim)), False),
+    grad={"x": shared_among_extremes},
+    expand=lambda x: amin(x),
+)
+
 _extremes = [
     sample(A(2, 3, distinct=True)),
     sample(A(2, 3, 2, distinct=True), dim=1),
@@ -491,7 +514,7 @@ def extreme_in_three_forms(name: str, input: Tensor, dim: Any, keepdim: bool, ot
         return (maximum if name == "max" else minimum)(input, other)
     if dim is None:
         need_elements(name, input, (), dim)
-        return (amax if name == "max" else amin)(input)
+        return apply(MAX_ALL if name == "max" else MIN_ALL, (input,))
     if isinstance(dim, (bool, tuple, list)):
         raise TypeError(f"{name}(): argument 'dim' must be int or Tensor, not {type(dim).__name__}; a{name} takes several dims")
     place = wrap_dim(dim, input.tj_array.ndim)

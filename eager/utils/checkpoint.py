@@ -14,6 +14,7 @@ from typing import Any
 
 from ..core.autocast import AutocastSetting, using_setting
 from ..core.generator import default_generator
+from ..core.structure.pytree import leaves
 from ..core.tape.grad_mode import enable_grad
 from ..core.tape.node import Node, _numbers, edge_of, local
 from ..core.tensor import Tensor
@@ -31,14 +32,8 @@ def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManag
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors of a nested structure."""
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (list, tuple)):
-        return []
-    return [t for v in value for t in tensors_in(v)]
+    """Return the tensors of a nested structure."""
+    return [x for x in leaves(value) if isinstance(x, Tensor)]
 
 
 def nodes_since(outputs: Any, start: int) -> list[Node]:

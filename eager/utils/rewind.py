@@ -16,17 +16,18 @@ import functools
 import math
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..autograd.anomaly import Anomaly, user_stack
 from ..core.dispatch import execute
 from ..core.library import is_library
 from ..core.op import Op
+from ..core.structure.pytree import leaves
 from ..core.tape.grad_mode import no_grad
 from ..core.tape.node import Node, State, local
 from ..core.tensor import Tensor
-from .training_snapshot import Snapshot, copied, is_known
+from .training_snapshot import Snapshot, copied, is_known, reachable_tensors
 
 LEFT = "All is as it was before this step."
 PLACE = re.compile(r'File "(.+)", line (\d+)')
@@ -76,7 +77,7 @@ class time_travel:  # noqa: N801
 
     def check(self) -> None:
         """Look for NaNs in what the step changes, as is done before each snapshot."""
-        if self.snapshot is not None and any(has_nan(t) for t in self.snapshot.tensors(self.objects)):
+        if self.snapshot is not None and any(map(is_nan, reachable_tensors(self.objects))):
             self.investigate(None)
 
     # ---- going back
@@ -98,7 +99,7 @@ class time_travel:  # noqa: N801
                 before.restore()
                 again.add_note(tracker.about_error(again, number, first))
                 raise again from error
-            if has_nan(result) or any(has_nan(t) for t in before.tensors(self.objects)):
+            if has_nan(result) or any(map(is_nan, reachable_tensors(self.objects))):
                 before.restore()
                 raise tracker.about_nan(number, first, known, given) from error
             known.update(seen.key for seen in tracker.made)
@@ -219,13 +220,3 @@ def is_nan(x: Any) -> bool:
         return False
     with no_grad():
         return bool(x.detach().isnan().any().item())
-
-
-def leaves(x: Any) -> Iterator[Any]:
-    if isinstance(x, dict):
-        x = list(x.values())
-    if isinstance(x, (tuple, list)):
-        for part in x:
-            yield from leaves(part)
-    else:
-        yield x

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ..core.generator import Generator, default_generator
+from ..core.structure.object_graph import walk_objects
 from ..core.tape.grad_mode import no_grad
 from ..core.tensor import Tensor
 from ..nn.module import Module
@@ -42,6 +43,22 @@ def copied(x: Any) -> Any:
     return type(x)(*[copied(v) for v in x]) if isinstance(x, tuple) and hasattr(x, "_fields") else x
 
 
+def reachable(objects: tuple[Any, ...]) -> Iterator[Any]:
+    """Walk what a training step changes: the objects, the modules in them, and the tensors that these hold now."""
+    return walk_objects(reversed(objects), lambda x: x is None, members)  # states are put back in the order of the objects
+
+
+def reachable_tensors(objects: tuple[Any, ...]) -> Iterator[Tensor]:
+    """Yield the tensors among what a training step changes."""
+    return (x for x in reachable(objects) if isinstance(x, Tensor))
+
+
+def members(x: Any) -> Iterable[Any]:
+    if isinstance(x, Module):
+        return (*x._parameters.values(), *x._buffers.values(), *x._modules.values())
+    return [p for group in x.param_groups for p in group["params"]] if isinstance(x, Optimizer) else ()
+
+
 class TensorCopy:
     """A tensor's values and its gradient."""
 
@@ -63,37 +80,24 @@ class Snapshot:
     """Copies of some objects."""
 
     def __init__(self, objects: tuple[Any, ...]) -> None:
-        self.copies: dict[int, TensorCopy] = {}
+        self.copies: list[TensorCopy] = []
         self.buffers: list[tuple[Any, dict[str, Any]]] = []  # of each module: which tensors are its buffers
         self.training: list[tuple[Module, bool]] = []
         self.states: list[tuple[Any, Any]] = []
-        for x in objects:
+        for x in reachable(objects):
             self.keep(x)
-        for t in self.tensors(objects):
-            if id(t) not in self.copies:
-                self.copies[id(t)] = TensorCopy(t)
         self.random_state = default_generator.get_state(), random.getstate(), np.random.get_state()
 
     def keep(self, x: Any) -> None:
-        if isinstance(x, Module):
-            for module in x.modules():
-                self.buffers.append((module._buffers, dict(module._buffers)))
-                self.training.append((module, module.training))
+        if isinstance(x, Tensor):
+            self.copies.append(TensorCopy(x))
+        elif isinstance(x, Module):
+            self.buffers.append((x._buffers, dict(x._buffers)))
+            self.training.append((x, x.training))
         elif isinstance(x, Generator):
             self.states.append((x.set_state, x.get_state()))
-        elif not isinstance(x, Tensor):
+        else:
             self.states.append((x.load_state_dict, copied(x.state_dict())))
-
-    def tensors(self, objects: tuple[Any, ...]) -> Iterator[Tensor]:
-        """Capture the current state of the objects."""
-        for x in objects:
-            if isinstance(x, Tensor):
-                yield x
-            elif isinstance(x, Module):
-                yield from x.parameters()
-                yield from x.buffers()
-            elif isinstance(x, Optimizer):
-                yield from (p for group in x.param_groups for p in group["params"])
 
     def restore(self) -> None:
         for buffers, before in self.buffers:
@@ -101,7 +105,7 @@ class Snapshot:
             buffers.update(before)
         for module, training in self.training:
             module.training = training
-        for kept in self.copies.values():
+        for kept in self.copies:
             kept.restore()
         for load, state in self.states:
             load(copied(state))

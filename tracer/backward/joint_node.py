@@ -109,9 +109,8 @@ class JointNode(Node):
         found.times += 1
         given = [g.tj_array for g in gs if g is not None]
         arrays = [*self.arrays, *given, *[None] * (found.size - len(self.arrays) - len(given))]
-        if not found.compiled:
-            found.compile()
-        found.run(arrays, self.scalars)
+        program = found.ready()
+        program(arrays, self.scalars)
         return [None if s is None else wrap(arrays[s]) for s in found.slots]
 
     def reached(self, gs: Sequence[Any]) -> frozenset[NodePlan]:

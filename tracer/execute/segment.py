@@ -1,6 +1,6 @@
 """Segments: the executable part of a trace between two graph breaks, and its outputs.
 
-Compiling and running are separate: before running a program that is not `compiled`, the caller calls `compile()`.
+Compiling and running are separate: `ready()` compiles what is not `compiled` yet and returns the program, the caller runs it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,15 @@ class TieredProgram:
         """Compile native code with the backend; with `background=True`, start to: `compiled` is true once it is there."""
         assert self.tiering is not None
         self.tiering.compile()
+
+    def ready(self) -> Any:
+        """Compile if a backend has yet to, and return the program that runs this time.
+
+        Asked before each run: with `background=True` the native code is there at a later call.
+        """
+        if not self.compiled:
+            self.compile()
+        return self.run
 
 
 class Segment(TieredProgram):

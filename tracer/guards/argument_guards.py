@@ -15,9 +15,9 @@ import numpy as np
 
 from ...eager.arrays.deferred import DeferredArray, form_of, resolve_array
 from ...eager.arrays.devices import device_of
+from ...eager.core.structure.pytree import leaves
 from ...eager.core.tensor import Tensor
 from ..trace.generated_python import compile_function
-from ..trace.pytree import leaves
 from ..trace.trace import Value
 from .memory_pattern import may_overlap
 from .plain_values import PLAIN_TYPES, equal_plain_values

@@ -3,8 +3,6 @@
 A skipped call does not look its variables up, so a guard has to notice when one of them is rebound: a global, a closure
 variable, an attribute, an element of a list. `ReachableState` walks over all of it once and notes the bindings. Modules count
 their changes; they are compared with what they were only when the count has moved.
-
-`walk_objects` is the walk itself; `diff` uses it, too, with other rules for what to follow (`tools/diff/state_snapshot.py`).
 """
 
 from __future__ import annotations
@@ -12,13 +10,14 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from ...eager.core.library import defining_module
+from ...eager.core.structure.object_graph import walk_objects
 from ...eager.core.tensor import Tensor
 from ...eager.nn.module import Module
 from ...eager.nn.module_hooks import GLOBAL_HOOKS
@@ -47,32 +46,6 @@ class NotPureError(Exception):
 
 class UndecidedError(NotPureError):
     """Undecided so far: another call may show whether Python can be skipped."""
-
-
-def walk_objects(
-    starts: Iterable[Any],
-    is_skipped: Callable[[Any], bool],
-    children: Callable[[Any], Iterable[Any]],
-    revisited: set[int] | None = None,
-) -> Iterator[Any]:
-    """Walk an object graph depth first and yield each object once.
-
-    `children` says where to go on and is called after an object was yielded. The walk keeps all objects alive until it is done,
-    so that no id is used twice. `revisited` gets the ids of objects that were met more than once.
-    """
-    seen: dict[int, Any] = {}
-    stack = list(starts)
-    while stack:
-        x = stack.pop()
-        if is_skipped(x):
-            continue
-        if id(x) in seen:
-            if revisited is not None:
-                revisited.add(id(x))
-            continue
-        seen[id(x)] = x
-        yield x
-        stack.extend(children(x))
 
 
 class ReachableState:

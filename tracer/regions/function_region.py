@@ -11,8 +11,8 @@ from typing import Any
 from ...eager.arrays import devices, dtypes
 from ...eager.core.generator import default_generator
 from ...eager.core.library import is_library
+from ...eager.core.structure.pytree import flatten, unflatten
 from ...eager.core.tensor import Tensor, wrap
-from ..trace.pytree import flatten, unflatten
 from ..trace.specialize import ReplayWriter
 from ..trace.trace import same_setting
 from .region import MISSED, NoRegionError, Region, RegionStart, random_draws

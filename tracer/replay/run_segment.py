@@ -66,9 +66,7 @@ class SegmentRunner(Matcher):
         return True
 
     def run_program(self, known: Segment) -> None:
-        if not known.compiled:
-            known.compile()
-        run = known.run
+        run = known.ready()
         arrays = self.arrays if known.slots is None else self.arrays[: known.slots]
         try:
             if not known.writes:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...eager.arrays import devices, dtypes
 from ...eager.arrays.deferred import resolve_array
+from ...eager.core.structure.pytree import containers, leaves, replace_leaves
 from ...eager.core.tape.node import State
 from ...eager.core.tensor import Tensor
 from ...eager.nn.parameter import Parameter
@@ -24,7 +25,6 @@ from ..guards.reachable_state import ModuleStates, NotPureError, ReachableState,
 from ..guards.tensor_guards import TensorGuard
 from ..purity.abstract_values import SETTINGS
 from ..trace.logging import display_line
-from ..trace.pytree import containers, leaves, replace_leaves
 from ..trace.queries import calls_between, used_slots
 from ..trace.tape_plan import DeferredTape, can_defer, topological_order
 from ..trace.trace import Backward, Break, Trace, Value

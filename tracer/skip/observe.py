@@ -16,6 +16,7 @@ import numpy as np
 from ...eager.arrays.devices import to_numpy
 from ...eager.core import errors
 from ...eager.core.generator import default_generator
+from ...eager.core.structure.pytree import leaves
 from ...eager.core.tape.node import State
 from ...eager.core.tensor import Tensor
 from ..guards.code_guards import code_guard
@@ -23,7 +24,6 @@ from ..guards.code_observer import CodeObserver, ObservedCode
 from ..guards.name_guards import Proof
 from ..guards.plain_values import PLAIN_TYPES
 from ..guards.reachable_state import ModuleStates, NotPureError, ReachableState, is_weakly_trackable
-from ..trace.pytree import leaves
 from ..trace.queries import calls_between
 from ..trace.trace import Backward, Call, Number, Trace, same_setting
 from .optimizer_state import OptimizerSnapshot, OptimizerStep, optimizer_step_of

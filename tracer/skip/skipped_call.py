@@ -20,6 +20,7 @@ from typing import Any
 from ...eager.arrays import devices, dtypes
 from ...eager.arrays.devices import module_of
 from ...eager.core.generator import UINT64_MODULUS, default_generator
+from ...eager.core.structure.pytree import replace_leaves
 from ...eager.core.tape.node import State, _numbers, edge_of
 from ...eager.core.tensor import CHANGES, Tensor, versions_of, wrap
 from ...eager.nn.mutation_counter import MUTATION_COUNT
@@ -29,7 +30,6 @@ from ..guards.memory_pattern import CapturedMemory
 from ..guards.reachable_state import ModuleStates, NotPureError, UndecidedError
 from ..replay.replayer import Replayer
 from ..replay.run_segment import ran_to_end, run_uninterrupted
-from ..trace.pytree import replace_leaves
 from ..trace.tape_plan import DeferredNode, build_nodes
 from .call_plan import CallPlan
 from .deferred_state import CapturedTensor, LeafGradient

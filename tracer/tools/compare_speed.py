@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from ...eager.core.structure.pytree import leaves
 from ...eager.core.tensor import Tensor
 from ...eager.nn.module import Module
 from ...eager.random import manual_seed
 from ..api.compiled_function import CompiledFunction
-from ..trace.pytree import leaves
 from .files import RefusalError, module_of
 
 TOLERANCE = 3e-4  # relative to a result's largest number: sums run in another order

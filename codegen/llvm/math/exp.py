@@ -98,6 +98,7 @@ SINH = {
 }
 EXP_ZERO_BELOW = {"float": -105.0, "double": -746.0}  # exp is 0 below
 EXP_INFINITE_ABOVE = {"float": 89.0, "double": 710.0}  # exp is infinite above
+EXP_FINITE_UP_TO = {"float": 88.72283172607422, "double": 709.782712893384}  # the largest numbers whose exp is not
 TANH_ONE_FROM = {"float": 9.1, "double": 19.1}  # tanh is 1 from here on
 
 
@@ -199,7 +200,7 @@ def tanh(f: Function, x: Value) -> Value:
 
 
 def sigmoid(f: Function, x: Value) -> Value:
-    """c / (c + c exp(-x)), where c is so small that nothing overflows: the result fades to 0 through the subnormal numbers.
+    """c / (c + c exp(-x)), where c is so small that nothing overflows; 0 where exp(-x) does, as in eager execution.
 
     exp is not rounded on its own, only the sum is. That c is no power of two keeps the rounding of the sum small.
     """
@@ -207,4 +208,5 @@ def sigmoid(f: Function, x: Value) -> Value:
     n, r = reduce_argument(f, f.neg(at_most(f, at_least(f, x, least), -0.4 * least)))
     c = 1.75 * 2.0 ** (-(format_of(x).bias + 1) // 2)
     power = power_of_two(f, n, c)
-    return f.div(constant_like(c, x), f.fma(expm1_near_zero(f, r), power, f.add(power, constant_like(c, x))))
+    found = f.div(constant_like(c, x), f.fma(expm1_near_zero(f, r), power, f.add(power, constant_like(c, x))))
+    return f.select(f.compare("lt", x, constant_like(-EXP_FINITE_UP_TO[x.type.scalar], x)), constant_like(0.0, x), found)

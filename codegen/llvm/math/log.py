@@ -172,7 +172,8 @@ def logaddexp(f: Function, a: Value, b: Value) -> Value:
 
 def logaddexp2(f: Function, a: Value, b: Value) -> Value:
     larger, apart = larger_and_distance(f, a, b)
-    return f.fma(log1p(f, exp2(f, apart)), constant_like(LOG2_E, a), larger)
+    found = f.fma(log1p(f, exp2(f, apart)), constant_like(LOG2_E, a), larger)
+    return f.select(f.compare("eq", a, b), f.add(a, constant_like(1.0, a)), found)
 
 
 def larger_and_distance(f: Function, a: Value, b: Value) -> tuple[Value, Value]:

@@ -120,7 +120,8 @@ def logaddexp(a, b):
 @triton.jit
 def logaddexp2(a, b):
     scale: tl.constexpr = 1.4426950408889634
-    return tl.where(a > b, a, b) + libdevice.log1p(libdevice.exp2(apart(a, b))) * scale
+    found = tl.where(a > b, a, b) + libdevice.log1p(libdevice.exp2(apart(a, b))) * scale
+    return tl.where(a == b, a + 1, found)
 
 
 @triton.jit

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..tensor import Tensor, tensor_changed, wrap
+from .inplace import check_target
 from .node import FREED, Node, Pick, edge_of, local
 
 
@@ -315,6 +316,7 @@ def add_into(total: Tensor, g: Tensor) -> None:
     if local.state.handler is not None or type(array) is not np.ndarray or array.itemsize == 2:
         total.add_(g)
         return
+    check_target(total, False, False, "add_")
     np.add(array, g.tj_array, out=array)
     if total.tj_versions is None:
         total.tj_versions = [1]

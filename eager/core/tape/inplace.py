@@ -33,6 +33,11 @@ def check_target(target: Tensor, tracked: bool, grad_mode: bool, name: str) -> N
             f"{name}: unsupported operation: more than one element of the written-to tensor refers to a single memory "
             "location. Please clone() the tensor before performing the operation."
         )
+    if target.tj_inference and not local.state.inference:
+        raise RuntimeError(
+            f"{name}: Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a "
+            "normal tensor before doing inplace update."
+        )
     if not grad_mode:
         return
     base = target.tj_base

@@ -193,6 +193,8 @@ def save(x: Any) -> Any:
     """Save an input for a node; a number or None as it is."""
     if not isinstance(x, Tensor):
         return x
+    if x.tj_inference:
+        raise saved_inference_error()
     versions = x.tj_versions
     if versions is None:
         versions = x.tj_versions = [0]
@@ -230,6 +232,14 @@ def restore(node: Node, value: Any, output_nr: int | None = None) -> Any:
     if origin is not None:
         tensor.tj_node, tensor.tj_requires_grad, tensor.tj_versions = origin, True, versions
     return tensor
+
+
+def saved_inference_error() -> RuntimeError:
+    return RuntimeError(
+        "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in computation "
+        "tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in autograd, or use "
+        "`no_grad()` instead of `inference_mode()`."
+    )
 
 
 def modified_in_place_error(node: Node, value: Saved) -> RuntimeError:

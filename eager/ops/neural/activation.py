@@ -19,7 +19,7 @@ from ...core.dispatch import apply, overwrite
 from ...core.op import Op, primitive
 from ...core.registration import public
 from ...core.tensor import Tensor, wrap_dim
-from ..pointwise import clamp, erf, exp, expm1, log1p, mask_bits, minimum, sigmoid, sign, tanh, where
+from ..pointwise import abs, clamp, erf, exp, expm1, limit_floats, log1p, mask_bits, minimum, sigmoid, sign, tanh, where
 from ..random import rand_like
 
 _ROOT_2, _ROOT_2PI = math.sqrt(2), math.sqrt(2 * math.pi)
@@ -77,14 +77,20 @@ RELU_BACKWARD = primitive(
     "relu_backward",
     "composite",
     lambda xp, g, out: mask_bits(xp, g, out != 0),  # not `out > 0`: a NaN lets the gradient through, as in PyTorch
-    expand=lambda g, out: where(out == 0, out * 0, g),
+    expand=lambda g, out: where(out == 0, abs(out) * 0, g),  # +0, with a slope of 0
 )
+
+
+def run_relu(xp: Any, x: Any) -> Any:
+    return xp.maximum(x, 0) if x.dtype.kind in "iu" else limit_floats(xp, x, 0.0, None)
+
+
 RELU = primitive(
     "relu",
     "composite",
-    lambda xp, x: xp.maximum(x, 0),
+    run_relu,
     grad={"x": lambda g, out: apply(RELU_BACKWARD, (g, out))},
-    expand=lambda x: where(x <= 0, 0, x),
+    expand=lambda x: where(x < 0, 0, x),  # -0 is itself, as in PyTorch
 )
 
 
@@ -105,13 +111,13 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 HARDTANH_BACKWARD = primitive(
     "hardtanh_backward",
     "composite",
-    lambda xp, g, x, low, high: mask_bits(xp, g, ~((x <= low) | (x >= high))),
-    expand=lambda g, x, low, high: where((x <= low) | (x >= high), sign(x) * 0, g),  # 0, with a slope of 0
+    lambda xp, g, x, low, high: mask_bits(xp, g, (x > low) & (x < high)),  # NaN has no gradient, as in PyTorch
+    expand=lambda g, x, low, high: where((x > low) & (x < high), g, abs(sign(x)) * 0),  # +0, with a slope of 0
 )
 HARDTANH = primitive(
     "hardtanh",
     "composite",
-    lambda xp, x, low, high: xp.clip(x, low, high),
+    limit_floats,
     grad={"x": lambda g, x, low, high: apply(HARDTANH_BACKWARD, (g, x, low, high))},
     expand=lambda x, low, high: clamp(x, low, high),
 )
@@ -130,6 +136,8 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     check("hardtanh", input, integers=True)
     if min_val > max_val:
         raise ValueError(f"min_val cannot be greater than max_val: {min_val} > {max_val}")
+    if not input.dtype.is_signed and (min_val < 0 or max_val < 0):
+        raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
     if not input.dtype.is_floating_point:
         return composed("hardtanh", lambda x: clamp(x, int(min_val), int(max_val)), input, inplace)
     return activate(HARDTANH_ if inplace else HARDTANH, input, inplace, {}, float(min_val), float(max_val))
@@ -243,7 +251,8 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x outside of [-lambd, lambd], 0 inside."""
     check("hardshrink", input)
-    return where((input >= -lambd) & (input <= lambd), 0, input)  # type: ignore[no-any-return]
+    size = abs(input)
+    return where(size > lambd, input, size * 0)  # type: ignore[no-any-return]  # NaN is itself, without a gradient
 
 
 @public("nn.functional", samples=[sample(A(2, 3)), sample(A(5), 0.8)])
@@ -252,7 +261,8 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     check("softshrink", input)
     if lambd < 0:
         raise RuntimeError(f"softshrink: lambda must be greater or equal to 0, but found to be {lambd}.")
-    return input - clamp(input, -lambd, lambd)
+    size = abs(input)
+    return where(size > lambd, input - clamp(input, -lambd, lambd), size * 0)  # type: ignore[no-any-return]
 
 
 @public("nn.functional", samples=[sample(A(2, 3)), sample(A(6, lo=-5, hi=5))])
@@ -273,11 +283,13 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def run_elu(xp: Any, x: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
-    below = xp.minimum(x, 0, out=xp.empty_like(x))
+    below = limit_floats(xp, x, None, 0.0)
     below *= input_scale
+    if not 0 <= alpha < math.inf:  # 0 times infinity is NaN, and 0 times what is negative has the other sign
+        return xp.where(x < 0, xp.expm1(below) * x.dtype.type(alpha * scale), x * x.dtype.type(scale))
     below = quick_expm1(xp, below)
     below *= alpha * scale
-    above = xp.maximum(x, 0, out=xp.empty_like(x))
+    above = limit_floats(xp, x, 0.0, None)  # -0 is itself, as in PyTorch
     above *= scale
     above += below
     return above
@@ -288,20 +300,22 @@ def run_elu_backward(xp: Any, g: Any, x: Any, *, alpha: float, scale: float, inp
     slope *= input_scale
     xp.exp(slope, out=slope)
     slope *= input_scale * alpha * scale
-    return risen(xp, slope, g, x, scale - input_scale * alpha * scale)
+    return risen(xp, slope, g, x, scale, input_scale * alpha * scale)
 
 
 def run_elu_backward_(xp: Any, g: Any, out: Any, *, alpha: float, scale: float, input_scale: float) -> Any:
     slope = xp.minimum(out, 0, out=xp.empty_like(out))
     slope *= input_scale
     slope += input_scale * alpha * scale
-    return risen(xp, slope, g, out, scale - input_scale * alpha * scale)
+    return risen(xp, slope, g, out, scale, input_scale * alpha * scale)
 
 
-def risen(xp: Any, slope: Any, g: Any, x: Any, jump: float) -> Any:
-    """g times a slope that is larger by `jump` above 0, in the slope's buffer."""
-    if jump:
-        slope += (x > 0) * x.dtype.type(jump)
+def risen(xp: Any, slope: Any, g: Any, x: Any, above: float, at_zero: float) -> Any:
+    """g times a slope that jumps from `at_zero` to `above` above 0, in the slope's buffer."""
+    if not 0 <= at_zero < math.inf:  # see `run_elu`
+        slope = xp.where(x > 0, x.dtype.type(above), slope)
+    elif above != at_zero:
+        slope += (x > 0) * x.dtype.type(above - at_zero)
     slope *= g
     return slope
 
@@ -317,7 +331,7 @@ def elu_gradient_(g: Tensor, out: Tensor, alpha: float, scale: float, input_scal
 
 
 def elu_by_parts(x: Tensor, alpha: float, scale: float, input_scale: float) -> Tensor:
-    return where(x > 0, x * scale, expm1(minimum(x, 0.0) * input_scale) * (alpha * scale))  # type: ignore[no-any-return]
+    return where(x < 0, expm1(minimum(x, 0.0) * input_scale) * (alpha * scale), x * scale)  # type: ignore[no-any-return]
 
 
 ELU_BACKWARD = primitive(

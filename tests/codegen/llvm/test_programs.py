@@ -150,10 +150,14 @@ def test_rows_in_which_members_of_a_step_do_not_meet(seen: Any, hasty: Any) -> N
 
 
 def test_limits_that_a_dtype_does_not_hold(seen: Any, hasty: Any) -> None:
-    x = tj.tensor([0, 1, 2, 3, 100, 127], dtype=tj.uint8)
+    """Negative ones wrap round in unsigned integers; others are refused before there is a graph."""
+    x = tj.tensor([0, 1, 2, 3, 100, 127, 200, 255], dtype=tj.uint8)
 
     def function() -> Any:
-        return [f(x.to(d)) for d in (tj.uint8, tj.int8) for f in (F.hardtanh, F.relu6, lambda y: y.clamp(-300, 100))]
+        limited = [
+            f(x.to(d)) for d in (tj.uint8, tj.int8) for f in (F.relu6, lambda y: y.clamp(-100, 100), lambda y: y.clamp(-100))
+        ]
+        return [*limited, F.hardtanh(x.to(tj.int8)), F.hardtanh(x, 1, 100)]
 
     run(function)
 

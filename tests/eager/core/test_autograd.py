@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -709,6 +710,72 @@ def test_inference_mode() -> None:
             assert not tj.is_inference_mode_enabled() and (x * 2).requires_grad
     assert tj.is_grad_enabled() and not tj.is_inference_mode_enabled()
     assert not (x * 2).is_inference() and not y.clone().is_inference()
+
+
+def made_in_inference_mode() -> tj.Tensor:
+    with tj.inference_mode():
+        return tj.ones(3, dtype=tj.float64)
+
+
+SAVED = "Inference tensors cannot be saved for backward"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda w, x: w * x,
+        lambda w, x: w / x,
+        lambda w, x: w @ x,
+        lambda w, x: w * x.view(3),
+        lambda w, x: w * x[0],
+        lambda w, x: w * x.detach(),
+        lambda w, x: (w * 1).mul_(x),
+        lambda w, x: w[x.long()] if x.long().is_inference() else w * x,
+        lambda w, x: tj.autograd.grad((w * w).sum() * x[0], w),
+        lambda w, x: (w * w).backward(x, create_graph=True),
+        lambda w, x: tj.utils.checkpoint.checkpoint(lambda x: w * x, x),
+    ],
+)
+def test_inference_tensors_are_not_saved(use: Callable[..., object]) -> None:
+    with pytest.raises(RuntimeError, match=SAVED):
+        use(leaf(1, 2, 3), made_in_inference_mode())
+
+
+def test_inference_tensors_where_nothing_is_saved() -> None:
+    w, x = leaf(1, 2, 3), made_in_inference_mode()
+    (w + x - x).sum().backward()
+    assert same(w.grad, np.ones(3))
+    assert (w * x.clone()).requires_grad
+    with tj.no_grad():
+        assert not (w * x).requires_grad
+    assert not (x * x).requires_grad
+    (w * 2).backward(x)
+    assert same(w.grad, np.full(3, 3.0))
+
+
+def test_inference_tensors_stay_what_they_are() -> None:
+    x = made_in_inference_mode()
+    for write in (lambda: x.add_(1), lambda: x.copy_(tj.ones(3)), lambda: x[:1].zero_(), lambda: x.add_(leaf(1, 2, 3))):
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode is not allowed"):
+            write()
+    for ask in (x.requires_grad_, lambda: tj.nn.Parameter(x)):
+        with pytest.raises(RuntimeError, match="Setting requires_grad=True on inference tensor outside InferenceMode"):
+            ask()
+    w = leaf(1, 2, 3)
+    w.grad = made_in_inference_mode()
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        (w * 2).sum().backward()
+    with tj.inference_mode():
+        assert same(x.add_(1), np.full(3, 2.0)) and x.requires_grad_().requires_grad
+        assert tj.tensor([1.0]).is_inference() and tj.from_numpy(np.ones(2)).is_inference()
+        assert not w.is_inference() and x.detach().is_inference()
+
+
+def test_modules_made_in_inference_mode_can_be_trained() -> None:
+    with tj.inference_mode():
+        layer = tj.nn.Linear(3, 1)
+    layer(tj.ones(2, 3)).sum().backward()
+    assert layer.weight.grad is not None
 
 
 # ---- the rest

@@ -388,11 +388,65 @@ def test_a_constant_that_takes_history_is_no_leaf() -> None:
     assert same(x.grad, np.ones((3, 4)))
 
 
+def test_expanded_tensors_can_be_filled() -> None:
+    """As in PyTorch: whatever the order of writes, each element gets the same number."""
+    base = tj.arange(4.0).reshape(1, 4)
+    wide = base.expand(3, 4)
+    assert wide.fill_(2) is wide and wide.tolist() == [[2.0] * 4] * 3 and base.tolist() == [[2.0] * 4]
+    assert wide._version == base._version == 1
+    wide[1:].zero_()
+    assert wide.tolist() == [[0.0] * 4] * 3
+    assert tj.tensor(1.0).expand(2, 3).fill_(tj.tensor(5.0)).tolist() == [[5.0] * 3] * 2
+    assert tj.tensor(1.0).expand(0).zero_().shape == (0,)
+
+
+def test_filling_an_expanded_tensor_is_on_the_tape() -> None:
+    x = leaf((1, 4))
+    base = x * 2
+    wide = base.expand(3, 4)
+    wide.zero_()
+    (wide.sum() + base.sum()).backward()
+    assert same(x.grad, np.zeros((1, 4))) and same(wide, np.zeros((3, 4)))
+
+
+def test_filling_expanded_tensors_in_compiled_functions() -> None:
+    def step(x: tj.Tensor) -> tj.Tensor:
+        base = x * 2
+        base.expand(3, 4).fill_(7)
+        return base + 1
+
+    compiled = tj.compile(step, warmup=1)
+    for _ in range(4):
+        assert same(compiled(tj.ones(1, 4)), np.full((1, 4), 8.0))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gradients_are_not_added_to_expanded_ones(compiled: bool) -> None:
+    """Each of their elements would be added several times, or once: PyTorch refuses it."""
+    w = tj.ones(3, requires_grad=True)
+
+    def step() -> None:
+        (w * 2).sum().backward()
+
+    run = tj.compile(step, warmup=1) if compiled else step
+    for _ in range(4):
+        w.grad = None
+        run()
+        assert same(w.grad, np.full(3, 2.0))
+    for _ in range(2):
+        w.grad = tj.ones(()).expand(3)
+        with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single memory"):
+            run()
+    w.grad = tj.ones(1).expand(1, 1).reshape(1).expand(3)
+    (w * 2).sum().backward(create_graph=True)  # makes a new one
+    assert same(w.grad, np.full(3, 3.0))
+
+
 def test_expanded_tensors_refuse_in_place_writes() -> None:
     for base in (tj.zeros(1, 4, dtype=tj.float64), leaf((1, 4)) * 1):
         wide = base.expand(3, 4)
         before = base.detach().clone()
-        for write in (lambda w=wide: w.add_(1), lambda w=wide: w.__setitem__(0, 1.0) if w.stride(0) else w.zero_()):
+        for write in (lambda w=wide: w.add_(1), lambda w=wide: w.__setitem__(0, 1.0) if w.stride(0) else w.mul_(0)):
             with pytest.raises(RuntimeError, match=r"single memory location|expanded"):
                 write()
         assert same(base, before)

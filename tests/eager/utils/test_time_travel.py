@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tapejit as tj
 from tapejit import nn
+from tapejit.eager.utils.training_snapshot import Snapshot
 
 HERE = Path(__file__)
 
@@ -262,3 +263,21 @@ def test_bad_input() -> None:
         tj.utils.time_travel(lambda: None, tj.ones(1), every=0)
     with pytest.raises(TypeError, match="a dict has no state_dict"):
         tj.utils.time_travel(lambda: None, {})
+
+
+def test_modules_and_tied_tensors_are_put_back_once() -> None:
+    """Objects that are given twice, or that others hold, are copied once; those of modules below are found."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
+    model[1][1].weight = model[0].weight
+    optimizer = tj.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    snapshot = Snapshot((model, optimizer, model[0], model[0].bias))
+    tensors = [*model.parameters(), *model.buffers()]
+    assert sorted(id(c.tensor) for c in snapshot.copies) == sorted(map(id, tensors))
+    assert {m for m, _ in snapshot.training} == set(model.modules()) and len(snapshot.training) == 5
+    before = [t.tolist() for t in tensors]
+    model.eval()
+    with tj.no_grad():
+        for t in tensors:
+            t += 1
+    snapshot.restore()
+    assert [t.tolist() for t in tensors] == before and all(m.training for m in model.modules())

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
+from support.tolerances import assert_within, spread
 from tapejit import nn
 from tapejit.tracer.skip.skipped_call import materialise_all
 from tapejit.tracer.trace.logging import display_line
@@ -666,5 +667,7 @@ def test_results_that_are_differentiated_later_need_python() -> None:
         x, _ = batch(i)
         w.grad = None
         f(x).backward()
-        np.testing.assert_allclose(w.grad.numpy(), (x * (1 - (x * w).tanh() ** 2)).sum(0).detach().numpy(), rtol=1e-5)
+        terms = x.double() * (1 - (x.double() * w.detach().double()).tanh() ** 2)
+        # 1 - tanh(x)^2 is rounded as a number of size 1
+        assert_within(w.grad, terms.sum(0), spread(x.double().abs().sum(0), len(x) + 4))
     assert skipped(f) == 0 and "differentiated later" in why(f)

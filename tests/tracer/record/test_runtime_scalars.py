@@ -77,10 +77,17 @@ def test_native_code(name: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
 def test_limits_of_integers(dtype: str) -> None:
-    """They may lie outside of what the dtype has."""
-    x = tj.arange(0, 40).to(getattr(tj, dtype))
+    """Negative ones wrap round where the dtype has none, larger ones than it has are refused: as in PyTorch."""
+    x, unsigned = tj.arange(0, 40).to(getattr(tj, dtype)), dtype == "uint8"
     compiled = tj.compile(lambda i: (x + 1).clamp(10 - i, 20 + 30 * i), backend="llvm")
-    for i in range(1, 20):
+    for i in range(1, 8 if unsigned else 20):
         expected = np.clip(np.arange(1, 41), 10 - i, 20 + 30 * i)
         np.testing.assert_array_equal(compiled(i).numpy(), expected.astype(dtype))
     assert len(compiled.traces) == 1
+    if unsigned:
+        with pytest.raises(RuntimeError, match="value 260 cannot be converted to type uint8 without overflow"):
+            compiled(8)
+        low = tj.compile(lambda i: (x + 1).clamp(5 - i, 250), backend="llvm")
+        for i in range(12):
+            assert low(i).tolist() == np.clip(np.arange(1, 41), (5 - i) % 256, 250).tolist()
+        assert len(low.traces) == 1

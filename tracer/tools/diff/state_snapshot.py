@@ -19,11 +19,12 @@ from ....eager.arrays import devices
 from ....eager.arrays.deferred import DeferredArray, resolve_array
 from ....eager.core.generator import default_generator
 from ....eager.core.library import is_library
+from ....eager.core.structure.object_graph import walk_objects
 from ....eager.core.tape.node import Node, edge_of
 from ....eager.core.tensor import Tensor
 from ....eager.nn.module import Module
 from ...api.compiled_function import CompiledFunction
-from ...guards.reachable_state import filled_cells, referenced_names, walk_objects
+from ...guards.reachable_state import filled_cells, referenced_names
 
 PLAIN = (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, types.BuiltinFunctionType, np.ndarray)
 

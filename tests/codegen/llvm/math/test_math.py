@@ -59,6 +59,8 @@ def test_every_op_of_the_table_is_known() -> None:
 def test_elementary(name: str, dtype: Any) -> None:
     x = numbers(dtype)
     exact = ELEMENTARY[name](x.astype(MORE[dtype]))
+    if name == "sigmoid":  # 0 where exp(-x) overflows, as in eager execution
+        exact = np.where(np.isinf(np.exp(-x)) & np.isfinite(x), 0, exact)
     zeros = np.array([0.0, -0.0], dtype)
     for function in everywhere(name, dtype):
         off, where = worst(function(x), exact, x)

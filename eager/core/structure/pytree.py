@@ -1,13 +1,17 @@
 """Nested containers as trees: flatten lists, tuples and dicts to leaves, and rebuild them.
 
-Two views, with the strictness that their callers need. `leaves`, `containers` and `replace_leaves` go into subclasses too
-(named tuples among them): skipped calls guard the exact classes separately. `flatten` goes into exact lists, tuples and dicts
-only, and returns the structure, which compares equal exactly when two calls are nested the same way, dict keys included.
+Two views, with the strictness that their callers need. `leaves`, `containers`, `replace_leaves` and `map_leaves` go into
+subclasses too (named tuples among them): skipped calls guard the exact classes separately. `flatten` goes into exact lists,
+tuples and dicts only, and returns the structure, which compares equal exactly when two calls are nested the same way, dict keys
+included.
+
+Walks with another meaning stay with their owners: snapshots keep the class of a dict (`eager/utils/training_snapshot.py`), an
+optimizer's state is converted by its keys (`Optimizer._loaded`), guards compare copies (`tracer/guards/reachable_state.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -37,6 +41,11 @@ def replace_leaves(x: Any, parts: Iterator[Any]) -> Any:
         found = [replace_leaves(part, parts) for part in x]
         return type(x)(*found) if hasattr(x, "_fields") else type(x)(found)
     return {k: replace_leaves(v, parts) for k, v in x.items()} if isinstance(x, dict) else next(parts)
+
+
+def map_leaves(function: Callable[[Any], Any], x: Any) -> Any:
+    """Copy nested containers, with `function` of each leaf."""
+    return replace_leaves(x, map(function, leaves(x)))
 
 
 def flatten(x: Any, found: list[Any]) -> Any:
