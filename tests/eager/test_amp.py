@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tapejit as tj
 import tapejit.nn.functional as F
-from support.tolerances import assert_product
+from support.tolerances import assert_matmul
 from tapejit import nn
 from tapejit.eager.arrays import devices
 from tapejit.eager.core import autocast as rules
@@ -188,10 +188,10 @@ def test_in_place_and_out_are_left_alone() -> None:
     x, y = some(2, 3), tj.zeros(2, 2)
     with tj.autocast("cpu"):
         y.addmm_(x, x.T)
-        assert_product(y, x, x.T)
+        assert_matmul(y, x, x.T)
         out = tj.empty(2, 2)
         assert tj.mm(x, x.T, out=out) is out
-        assert_product(out, x, x.T)
+        assert_matmul(out, x, x.T)
 
 
 def test_a_dtype_that_is_asked_for_is_given(gpu: None) -> None:

@@ -864,6 +864,29 @@ def hooks_of_all_modules(compile: Any, note: Any) -> None:
         note(f(batch(i)), len(calls))
 
 
+@plain
+def one_float_that_is_two_numbers(compile: Any, note: Any) -> None:
+    """A path that begins with a hook is planned from nodes that have saved the same object twice."""
+    w = tj.ones(3, requires_grad=True)
+    one = 1.0
+    numbers = [one, one]
+
+    @compile
+    def f(x):
+        loss = (x * w * numbers[0] * numbers[1]).square().mean()
+        loss.backward()
+        return {"loss": loss, "n": 1}
+
+    for i in range(WARM):
+        note(f(batch(i)))
+    w.register_hook(lambda g: g * 2)
+    for i in range(4):
+        note(f(batch(i)), w.grad)
+    numbers[0] = 3.0
+    for i in range(4):
+        note(f(batch(i)), w.grad)
+
+
 # ---- wrappers and patches
 
 

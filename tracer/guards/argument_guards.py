@@ -49,6 +49,7 @@ class ArgumentGuards:
         self.slots: list[int] = []
         self.without: set[int] = set()
         self.counts: list[tuple[int, int]] = []  # places that are written, and how often
+        self.pinned: dict[int, int] = {}  # place -> id of the tensor
         self.captured_ids: frozenset[int] = frozenset()
         self.match: Any = None
 
@@ -63,6 +64,10 @@ class ArgumentGuards:
 
     def without_gradient(self, place: int) -> None:
         self.without.add(place)
+
+    def pin(self, t: Tensor) -> None:
+        """Require that an argument is this very tensor, which names keep alive."""
+        self.pinned[self.places[id(t)]] = id(t)
 
     def not_captured(self, captured: Iterable[int]) -> None:
         """Require that no argument is one of these tensors, by their ids: the function reads them by name."""
@@ -156,7 +161,9 @@ class ArgumentGuards:
         form = form_of(array, device_of(array))
         self.tests += [f"{t} = {place}"]
         self._fail_if(f"{t}.__class__ is not {self._constant(type(x))}")
-        if self.captured_ids:
+        if i in self.pinned:
+            self._fail_if(f"id({t}) != {self.pinned[i]}")
+        elif self.captured_ids:
             self._fail_if(f"id({t}) in CAPTURED")
         self.tests.append(f"{a} = {t}.tj_array")
         if form.on_cpu:

@@ -26,7 +26,7 @@ def owner_of(array: Any) -> Any:
 
 
 def is_owned(owner: Any) -> bool:
-    """True if all arrays on this memory have this owner. Memory that a foreign object lends may be lent twice."""
+    """True if all arrays on this memory have this owner. A foreign object may hand its memory to several arrays."""
     return not isinstance(owner, np.ndarray) or owner.base is None
 
 

@@ -66,6 +66,8 @@ class Bailout(CallFrame):
         changed = [(t, t.tj_array, a) for n, t, a in seen if not self.unchanged(n)]
         for t, _, copy in changed:  # the ops saw the memory as it was then
             t.tj_array = copy
+        # nodes save numbers, and a tape plan tells them apart by identity: one float may have been given to several ops
+        self.scalars = [x * 1.0 if type(x) is float else x for x in self.scalars]
         first = next(_numbers)
         state = self.state
         was = state.grad

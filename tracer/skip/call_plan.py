@@ -97,15 +97,19 @@ class CallPlan:
         """Find where tensors from outside come from: arguments, names, gradients of leaves."""
         trace, leaf_of = self.trace, before.leaf_of()
         self.captured: list[CapturedTensor] = []
+        self.not_by_name: set[int] = set()  # ids of arguments that are not read by name, though they could be
+        self.twins: list[tuple[Tensor, int]] = []  # a captured tensor, the slot of the array that it shows
         for slot in sorted(trace.outside):
             value = trace.values[trace.owners[slot]]
             t = frame.tensors[value.index]
             if t is None:
                 raise NotPureError("a tensor changed its memory during the call")
+            if id(t) not in before.tensors and id(t) not in leaf_of:
+                t = self._source_of_alias(t, value, before)
             place = self.arguments.place(t)
             if place is not None:
-                if before.may_capture(t) and not notes.was_another(slot, place, t):
-                    raise UndecidedError("an argument is also read by name, and was the same tensor in all calls")
+                if before.may_capture(t) and notes.was_another(slot, place, t):
+                    self.not_by_name.add(id(t))
                 self.arguments.expect(t, value)
                 continue
             leaf = leaf_of.get(id(t))
@@ -115,23 +119,41 @@ class CallPlan:
                 raise NotPureError("it writes a tensor that is not reachable by name")
             self.captured.append(CapturedTensor(self, value, t, leaf))
         self.by_id = {id(c.tensor): c for c in self.captured}
-        self._twins(frame, before, leaf_of)
+        self.twins += self._twins(frame, before, leaf_of)
 
-    def _twins(self, frame: Any, before: ObservedCall, leaf_of: dict[int, Tensor]) -> None:
+    def _source_of_alias(self, t: Tensor, value: Value, before: ObservedCall) -> Tensor:
+        """Return the argument or captured tensor that a tensor made inside shares its array with, as `x.detach()` does; the
+        tensor itself if there is none."""
+        array = resolve_array(t.tj_array)
+        found = [x for x in before.tensors.values() if resolve_array(x.tj_array) is array]
+        if not found:
+            return t
+        given = [x for x in found if self.arguments.place(x) is not None]
+        if given and (len(given) < len(found) or before.may_capture(given[0])):
+            raise UndecidedError("an argument shares the memory of a captured tensor")
+        if not given:  # whichever of them it was
+            self.twins += [(x, value.slot) for x in found[1:]]
+        return found[0]
+
+    def _twins(self, frame: Any, before: ObservedCall, leaf_of: dict[int, Tensor]) -> list[tuple[Tensor, int]]:
         """Find tensors on the same arrays as others, which are one input of the program: they have to share them at each call.
 
         Those among the arguments are guarded there.
         """
-        self.twins: list[tuple[Tensor, int]] = []  # a captured tensor, the slot of the array that it shows
+        twins = []
         for value in self.trace.values:
             owner, t = self.trace.owners.get(value.slot), frame.tensors[value.index]
             if owner is None or owner == value.index or t is None or (id(t) not in before.tensors and id(t) not in leaf_of):
                 continue
-            among = [self.arguments.place(x) is not None for x in (t, frame.tensors[owner])]
+            source = frame.tensors[owner]
+            if id(source) not in before.tensors:
+                source = next((x for x in before.tensors.values() if x.tj_array is source.tj_array), source)
+            among = [self.arguments.place(x) is not None for x in (t, source)]
             if id(t) in leaf_of or any(among) != all(among):
                 raise UndecidedError("an argument or a gradient shares the memory of a captured tensor")
             if not any(among):
-                self.twins.append((t, value.slot))
+                twins.append((t, value.slot))
+        return twins
 
     def _gradients(self, frame: Any, before: ObservedCall) -> None:
         """Find which leaves get a gradient, or lose it."""
@@ -161,9 +183,14 @@ class CallPlan:
         self.once = any((k.required and k.value is not None) or id(k.leaf) in read for k in self.leaf_gradients)
 
     def _read_by_name(self, before: ObservedCall) -> None:
-        """Guard the tensors that Python finds by name: their forms and flags, and that no argument is one of them."""
+        """Guard the tensors that Python finds by name: their forms and flags, and which arguments are one of them.
+
+        An argument that is also found by name has to be this very tensor at each call: then it does not matter how it is read.
+        """
         found = before.tensors_by_name()
         self.arguments.not_captured(found)
+        for i in self.arguments.places.keys() & found.keys() - self.not_by_name:
+            self.arguments.pin(found[i])
         known = {id(k.leaf) for k in self.leaf_gradients} | {id(c.leaf) for c in self.captured if c.leaf is not None}
         self.forms = [TensorGuard(t) for i, t in found.items() if i not in self.by_id]  # captured tensors are guarded anyhow
         asked = found if self.proof is None else {}  # no proof lets a function ask for gradients
@@ -195,7 +222,12 @@ class CallPlan:
         found = list(leaves(result))
         self.result = replace_leaves(result, repeat(None)) if isinstance(result, (list, tuple, dict)) else None
         slots = {id(resolve_array(frame.tensors[v.index].tj_array)): v.slot for v in self.trace.values if self._there(frame, v)}
-        self.returned = [self._returned(x, slots) for x in found]
+        self.returned: list[tuple[str, Any]] = []
+        first: dict[int, int] = {}
+        for i, x in enumerate(found):
+            kind, what = self._returned(x, slots)
+            again = kind == "alias" and first.setdefault(id(x), i) != i
+            self.returned.append(("again", first[id(x)]) if again else (kind, what))
         made = {what: x for (kind, what), x in zip(self.returned, found, strict=True) if kind == "value"}
         self.made = [(n, self.trace.values[n].slot, x.tj_requires_grad) for n, x in made.items()]
         if made.keys() & {k.value.index for k in self.leaf_gradients if k.value is not None}:
@@ -220,6 +252,8 @@ class CallPlan:
                 return "constant", x
             raise NotPureError(f"it returns a {type(x).__name__}")
         place = self.arguments.place(x)
+        if id(x) in self.not_by_name:
+            raise UndecidedError("it returns an argument that is also found by name")
         if place is not None:
             return "argument", place
         if id(x) in self.by_id and self.reach.holds(x):

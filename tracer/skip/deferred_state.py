@@ -35,12 +35,13 @@ LONE_COUNTER_REFCOUNT = _lone_counter_refcount()
 class CapturedTensor:
     """A tensor that a function reads by name, rather than as an argument; or the gradient of such a tensor."""
 
-    __slots__ = ("leaf", "pending", "since", "skipped", "tensor", "value", "writes")
+    __slots__ = ("leaf", "pending", "requires_grad", "since", "skipped", "tensor", "tracked", "value", "writes")
 
     def __init__(self, skipped: Any, value: Value, tensor: Tensor, leaf: Tensor | None) -> None:
         self.skipped = skipped
         self.value = value
         self.tensor = tensor
+        self.requires_grad, self.tracked = tensor.tj_requires_grad, tensor.tj_node is not None
         self.leaf = leaf  # for a gradient: the leaf that it belongs to
         self.writes = 0  # writes per call
         self.since = 0  # number of calls when it was deferred
@@ -53,7 +54,7 @@ class CapturedTensor:
                 return False
             self.tensor = self.leaf.tj_grad
         t, value = self.tensor, self.value
-        if t.tj_requires_grad is not value.requires_grad or (t.tj_node is not None) is not value.tracked:
+        if t.tj_requires_grad is not self.requires_grad or (t.tj_node is not None) is not self.tracked:
             return False
         if t.tj_hooks or t.tj_accumulate_hooks or (t.tj_base is not None and t.tj_rebased != t.tj_base.tj_rebased):
             return False
@@ -64,7 +65,7 @@ class CapturedTensor:
         t, value = self.tensor, self.value
         if self.leaf is not None and self.leaf.tj_grad is not t:
             return False
-        if t.tj_requires_grad is not value.requires_grad or (t.tj_node is not None) is not value.tracked:
+        if t.tj_requires_grad is not self.requires_grad or (t.tj_node is not None) is not self.tracked:
             return False
         if t.tj_hooks or t.tj_accumulate_hooks or (t.tj_base is not None and t.tj_rebased != t.tj_base.tj_rebased):
             return False

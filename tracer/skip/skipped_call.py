@@ -272,6 +272,8 @@ class SkippedCall(CallPlan):
         for kind, what in self.returned:
             if kind == "value":
                 parts.append(made[what])
+            elif kind == "again":
+                parts.append(parts[what])
             elif kind != "alias":
                 parts.append(tensors[what] if kind == "argument" else what)
             elif what in shown:

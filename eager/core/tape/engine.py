@@ -200,7 +200,7 @@ class Leaves:
     def add(self, leaf: Tensor, g: Tensor, fresh: bool) -> None:
         if not leaf.tj_requires_grad:
             return  # it was detached since
-        if self.accumulate and leaf.tj_hooks is None and leaf.tj_accumulate_hooks is None:
+        if self.accumulate and not leaf.tj_hooks and not leaf.tj_accumulate_hooks:
             if leaf.tj_grad is None:
                 self.begun.append(leaf)
             accumulate_into(leaf, g, self.create_graph, fresh)

@@ -101,5 +101,5 @@ def test_a_failed_compilation_gets_its_advice(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(3):
             step(tj.ones(3))
     (program,) = step.explain().to_dict()["paths"][0]["programs"]
-    assert "no such luck" in program["told"]
-    assert "please report it" in str(advice.advice_for(program["told"]))
+    assert "no such luck" in program["description"]
+    assert "please report it" in str(advice.advice_for(program["description"]))
