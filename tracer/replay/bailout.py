@@ -72,6 +72,7 @@ class Bailout(CallFrame):
         state = self.state
         was = state.grad
         self.as_they_are = []
+        self.broken = True  # an op that raises has done its part, and must not run again
         try:
             with self.eagerly():
                 for entry in self.entries[self.start : self.cursor]:
@@ -80,6 +81,7 @@ class Bailout(CallFrame):
                         self.interpret_call(entry)
                     elif isinstance(entry, Backward):
                         self.interpret_backward(entry)
+            self.broken = False
         finally:
             state.grad = was
             for t, array, _ in changed:

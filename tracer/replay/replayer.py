@@ -496,7 +496,7 @@ class Replayer(SegmentRunner):
             elif effect.leaf in firsts:
                 if g is None or g.tj_requires_grad or id(g) in self.number or isinstance(g.tj_array, DeferredArray):
                     return False
-                if not has_form(g.tj_array, firsts[effect.leaf].form):
+                if id(g.tj_array) in self.slots or not has_form(g.tj_array, firsts[effect.leaf].form):
                     return False
             elif g is None or g is not tensors[effect.before] or g.tj_array is not self.held[effect.before]:
                 return False
