@@ -20,7 +20,7 @@ from ..execute.preload import preload_backend
 from ..first_call.abstract_recorder import AbstractRecorder
 from ..record.recorder import MAX_BREAKS, Recorder
 from ..replay.replayer import Replayer
-from ..skip.skipped_call import MISS, bound_calls, materialise_all
+from ..skip.skipped_call import MISS, REENTERED, bound_calls, materialise_all
 from ..trace.call_frame import CallFrame
 from ..trace.trace import Trace
 from ..trace.watchers import WATCHED, is_watched
@@ -88,6 +88,9 @@ class CompiledFunction(PathCache):
             result = MISS if pure.fast_path is None else pure.fast_path(pure, state, args, kwargs)
             if result is MISS:
                 result = pure.run(state, args, kwargs)
+            if result is REENTERED:
+                self.fell_back["called by a signal handler while it runs"] += 1
+                return self.function(*args, **kwargs)
             if result is not MISS:
                 self.count_replay(pure.trace)
                 pure.trace.skipped += 1

@@ -77,10 +77,10 @@ class CapturedTensor:
         if t.tj_versions is not None and counter_refcount(t) > LONE_COUNTER_REFCOUNT:
             return False
         self.pending = t.tj_array = self.value.form(self, self.value.slot)
-        self.since = self.skipped.count
+        self.since = self.skipped.count - 1  # the call that ends now counts
         return True
 
-    def read(self, pending: DeferredArray) -> None:
+    def read(self, pending: DeferredArray | None) -> None:
         """Materialise: the memory or the version is being read."""
         with self.skipped.lock:
             if self.pending is not None:
@@ -146,7 +146,7 @@ class LeafGradient:
         self.is_deferred = True
         return True
 
-    def read(self, pending: DeferredArray) -> None:
+    def read(self, pending: DeferredArray | None) -> None:
         """Materialise: the gradient is being read."""
         self.look()
 

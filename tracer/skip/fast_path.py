@@ -18,6 +18,7 @@ from ..replay.run_segment import run_uninterrupted
 from ..trace.tape_plan import DeferredNode
 
 MISS = object()  # result of a call whose guards fail
+REENTERED = object()  # result of a call made while the same call runs in this thread, as a signal handler may
 LEAVE_FAST_PATH = "return MISS"  # statement for calls that need the general path
 
 
@@ -27,7 +28,8 @@ def compile_fast_path(skipped: Any) -> Callable[..., Any] | None:
     if not skipped.simple or skipped.once or arguments.counts:
         return None
     arguments.space.update({
-        "MISS": MISS, "CHANGES": CHANGES, "MUTATION_COUNT": MUTATION_COUNT, "dtypes": dtypes, "devices": devices,
+        "MISS": MISS, "REENTERED": REENTERED,
+        "CHANGES": CHANGES, "MUTATION_COUNT": MUTATION_COUNT, "dtypes": dtypes, "devices": devices,
         "new": object.__new__, "Tensor": Tensor, "DeferredNode": DeferredNode, "following": _numbers.__next__,
         "SEGMENT": skipped.segment, "RUN": skipped.segment.run, "SCALARS": skipped.scalars, "arrays": skipped.arrays,
         "GRAD": skipped.grad_mode, "DTYPE": skipped.dtype, "DEVICE": skipped.device, "LOCK": skipped.lock,
@@ -54,6 +56,8 @@ def _unchanged_tests() -> list[str]:
     return [
         f"if state.grad is not GRAD or state.autocast is not None or dtypes._default is not DTYPE: {LEAVE_FAST_PATH}",
         f"if devices._default_device is not DEVICE or SEGMENT.run is not RUN: {LEAVE_FAST_PATH}",
+        "if skipped.running: return REENTERED",
+        "turn = skipped.turn = skipped.turn + 1",
         f"if skipped.seen or skipped.borrowing is not None or not skipped.is_bound: {LEAVE_FAST_PATH}",
         f"if skipped.tensor_mark != CHANGES[0] or skipped.module_mark != MUTATION_COUNT[0]: {LEAVE_FAST_PATH}",
         "memory = skipped.memory",
@@ -73,8 +77,13 @@ def _remaining_tests(skipped: Any) -> list[str]:
 
 def _run_lines(skipped: Any) -> list[str]:
     guarded = can_be_interrupted(skipped.segment, skipped.segment.run)
+    undo = "".join(f"O{i}.undo_advance(); " for i in range(len(skipped.optimizers)))
     return [
         "skipped.written = None",
+        # Python runs signal handlers after calls and jumps only: from this line on the program runs before any of them
+        f"if skipped.turn != turn: {undo}{LEAVE_FAST_PATH}",
+        "skipped.count += 1",
+        "skipped.running = True",
         "try: run_uninterrupted(RUN, arrays, SCALARS)" if guarded else "try: RUN(arrays, SCALARS)",
         f"except BaseException as error: return skipped.stopped(error, state, {skipped.arguments.found}, False)",
     ]
@@ -91,4 +100,4 @@ def _result_lines(skipped: Any) -> list[str]:
             skipped.arguments.space[f"later{i}"] = later
             lines += ["result.tj_node = node = new(DeferredNode)", "node.number = following()", f"node._later = later{i}"]
     lines += [f"arrays[{slot}] = None" for slot in skipped.handed]
-    return [*lines, "skipped.count += 1", "return result"]
+    return [*lines, "skipped.running = False", "if skipped.stale: skipped.materialise()", "return result"]

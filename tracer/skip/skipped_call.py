@@ -33,13 +33,14 @@ from ..replay.run_segment import ran_to_end, run_uninterrupted
 from ..trace.tape_plan import DeferredNode, build_nodes
 from .call_plan import CallPlan
 from .deferred_state import CapturedTensor, LeafGradient
-from .fast_path import MISS, can_be_interrupted, compile_fast_path
+from .fast_path import MISS, REENTERED, can_be_interrupted, compile_fast_path
 from .observe import CallNotes, ObservedCall
 from .state_sharing import Borrowing, SharedState, can_own_state
 
 __all__ = [
     "GUARDS_FAIL",
     "MISS",
+    "REENTERED",
     "CallNotes",
     "NotPureError",
     "ObservedCall",
@@ -102,6 +103,9 @@ class SkippedCall(CallPlan):
         self.shared: weakref.WeakKeyDictionary[SkippedCall, SharedState] = weakref.WeakKeyDictionary()
         self.is_bound = False  # captured tensors are bound: `arrays` holds their memory
         self.count = 0  # calls since they were bound
+        self.turn = 0  # counts calls that begin: a signal handler may make one within another
+        self.running = False  # while the program runs and its results are made
+        self.stale = False  # if somebody else has bound the captured tensors meanwhile
         self.seen: list[CapturedTensor | LeafGradient] = []  # state that somebody has read: the next call defers it again
         self.arrays: list[Any] = [None] * len(self.trace.roots)
         self.memory = CapturedMemory()
@@ -127,6 +131,8 @@ class SkippedCall(CallPlan):
         if devices._default_device is not self.device:
             return MISS
         with self.lock:
+            if self.running:
+                return REENTERED
             tensors = self._match(args, kwargs)
             if tensors is not None and not self.names.holds():
                 self._let_go()
@@ -158,6 +164,8 @@ class SkippedCall(CallPlan):
     def _run(self, state: State, tensors: tuple[Tensor, ...]) -> Any:
         scalars, arrays, segment, borrowing = self.scalars, self.arrays, self.segment, self.borrowing
         owner = self if borrowing is None else borrowing.owner
+        turn = self.turn = self.turn + 1
+        given = [arrays[slot] for slot in self.arguments.slots]
         back = bool(owner.seen)  # something has to be deferred again
         for optimizer, state_owner, _ in self.state_owners:
             if not state_owner.is_deferred():
@@ -179,6 +187,14 @@ class SkippedCall(CallPlan):
         if not segment.compiled:
             segment.compile()
         run = segment.run
+        if self.turn != turn or not owner.is_bound:  # a signal handler has called this function: begin again
+            for _, state_owner, _ in self.state_owners:
+                state_owner.undo_advance()
+            return self._miss()
+        for slot, array in zip(self.arguments.slots, given, strict=True):
+            arrays[slot] = array
+        owner.count += 1
+        self.running = owner.running = True
         try:
             if can_be_interrupted(segment, run):
                 run_uninterrupted(run, arrays, scalars)
@@ -210,9 +226,9 @@ class SkippedCall(CallPlan):
             self.arrays[slot] = None
         if back:
             owner._defer()
-        owner.count += 1
-        if self.once:
-            self.materialise()
+        self.running = owner.running = False
+        if self.once or owner.stale:
+            (self if owner is self else owner).materialise()
         return result
 
     def _draw(self) -> None:
@@ -229,8 +245,11 @@ class SkippedCall(CallPlan):
             return
         for _, state_owner, _ in self.state_owners:
             state_owner.undo_advance()
+        owner = self if self.borrowing is None else self.borrowing.owner
         if self.borrowing is not None:
             self.borrowing.give_gradients()
+        owner.count -= 1
+        self.running = owner.running = False
         self._miss()
         raise error
 
@@ -420,7 +439,15 @@ class SkippedCall(CallPlan):
                 self.borrowing.end()
             if not self.is_bound:
                 return
-            self.is_bound = False
+            if self.running:  # in this thread: it needs its arrays to the end
+                self.stale = True
+                deferred: list[CapturedTensor | LeafGradient] = [*self.hidden, *self.leaf_gradients]
+                for x in deferred:
+                    x.read(None)
+                for o in self.optimizers:
+                    o.materialise()
+                return
+            self.is_bound = self.stale = False
             for c in self.hidden:
                 c.materialise()
             for k in self.leaf_gradients:
@@ -432,6 +459,7 @@ class SkippedCall(CallPlan):
     def forget(self) -> None:
         """Drop the arrays: nothing is deferred any more."""
         self.is_bound = False
+        self.turn += 1  # a call that has begun, and was interrupted, begins again
         bound_calls.pop(id(self), None)
         for borrower in list(self.borrowers):
             if borrower.borrowing is not None:
