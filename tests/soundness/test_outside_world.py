@@ -887,6 +887,32 @@ def one_float_that_is_two_numbers(compile: Any, note: Any) -> None:
         note(f(batch(i)), w.grad)
 
 
+@plain
+def numbers_saved_before_a_break(compile: Any, note: Any) -> None:
+    """A path that is recorded on from a break knows the numbers of what came before it."""
+    w = tj.ones(3, requires_grad=True)
+    shared = tj.zeros(6)
+    kept = shared[:]
+    numbers = [1.25, 1.25]
+
+    @compile
+    def f(x):
+        h = x * w * numbers[0] * numbers[1]
+        with tj.no_grad():
+            shared[:3].add_(h.detach().mean())
+        h.square().mean().backward()
+
+    for i in range(WARM):
+        note(f(batch(i)), w.grad, kept)
+    w.grad = tj.ones(6)[::2]
+    for i in range(4):
+        note(f(batch(i)), w.grad)
+    w.grad = None
+    numbers[0] = 3.0
+    for i in range(4):
+        note(f(batch(i)), w.grad)
+
+
 # ---- wrappers and patches
 
 

@@ -66,8 +66,7 @@ class Bailout(CallFrame):
         changed = [(t, t.tj_array, a) for n, t, a in seen if not self.unchanged(n)]
         for t, _, copy in changed:  # the ops saw the memory as it was then
             t.tj_array = copy
-        # nodes save numbers, and a tape plan tells them apart by identity: one float may have been given to several ops
-        self.scalars = [x * 1.0 if type(x) is float else x for x in self.scalars]
+        self.separate_numbers()
         first = next(_numbers)
         state = self.state
         was = state.grad
@@ -128,6 +127,13 @@ class Bailout(CallFrame):
                 stack.extend(node.edges)
                 if type(node.saved) is dict:
                     node.saved = {name: own(value) for name, value in node.saved.items()}
+
+    def separate_numbers(self) -> None:
+        """Make each runtime scalar since the last segment an object of its own, before nodes save it: a recording that goes on
+        from here tells numbers apart by identity, and one float may have been given to several ops."""
+        if self.trace.counts:  # not in a first call, whose recorder has done so
+            first = self.trace.counts[self.start][2]
+            self.scalars[first:] = [x * 1.0 if type(x) is float else x for x in self.scalars[first:]]
 
     def interpret_call(self, entry: Call) -> None:
         given: list[Any] = []

@@ -285,6 +285,8 @@ class Replayer(SegmentRunner):
         if snapshot is None:
             self.interpret()
         else:
+            if stop + 1 < len(self.entries):
+                self.separate_numbers()
             self.compute(stop, snapshot)
         self.start = stop + 1
         if stop + 1 < len(self.entries):
