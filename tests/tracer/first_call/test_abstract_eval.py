@@ -168,3 +168,17 @@ def test_other_numbers_are_foreseen_apart() -> None:
         abstract_eval(add, [x, 300], {})
     assert abstract_eval(add, [x, 1.0], {})[0][0][1] != np.uint8
     assert abstract_eval(add, [x, True], {})[0][0][1] == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((2, 1, 3), (2, 1, 0)), ((1, 3, 2), (2, 1, 0)), ((2, 1, 2, 2), (3, 2, 0, 1)), ((1, 2, 2, 1), (3, 2, 1, 0))],
+)
+def test_strides_of_dims_of_size_one(shape: tuple[int, ...], order: tuple[int, ...]) -> None:
+    """In results of permuted tensors, where they mean nothing, but are seen."""
+    memory = tj.arange(float(np.prod(shape))).view([shape[dim] for dim in order])
+    x = memory.permute([order.index(dim) for dim in range(len(shape))])
+    for other in (x, tj.ones(shape), x.contiguous()):
+        for backend in ("plain", "llvm"):
+            f = tj.compile(lambda x, y: x * 2 + y, backend=backend)
+            assert f(x, other).stride() == (x * 2 + other).stride()
