@@ -913,6 +913,30 @@ def numbers_saved_before_a_break(compile: Any, note: Any) -> None:
         note(f(batch(i)), w.grad)
 
 
+@plain
+def an_inference_tensor_in_place_of_another(compile: Any, note: Any) -> None:
+    w = tj.ones(3, requires_grad=True)
+    with tj.inference_mode():
+        made = tj.ones(3)
+
+    @compile
+    def f(x):
+        return (x * w).sum()
+
+    @compile
+    def g(x):
+        return x * 2
+
+    for i in range(WARM):
+        note(f(batch(i)), g(batch(i)))
+    for x in (made, batch(0), made):
+        for h in (f, g):
+            try:
+                note(h(x), h(x).is_inference())
+            except RuntimeError as error:
+                note(str(error))
+
+
 # ---- wrappers and patches
 
 

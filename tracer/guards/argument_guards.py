@@ -175,6 +175,7 @@ class ArgumentGuards:
             self._fail_if(f"not has_form({a}, {self._constant(form)})")
         tracked = "is" if x.tj_node is not None else "is not"
         self._fail_if(f"{t}.tj_requires_grad is not {x.tj_requires_grad} or {t}.tj_node {tracked} None")
+        self._fail_if(f"{t}.tj_inference is not {x.tj_inference}")
         written = any(i == place for place, _ in self.counts)
         if written:
             self._fail_if(f"{t}.tj_base is not None" + (f" or not {a}.flags.writeable" if form.on_cpu else ""))

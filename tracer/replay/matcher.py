@@ -118,6 +118,7 @@ class Matcher(Bailout):
                 and array.strides == strides
                 and x.tj_requires_grad is flag
                 and x.tj_node is None
+                and x.tj_inference is False
                 and (box is None or len(box) == 1 or not is_exported(box))
                 and (i := id(x)) not in self.number
                 and (j := id(array)) not in self.slots
@@ -128,7 +129,7 @@ class Matcher(Bailout):
                 self.held[n] = self.arrays[slot] = array
                 return True
         value = want.value
-        if x.tj_requires_grad is not value.requires_grad:
+        if x.tj_requires_grad is not value.requires_grad or x.tj_inference is not value.inference:
             return False
         if isinstance(array, DeferredArray) and array.frame is not self:
             array = x.tj_array = resolve_array(array)
