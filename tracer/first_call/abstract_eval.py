@@ -133,7 +133,11 @@ def pointwise(op: Op, arrays: list[Any], attrs: dict[str, Any]) -> Form:
         return _ordered(shape, few.dtype)
     if 0 in shape:
         raise AbstractEvalError(op.name)
-    return shape, few.dtype, in_order(shape, few.dtype, sorted(range(len(shape)), key=lambda dim: (-few.strides[dim], -few.shape[dim])))
+    return (
+        shape,
+        few.dtype,
+        in_order(shape, few.dtype, sorted(range(len(shape)), key=lambda dim: (-few.strides[dim], -few.shape[dim]))),
+    )
 
 
 def _few(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

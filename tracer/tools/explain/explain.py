@@ -13,6 +13,7 @@ from typing import Any
 
 from ...api.compiled_function import CompiledFunction
 from ...api.path_cache import describe_disagreement
+from ...api.path_state import path_state
 from ...trace.logging import counted, display_line
 from ...trace.trace import Backward, Call, Constant, End, NewInput, Number, Trace, Value
 from .advice import advise
@@ -130,6 +131,7 @@ def explain(
     traces = list(compiled.traces)
     paths = [path_facts(t) for t in traces]
     for trace, path in zip(traces, paths, strict=True):
+        path["state"] = path_state(compiled, trace).value
         pures = [p.segment for p in compiled.skipped_calls if p.trace is trace]
         path["programs"] = list(programs(trace, pures, kernels, llvm, assembly, passes))
     divergences = [
