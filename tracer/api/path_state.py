@@ -1,4 +1,4 @@
-"""The states of a path, as `docs/lifecycle.md` draws them. A state follows from what the function has learned about the path."""
+"""The states of a path, as `docs/lifecycle.md` draws them. A state follows from what the function knows about the path."""
 
 from __future__ import annotations
 
