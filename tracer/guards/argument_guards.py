@@ -15,6 +15,7 @@ import numpy as np
 
 from ...eager.arrays.deferred import DeferredArray, form_of, resolve_array
 from ...eager.arrays.devices import device_of
+from ...eager.arrays.exported_memory import ExportedBuffer
 from ...eager.core.structure.pytree import leaves
 from ...eager.core.tensor import Tensor
 from ..trace.generated_python import compile_function
@@ -89,6 +90,7 @@ class ArgumentGuards:
         self.space: dict[str, Any] = {
             "ndarray": np.ndarray, "DeferredArray": DeferredArray, "has_form": has_form,
             "equal": equal_plain_values, "CAPTURED": self.captured_ids, "may_overlap": may_overlap,
+            "ExportedBuffer": ExportedBuffer,
         }  # fmt: skip
         self.tests: list[str] = []
         self.seen: set[int] = set()
@@ -204,13 +206,15 @@ class ArgumentGuards:
         """Require that what the program writes overlaps no other input."""
         written = {place for place, _ in self.counts}
         used = dict.fromkeys(place for place, _ in self.values)
+        self.tests += ["owners = memory.owners"] if writes else []
         for i in used if writes else ():
             a = f"a{i}"
             if i in written:
                 self._fail_if(f"memory.all.overlap({a})")
             else:
-                self.tests += [f"o = {a} if {a}.base is None else {a}.base"]  # nearly always what owns the memory
-                near = "o.__class__ is not ndarray or o.base is not None or id(o) in memory.owners or memory.foreign"
+                # nearly always what owns the memory
+                self.tests += [f"o = {a} if (b := {a}.base) is None else b.array if b.__class__ is ExportedBuffer else b"]
+                near = "o.__class__ is not ndarray or o.base is not None or id(o) in owners"
                 self._fail_if(f"({near}) and memory.written.overlap({a})")
             for j in written - {i}:
                 self._fail_if(f"({a}.base is not None or a{j}.base is not None) and may_overlap({a}, a{j})")

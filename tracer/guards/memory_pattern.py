@@ -15,14 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from ...eager.arrays.exported_memory import ExportedBuffer
+
 
 def owner_of(array: Any) -> Any:
     """Return the object that owns an array's memory: the last base of a NumPy array, the allocation of one on a device."""
     if not isinstance(array, np.ndarray):
         return array.data.mem
-    while isinstance(array.base, np.ndarray):
-        array = array.base
-    return array
+    while True:
+        base = array.base
+        if isinstance(base, np.ndarray):
+            array = base
+        elif type(base) is ExportedBuffer:
+            array = base.array
+        else:
+            return array
 
 
 def is_owned(owner: Any) -> bool:
@@ -58,6 +65,13 @@ class MemoryRanges:
         return any(a is not array and may_overlap(a, array) for a in (*near, *self.foreign))
 
 
+class Everything:
+    """A set that holds all ids."""
+
+    def __contains__(self, i: int) -> bool:
+        return True
+
+
 class CapturedMemory:
     """The memory of captured tensors, with which that of arguments is compared."""
 
@@ -70,8 +84,8 @@ class CapturedMemory:
     def _take(self, arrays: list[Any], written: list[Any]) -> None:
         self.ids = frozenset(map(id, arrays))
         self.all, self.written = MemoryRanges(arrays), MemoryRanges(written)
-        self.owners = self.written.by_owner.keys()  # ids of what owns the memory that is written
-        self.foreign = bool(self.written.foreign)
+        # ids of what owns the memory that is written; anything may own what is foreign
+        self.owners: Any = Everything() if self.written.foreign else frozenset(self.written.by_owner)
 
     def bind(self, arrays: list[Any], written: list[Any]) -> bool:
         """Take these arrays; False if two are one, or one that is written overlaps another."""

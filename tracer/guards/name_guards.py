@@ -18,23 +18,25 @@ from .code_guards import class_namespace
 from .plain_values import PLAIN_TYPES, different_items_test, equal_plain_values, holds_same_items, is_non_user_module
 
 ABSENT = object()
+GONE = "(AttributeError, KeyError, ValueError)"  # what looking up a name raises that is not there any more
 
 
 class Proof:
     """A proof that the Python of a function may be skipped while `holds()`."""
 
     def __init__(self, guards: NameGuards) -> None:
+        self.guards: NameGuards | None = guards  # all that it asks; None once it asks more
         self.holds = guards.function()
         self.found = {id(x): x for x in guards.read()}
 
     def rests_on(self, same_code: Callable[[], bool]) -> None:
         """Require that the library's code is unchanged, too."""
-        holds = self.holds
+        holds, self.guards = self.holds, None
         self.holds = lambda: holds() and same_code()
 
     def forget(self) -> None:
         """Drop what is guarded: the proof is not used any more."""
-        self.holds, self.found = lambda: False, {}
+        self.holds, self.found, self.guards = lambda: False, {}, None
 
     def reads(self, x: Any) -> bool:
         """True if the function read this object from a name, rather than from its arguments."""
@@ -84,10 +86,13 @@ class NameGuards:
             self.tables[id(table)] = table
 
     def function_parts(self, function: Any) -> None:
-        """Guard what a call of a function depends on beside its names: its code and its defaults."""
-        for name in ("__code__", "__defaults__", "__kwdefaults__"):
-            self.attribute(function, name)
+        """Guard what a call of a function depends on beside its names: its code and its defaults. Where it has none, its
+        calls give all arguments, and defaults that it gets later change nothing."""
+        self.attribute(function, "__code__")
+        if function.__defaults__:
+            self.attribute(function, "__defaults__")
         if function.__kwdefaults__:
+            self.attribute(function, "__kwdefaults__")
             self.container(function.__kwdefaults__)
 
     def instance(self, x: Any) -> None:
@@ -115,38 +120,42 @@ class NameGuards:
 
     def function(self) -> Callable[[], bool]:
         """Compile the check."""
-        space: dict[str, Any] = {"equal": equal_plain_values, "same_items": holds_same_items, "ABSENT": ABSENT}
-        lines: list[str] = []
+        space: dict[str, Any] = {}
 
         def constant(x: Any) -> str:
             space[f"k{len(space)}"] = x
             return f"k{len(space) - 1}"
 
+        body = [f"        {line}" for line in (*self.lines(space, constant, "return False"), "return True")]
+        text = ["def holds():", "    try:", *body, f"    except {GONE}:", "        return False"]
+        return compile_function("holds", text, "name guards", space)
+
+    def lines(self, space: dict[str, Any], constant: Callable[[Any], str], otherwise: str) -> list[str]:
+        """Write the check as lines, for a block that catches `GONE`; `otherwise` is the statement where it fails."""
+        space.update(equal=equal_plain_values, same_items=holds_same_items, ABSENT=ABSENT)
+        tests: list[str] = []
+
         def stands_for(place: str, held: Any) -> None:
             known = constant(held)
             more = f" and not equal({place}, {known})" if isinstance(held, PLAIN_TYPES) else ""
-            lines.append(f"if {place} is not {known}{more}: return False")
+            tests.append(f"{place} is not {known}{more}")
 
         for x, name, held in self.attributes.values():
             stands_for(f"{constant(x)}.{name}", held)
         for x, name, held in self.elements.values():
-            stands_for(f"{constant(x)}.get({name!r}, ABSENT)", held)
+            stands_for(f"{constant(x)}.get({name!r}, ABSENT)" if held is ABSENT else f"{constant(x)}[{name!r}]", held)
         for cell, held in self.cells.values():
             stands_for(f"{constant(cell)}.cell_contents", held)
         for x, was in self.containers.values():
-            lines.append(f"if {different_items_test(constant(x), constant(was), was)}: return False")
+            tests.append(different_items_test(constant(x), constant(was), was))
         if self.sized:
-            space.update(SIZED=list(self.sized.values()), SIZES=[len(fields) for fields in self.sized.values()])
-            lines.append("if list(map(len, SIZED)) != SIZES: return False")
+            tests.append(" or ".join([f"len({constant(fields)}) != {len(fields)}" for fields in self.sized.values()]))
         if self.abstract_classes:
-            space.update(token=get_cache_token, TOKEN=get_cache_token())
-            lines.append("if token() != TOKEN: return False")
+            tests.append(f"{constant(get_cache_token)}() != {constant(get_cache_token())}")
         tables = [table for table in self.tables.values() if type(table) is not ModuleTable]  # those count their changes
         if tables:
             found = [v for table in tables for v in table.values()]
             space.update(chain=chain.from_iterable, values=dict.values, is_=is_, TABLES=tables, FOUND=found)
-            lines.append(f"if sum(map(len, TABLES)) != {len(found)}: return False")
-            lines.append("if not all(map(is_, chain(map(values, TABLES)), FOUND)): return False")
-        body = [f"        {line}" for line in (*lines, "return True")]
-        text = ["def holds():", "    try:", *body, "    except (AttributeError, ValueError):", "        return False"]  # gone
-        return compile_function("holds", text, "name guards", space)
+            tests.append(f"sum(map(len, TABLES)) != {len(found)}")
+            tests.append("not all(map(is_, chain(map(values, TABLES)), FOUND))")
+        return [f"if {test}: {otherwise}" for test in tests]

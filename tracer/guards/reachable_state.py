@@ -7,10 +7,11 @@ their changes; they are compared with what they were only when the count has mov
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -29,6 +30,11 @@ from .plain_values import PLAIN_TYPES, equal_plain_values, holds_same_items, is_
 
 NOT_FOLLOWED = (types.BuiltinFunctionType, np.ndarray, np.generic, *PLAIN_TYPES)
 BY_STRING = {"getattr", "vars", "globals", "eval", "exec", "attrgetter", "asdict", "astuple", "__dict__", "__getattribute__"}
+NOT_IMPLICIT = {
+    "__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__", "__del__", "__eq__", "__ne__", "__hash__",
+    "__lt__", "__le__", "__gt__", "__ge__", "__repr__", "__str__", "__format__", "__dir__", "__sizeof__", "__replace__",
+    "__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
+}  # fmt: skip
 MAX_COMPARED_ITEMS = 1000  # of a list or dict: longer ones are guarded by their length
 NAMESPACE_CLASSES = {"SimpleNamespace", "Namespace"}  # of types and argparse: their attributes are the user's
 MAX_REACHABLE_OBJECTS = 100_000  # larger object graphs are not guarded: Python keeps running
@@ -102,7 +108,7 @@ class ReachableState:
             return x.func, x.args, x.keywords
         if isinstance(x, type):
             return [
-                *user_methods(x),
+                *self._methods(x),
                 *[v for c in user_classes(x) for v in self._note(self.names, class_namespace(c), vars(c))],
             ]
         if isinstance(x, types.ModuleType):
@@ -112,6 +118,11 @@ class ReachableState:
         if isinstance(x, (list, tuple, set, frozenset)):
             return x
         return self._attributes(x)
+
+    def _methods(self, cls: type) -> list[Any]:
+        """Return the methods of the user's that may run: those that Python calls only to make, compare or show an object have
+        to be mentioned."""
+        return user_methods(cls, lambda name: name not in NOT_IMPLICIT or name in self.mentioned)
 
     def _note(self, notes: list[tuple[dict[str, Any], str, Any]], space: dict[str, Any], fields: Any) -> list[Any]:
         """Note the bindings of a namespace whose names are mentioned; returns the objects they hold."""
@@ -127,10 +138,9 @@ class ReachableState:
         for cell in filled_cells(x):
             self.cells.append((cell, cell.cell_contents))
             found.append(cell.cell_contents)
-        names = referenced_names(x.__code__)
-        self.mentioned |= names
+        self.mentioned |= referenced_names(x.__code__)
         space = x.__globals__
-        for name in names:
+        for name in global_names(x.__code__):
             if name in space and not isinstance(space[name], types.BuiltinFunctionType):
                 self.names.append((space, name, space[name]))
                 found.append(space[name])
@@ -147,8 +157,7 @@ class ReachableState:
         self.instances.append(x)
         if type(fields) is not dict:
             return (type(x),)
-        self._note(self.fields, fields, fields)
-        return [*fields.values(), type(x)]
+        return [*self._note(self.fields, fields, fields), type(x)]
 
     def guards(self) -> NameGuards:
         """Return guards on all bindings, for a function that is promised to touch only tensors."""
@@ -221,9 +230,9 @@ def user_classes(cls: type) -> list[type]:
     return [c for c in cls.__mro__ if not is_non_user_module(c.__module__)]
 
 
-def user_methods(cls: type) -> list[Any]:
+def user_methods(cls: type, may_run: Callable[[str], bool]) -> list[Any]:
     """Return the functions that the user's classes define, as they are and without wrappers."""
-    found = [f for c in user_classes(cls) for f in vars(c).values() if callable(f)]
+    found = [f for c in user_classes(cls) for name, f in vars(c).items() if callable(f) and may_run(name)]
     return [*found, *[inspect.unwrap(f) for f in found if "__wrapped__" in getattr(f, "__dict__", ())]]
 
 
@@ -240,8 +249,18 @@ def is_filled(cell: Any) -> bool:
     return True
 
 
+@functools.lru_cache(1000)
+def global_names(code: types.CodeType) -> frozenset[str]:
+    """Return the names that code and the functions inside it look up in their module."""
+    names = {
+        x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+    }
+    inner = [global_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset(names.union(*inner))
+
+
 def referenced_names(code: types.CodeType) -> set[str]:
-    """Return the names that code and the functions inside it use: globals, and attributes that are spelled the same."""
+    """Return the names that code and the functions inside it spell: of globals, attributes and methods."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -36,7 +36,11 @@ def compile_fast_path(skipped: Any) -> Callable[..., Any] | None:
         "run_uninterrupted": run_uninterrupted, "HOLDS": skipped.names.holds,
     })  # fmt: skip
     lines = ["with LOCK:", *_indented(_unchanged_tests())]
-    lines += ["    try:", *_indented(_indented(arguments.text(LEAVE_FAST_PATH)))]
+    guards = skipped.names.guards
+    names = [f"if not HOLDS(): {LEAVE_FAST_PATH}"]
+    if guards is not None:  # without a call
+        names = guards.lines(arguments.space, arguments._constant, LEAVE_FAST_PATH)
+    lines += ["    try:", *_indented(_indented([*names, *arguments.text(LEAVE_FAST_PATH)]))]
     lines += ["    except (KeyError, ValueError, AttributeError):", f"        {LEAVE_FAST_PATH}"]
     lines += _indented([*_remaining_tests(skipped), *_run_lines(skipped), *_result_lines(skipped)])
     return arguments.function("call(skipped, state, args, kwargs)", lines)  # type: ignore[no-any-return]
@@ -66,7 +70,7 @@ def _unchanged_tests() -> list[str]:
 
 def _remaining_tests(skipped: Any) -> list[str]:
     """The other tests: code, hyperparameters, indices. Then the numbers that change at each call: random draws, step counts."""
-    lines = [f"if not HOLDS(): {LEAVE_FAST_PATH}"]
+    lines = []
     for i, optimizer in enumerate(skipped.optimizers):
         skipped.arguments.space[f"O{i}"] = optimizer
         lines.append(f"if not O{i}.is_deferred() or not O{i}.refresh(state, SCALARS, O{i}): {LEAVE_FAST_PATH}")
